@@ -22,6 +22,7 @@ MAX_COUNT = 2**53 - 1  # the largest integer that every JSON reader keeps exactl
 MAX_NUMBER = 2**31 - 1  # what an INTEGER column holds
 MAX_SECONDS = 10**9  # 31 years
 MAX_FACTOR = 1e9
+SMALLEST = 1e-12  # its square is still a number of 32 bits, and so is what is divided by it
 MAX_MEASURED = 1e15
 MAX_STEPS_TOLD = 1000  # of a round, whose figures are reported one by one
 MAX_DONORS_TOLD = 1000  # of a round, whose responses a receiver has checked
@@ -35,7 +36,7 @@ Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS, strict=True)]
 Deadline = Annotated[float, Field(gt=0, le=MAX_SECONDS, strict=True)]
 Norm = Annotated[float, Field(ge=0, le=MAX_MEASURED, strict=True)]
 Factor = Annotated[float, Field(ge=0, le=MAX_FACTOR, strict=True)]
-PositiveFactor = Annotated[float, Field(gt=0, le=MAX_FACTOR, strict=True)]
+PositiveFactor = Annotated[float, Field(ge=SMALLEST, le=MAX_FACTOR, strict=True)]
 Decay = Annotated[float, Field(ge=0, lt=1, strict=True)]
 
 # Of a machine's own settings, which a text of the environment may be.

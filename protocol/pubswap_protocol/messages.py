@@ -33,13 +33,12 @@ from pubswap_protocol.bounds import (
     Word,
     Words,
 )
-from pubswap_protocol.model import ModelCard
+from pubswap_protocol.model import ModelCard, ModelDigests
 from pubswap_protocol.problems import Problem
-from pubswap_protocol.settings import Clients, RunSettings, extremes
+from pubswap_protocol.settings import Clients, RunSettings
 from pubswap_protocol.tensors.safetensors_header import MAX_TENSORS
 
 Digest = Annotated[str, Field(pattern=digests.PATTERN)]
-ModelDigest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]  # see `ModelCard`
 Fingerprint = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Topics = Annotated[dict[Topic, Share], Field(max_length=MAX_TOPICS)]
 Bytes = Annotated[int, Field(gt=0, le=MAX_COUNT, strict=True)]
@@ -47,11 +46,7 @@ AwayCode = Annotated[str, Field(pattern=r"^[a-z_]{1,40}$")]  # open: a later cli
 Printable = Annotated[str, Field(pattern=r"^[ -~]{1,400}$")]  # on terminals, too
 
 
-class Message(Strict):
-    """Base of all bodies."""
-
-
-class Version(Message):
+class Version(Strict):
     """The answer to the handshake."""
 
     software: Label
@@ -89,7 +84,7 @@ class SetKind(StrEnum):
     TEST = "test"
 
 
-class CreateRun(Message):
+class CreateRun(Strict):
     """A new run: its name, its settings, and its base model's card."""
 
     name: Name
@@ -106,12 +101,10 @@ class CreateRun(Message):
                 f"an update would be a file of {tensors} tensors, of which {MAX_TENSORS} are "
                 "taken; choose fewer lora.target_modules, or another wire.precision than int8"
             )
-        for fault in extremes(self.settings):
-            raise ValueError(fault)
         return self
 
 
-class Traffic(Message):
+class Traffic(Strict):
     """Bytes of adapters and of responses, as seen by the organisations (up = sent)."""
 
     adapters_up: Count = 0
@@ -130,7 +123,7 @@ class Traffic(Message):
         return self.adapters_down + self.responses_down
 
 
-class Drift(Message):
+class Drift(Strict):
     """How far the clients' factors moved apart in a round, as L2 norms over all A and B.
 
     Of the adapters as they were handed in, each after the local steps that its member made. Of
@@ -141,7 +134,7 @@ class Drift(Message):
     from_mean: Norm = Field(description="Mean of |theta_n - mean theta|.")
 
 
-class Evaluation(Message):
+class Evaluation(Strict):
     """pass@1 of a round's global adapter on the test set; round 0 is the base model."""
 
     pass_at_1: Share
@@ -150,7 +143,7 @@ class Evaluation(Message):
     seconds: Seconds
 
 
-class SwapSummary(Message):
+class SwapSummary(Strict):
     """What one exchange did."""
 
     swap: Number
@@ -160,7 +153,7 @@ class SwapSummary(Message):
     correct_share: dict[Name, Share] = Field(description="Correct share of own responses.")
 
 
-class RoundMeans(Message):
+class RoundMeans(Strict):
     """Means over a round's updates that count, and over its exchanges; of epsilon the largest."""
 
     steps: Measured = Field(default=None, description="Local steps that an update was made of.")
@@ -180,7 +173,7 @@ class RoundMeans(Message):
     )
 
 
-class RoundSummary(Message):
+class RoundSummary(Strict):
     """One round: its adapter (after aggregation), its evaluation, its exchanges."""
 
     round: Number
@@ -196,7 +189,7 @@ class RoundSummary(Message):
     traffic: Traffic = Traffic()
 
 
-class Progress(Message):
+class Progress(Strict):
     """A heartbeat: where a member is, in numbers only."""
 
     round: Number
@@ -211,14 +204,14 @@ class Progress(Message):
     )
 
 
-class Away(Message):
+class Away(Strict):
     """Why an organisation's own policy keeps it from taking part, until its next hello."""
 
     code: AwayCode = Field(description="Stable, such as `outside_hours`; docs/organisation.md.")
     detail: Printable = Field(description="The reason in words, for the operator.")
 
 
-class Sampling(Message):
+class Sampling(Strict):
     """How receivers judge the responses that a member has donated."""
 
     doubting: Number = Field(description="Receivers whose last verdict is: not sampled.")
@@ -226,7 +219,7 @@ class Sampling(Message):
     excluded: bool = Field(description="Its responses are given to nobody any more.")
 
 
-class MemberView(Message):
+class MemberView(Strict):
     """A member as the operator sees it."""
 
     name: Name
@@ -254,20 +247,20 @@ class MemberView(Message):
     )
 
 
-class RoundList(Message):
+class RoundList(Strict):
     """Some of a run's rounds, in order; an empty page is behind the last."""
 
     rounds: Several[RoundSummary]
 
 
-class Score(Message):
+class Score(Strict):
     """pass@1 after a round."""
 
     round: Number
     pass_at_1: Share
 
 
-class RunView(Message):
+class RunView(Strict):
     """A run as its members and the operator see it."""
 
     id: Id
@@ -309,7 +302,7 @@ class WholeRun(RunView):
     rounds: Several[RoundSummary] = Field(default=[])
 
 
-class RunList(Message):
+class RunList(Strict):
     """Some of the operator's runs, newest first; an empty page is behind the last."""
 
     runs: Several[RunView]
@@ -319,19 +312,19 @@ InviteSeconds = Annotated[int, Field(gt=0, le=MAX_SECONDS, strict=True)]
 _A_WEEK = 7 * 24 * 3600
 
 
-class ChangeRun(Message):
+class ChangeRun(Strict):
     """Settings for a run that has not been started."""
 
     clients: Clients
 
 
-class Rollback(Message):
+class Rollback(Strict):
     """Go back to a round's adapter, and on from there with the round after it."""
 
     to: Number
 
 
-class CreateInvite(Message):
+class CreateInvite(Strict):
     """Ask for a one-time invite for a member of this name."""
 
     name: Name
@@ -339,13 +332,13 @@ class CreateInvite(Message):
     expires_in_seconds: InviteSeconds = _A_WEEK
 
 
-class Reissue(Message):
+class Reissue(Strict):
     """Ask for a one-time invite for a member that has enrolled already."""
 
     expires_in_seconds: InviteSeconds = _A_WEEK
 
 
-class Invite(Message):
+class Invite(Strict):
     """A one-time invite; it is shown once."""
 
     invite: Label
@@ -354,7 +347,7 @@ class Invite(Message):
     expires_at: AwareDatetime
 
 
-class CreateViewer(Message):
+class CreateViewer(Strict):
     """Somebody who may look at the dashboard and change nothing."""
 
     name: Name
@@ -372,25 +365,25 @@ class ViewerToken(Viewer):
     token: Label
 
 
-class ViewerList(Message):
+class ViewerList(Strict):
     """All viewers, by name."""
 
     viewers: Several[Viewer]
 
 
-class BindCertificate(Message):
+class BindCertificate(Strict):
     """The client certificate that a member's token is good with from now on."""
 
     sha256: Fingerprint | None = Field(description="SHA-256 of the DER bytes; null for any.")
 
 
-class Enroll(Message):
+class Enroll(Strict):
     """Exchange an invite for a token."""
 
     invite: Word
 
 
-class Membership(Message):
+class Membership(Strict):
     """A member's long-lived token; it is shown once, and only its SHA-256 is stored."""
 
     run: Id
@@ -400,12 +393,9 @@ class Membership(Message):
     token: Label
 
 
-class Hello(Message):
-    """A member's base model, its digests as `ModelCard` says, before any work."""
+class Hello(ModelDigests):
+    """A member's base model and verifier, before any work."""
 
-    config_digest: ModelDigest
-    tokenizer_digest: ModelDigest
-    weights_digest: ModelDigest
     verifier_version: Word = Field(description="Must be the run's.")
 
 
@@ -418,7 +408,7 @@ class TaskKind(StrEnum):
     FINISHED = "finished"
 
 
-class Task(Message):
+class Task(Strict):
     """What to do now. `adapter` is where to start from, or what to evaluate.
 
     The base model is the run's with the products of all `residuals` added, in their order.
@@ -437,7 +427,7 @@ class Task(Message):
     )
 
 
-class DonorEvidence(Message):
+class DonorEvidence(Strict):
     """What a receiver found in a round's responses of one donor, see docs/security.md."""
 
     number: Count = Field(description="The donor's for this receiver, as it came with responses.")
@@ -450,7 +440,7 @@ class DonorEvidence(Message):
     )
 
 
-class UpdateMetrics(Message):
+class UpdateMetrics(Strict):
     """What an organisation reports of a round's local training: counters, nothing else."""
 
     examples: Annotated[int, Field(gt=0, le=10**9, strict=True)] = Field(
@@ -481,19 +471,15 @@ class UpdateMetrics(Message):
         description="Of record-level differential privacy: what the member's training has spent in "
         "the run so far, where the run has privacy.epsilon.",
     )
-    # Left out where there is none, as below: a coordinator from before it refuses the message.
     improvement: Annotated[float, Field(ge=-1, le=1, strict=True)] | None = Field(
         default=None,
-        exclude_if=lambda improvement: improvement is None,
         description="Of pass@1 on own held-out problems in the round, where the run has "
         "aggregation.weights = 'improvement'.",
     )
-    donors: Several[DonorEvidence] = Field(
-        default=[], max_length=MAX_DONORS_TOLD, exclude_if=lambda donors: not donors
-    )
+    donors: Several[DonorEvidence] = Field(default=[], max_length=MAX_DONORS_TOLD)
 
 
-class SubmitUpdate(Message):
+class SubmitUpdate(Strict):
     """The adapter trained in a round, already sent as a blob."""
 
     adapter: Digest
@@ -507,7 +493,7 @@ class ReceiptStatus(StrEnum):
     LATE = "late, unused"
 
 
-class Receipt(Message):
+class Receipt(Strict):
     """What was stored; sent again, the same submission gets the same receipt."""
 
     status: ReceiptStatus
@@ -516,14 +502,14 @@ class Receipt(Message):
     )
 
 
-class OpenUpload(Message):
+class OpenUpload(Strict):
     """Announce a blob before its first byte; the room for it is reserved."""
 
     digest: Digest
     size: Bytes = Field(description="Bytes of the whole blob.")
 
 
-class UploadPart(Message):
+class UploadPart(Strict):
     """A part that goes straight to the bucket: a PUT of its bytes to the URL, without a token."""
 
     first: Count = Field(description="The first byte's position.")
@@ -531,7 +517,7 @@ class UploadPart(Message):
     url: Url
 
 
-class UploadSession(Message):
+class UploadSession(Strict):
     """An upload and how far it has come; it goes on from `offset`."""
 
     upload: Id | None = Field(description="Null when the blob is already stored.")
@@ -549,21 +535,21 @@ class UploadSession(Message):
     )
 
 
-class BlobReceipt(Message):
+class BlobReceipt(Strict):
     """A stored blob."""
 
     digest: Digest
     size: Count
 
 
-class PublicPrompt(Message):
+class PublicPrompt(Strict):
     """A public problem and its position in the public set."""
 
     index: Number
     problem: Problem
 
 
-class SwapPrompts(Message):
+class SwapPrompts(Strict):
     """The prompts of a public step, the same for every client, in the order of the groups."""
 
     round: Number
@@ -576,7 +562,7 @@ class SwapPrompts(Message):
     )
 
 
-class Event(Message):
+class Event(Strict):
     """One line of a run's append-only log."""
 
     id: Count
@@ -585,13 +571,13 @@ class Event(Message):
     details: dict[str, Any]
 
 
-class Events(Message):
+class Events(Strict):
     """A page of a run's log."""
 
     events: Several[Event]
 
 
-class SetReceipt(Message):
+class SetReceipt(Strict):
     """A stored problem set."""
 
     kind: SetKind
@@ -599,7 +585,7 @@ class SetReceipt(Message):
     digest: Digest
 
 
-class MemberList(Message):
+class MemberList(Strict):
     """The members of a run."""
 
     members: Several[MemberView]

@@ -9,11 +9,11 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Protocol, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from pubswap_protocol.bounds import Count, Label, Number, Positive, Strict, Word
+from pubswap_protocol.bounds import Count, Label, Number, Positive, Strict
 from pubswap_protocol.digests import sha256_of
 from pubswap_protocol.errors import BaseModelMismatch, InvalidAdapter, InvalidSettings
 from pubswap_protocol.settings import LoraSettings
@@ -25,21 +25,24 @@ from pubswap_protocol.tensors.safetensors_header import (
     parse_header,
 )
 
+ModelDigest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 _NOT_LINEAR = ("embed", "lm_head", "wte", "wpe", "embedding")
 
 
-class HasDigests(Protocol):
-    """Whatever says which files a base model has."""
+class ModelDigests(Strict):
+    """Which files a base model has."""
 
-    @property
-    def config_digest(self) -> str: ...
-    @property
-    def tokenizer_digest(self) -> str: ...
-    @property
-    def weights_digest(self) -> str: ...
+    config_digest: ModelDigest = Field(
+        description="`sha256:` and the hexadecimal SHA-256 of config.json's bytes."
+    )
+    tokenizer_digest: ModelDigest = Field(description="The same of tokenizer.json.")
+    weights_digest: ModelDigest = Field(
+        description="The same of a text: the hexadecimal SHA-256 of each *.safetensors file that "
+        "transformers loads, in the order of their names, joined by line feeds (none at the end)."
+    )
 
 
-class ModelCard(Strict):
+class ModelCard(ModelDigests):
     """What identifies a base model, and what an adapter of it looks like."""
 
     source: Label = Field(description="A hub id, or the name of the operator's folder.")
@@ -48,14 +51,6 @@ class ModelCard(Strict):
     vocabulary: Positive = Field(description="Token ids are below this.")
     eos_token_ids: Annotated[tuple[Number, ...], Field(min_length=1, max_length=1000)]
     parameters: Count
-    config_digest: Word = Field(
-        description="`sha256:` and the hexadecimal SHA-256 of config.json's bytes."
-    )
-    tokenizer_digest: Word = Field(description="The same of tokenizer.json.")
-    weights_digest: Word = Field(
-        description="The same of a text: the hexadecimal SHA-256 of each *.safetensors file that "
-        "transformers loads, in the order of their names, joined by line feeds (none at the end)."
-    )
     layout: AdapterLayout
 
     @model_validator(mode="after")
@@ -65,9 +60,9 @@ class ModelCard(Strict):
             raise ValueError("an adapter has an A and a B for each of its modules, and no more")
         return self
 
-    def check_same(self, other: HasDigests) -> None:
+    def check_same(self, other: ModelDigests) -> None:
         """Raises BaseModelMismatch, naming what differs, unless `other` has the same files."""
-        fields = ("config_digest", "tokenizer_digest", "weights_digest")
+        fields = ModelDigests.model_fields
         differing = [f for f in fields if getattr(self, f) != getattr(other, f)]
         if differing:
             names = ", ".join(field.removesuffix("_digest") for field in differing)

@@ -4,23 +4,18 @@ import math
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    Field,
-    StrictBool,
-    ValidationError,
-    ValidationInfo,
-    model_validator,
-)
+from pydantic import Field, StrictBool, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from pubswap_protocol.bounds import (
     MAX_COUNT,
     MAX_FACTOR,
+    SMALLEST,
     Deadline,
     Decay,
     Factor,
     PositiveFactor,
+    Share,
     Strict,
     Word,
 )
@@ -41,7 +36,7 @@ NO_TEMPLATE_OPTIONS = {
     "sanitize_control_tokens",
 }
 
-PositiveShare = Annotated[float, Field(gt=0, le=1, strict=True)]
+PositiveShare = Annotated[float, Field(ge=SMALLEST, le=1, strict=True)]
 Modules = Annotated[tuple[Word, ...], Field(max_length=MAX_TENSORS)]
 # Far beyond what anybody means, and far below what overflows.
 Rounds = Annotated[int, Field(gt=0, le=10**6, strict=True)]
@@ -49,44 +44,13 @@ Clients = Annotated[int, Field(gt=0, le=10**5, strict=True)]
 Group = Annotated[int, Field(gt=0, le=1 << 16, strict=True)]
 Tokens = Annotated[int, Field(gt=0, le=1 << 24, strict=True)]
 Precision = Literal["float32", "bfloat16", "int8"]
-SMALLEST = 1e-12  # its square is still a number of 32 bits, and so is what is divided by it
 # With more, what differential privacy costs is found in minutes and gigabytes, or not at all.
 MOST_PRIVATE_STEPS, MOST_PRIVATE_EPOCHS = 10**6, 256
 MAX_DRAWS = 64  # of a step; most of what a few of them do not mend, no number does
 
 
-def _later(default: Any, description: str) -> Any:
-    """A setting that earlier runs lack: left out at its default, so that they are the same runs."""
-    return Field(
-        default=default, exclude_if=lambda value: value == default, description=description
-    )
-
-
 def _over_clients(name: str, clients: int) -> str:
     return f"{name} is larger than the number of clients; use at most {clients}"
-
-
-def every_value(settings: Strict) -> dict[str, Any]:
-    """All settings as JSON has them, also those that are left out at their defaults."""
-    values: dict[str, Any] = {}
-    for name, value in settings:
-        if isinstance(value, Strict):
-            values[name] = every_value(value)
-        else:
-            values[name] = list(value) if isinstance(value, tuple) else value
-    return values
-
-
-LENIENT = "lenient"  # the context of a validation that takes contradictions, to look for more
-
-
-def values_of(settings: BaseModel, before: str = "") -> Iterator[tuple[str, Any]]:
-    """Each setting of a table and of those within it, by its dotted name."""
-    for name, value in settings:
-        if isinstance(value, BaseModel):
-            yield from values_of(value, f"{before}{name}.")
-        else:
-            yield before + name, value
 
 
 class LoraSettings(Strict):
@@ -96,7 +60,7 @@ class LoraSettings(Strict):
         default=32,
         description="r, the rows of A and the columns of B. {min = 1, max = 32} sets min_rank too.",
     )
-    min_rank: Group | None = _later(
+    min_rank: Group | None = Field(
         default=None,
         description="A member may train and send the first directions alone, so many of them or "
         "more; with aggregation.rule = 'svd'. Unset: all have the run's rank.",
@@ -132,19 +96,19 @@ class GrpoSettings(Strict):
         default=8, description="K, the responses to each prompt."
     )
     gradient_epochs: Group = Field(default=2, description="Optimizer steps on one batch.")
-    learning_rate: PositiveFactor = Field(default=1e-5, description="AdamW's, at the clients.")
-    learning_rate_shape: Literal["constant", "warmup", "decay", "warmup_decay"] = _later(
+    learning_rate: PositiveShare = Field(default=1e-5, description="AdamW's, at the clients.")
+    learning_rate_shape: Literal["constant", "warmup", "decay", "warmup_decay"] = Field(
         default="constant",
         description="Over the steps of each round: as it is, growing to it in the first tenth, "
         "falling to 0 by the end, or both. constant is the paper's.",
     )
-    weight_decay: Factor = Field(default=0.01, description="AdamW's.")
+    weight_decay: Share = Field(default=0.01, description="AdamW's.")
     max_grad_norm: PositiveFactor = Field(
         default=1.0, description="A longer gradient is scaled down."
     )
     clip_low: Decay = Field(default=0.2, description="Ratios are clipped at 1 - clip_low.")
     clip_high: Factor = Field(default=0.25, description="Ratios are clipped at 1 + clip_high.")
-    clipping: Literal["token", "sequence", "soft", "asymmetric"] = _later(
+    clipping: Literal["token", "sequence", "soft", "asymmetric"] = Field(
         default="token",
         description="Clipped is each token's ratio; the geometric mean of a response's (GSPO, "
         "with far smaller clip_low and clip_high); softly, a token's weight, so that no gradient "
@@ -183,12 +147,12 @@ class GrpoSettings(Strict):
         default="kl",
         description="A group of equal rewards teaches nothing but its KL term: keep or drop it.",
     )
-    resample: Annotated[int, Field(ge=0, le=MAX_DRAWS, strict=True)] = _later(
+    resample: Annotated[int, Field(ge=0, le=MAX_DRAWS, strict=True)] = Field(
         default=0,
         description="How often a private step draws fresh prompts in place of those whose rewards "
         "are all equal (DAPO's dynamic sampling). 0, never, is the paper's.",
     )
-    overlap: Annotated[int, Field(ge=0, le=1, strict=True)] = _later(
+    overlap: Annotated[int, Field(ge=0, le=1, strict=True)] = Field(
         default=0,
         description="1: a private step is sampled before the update of the step before it, which "
         "a vLLM engine does beside that update; its responses are one update late. 0, which "
@@ -232,7 +196,7 @@ class SwapSettings(Strict):
     period: Rounds = Field(
         default=2, description="Step s = 1, 2, ... is public when s mod period = 0."
     )
-    schedule: Literal["even", "early", "late"] = _later(
+    schedule: Literal["even", "early", "late"] = Field(
         default="even",
         description="Where the local_steps // period public steps of a round are: every period-th "
         "step, the first steps, or the last. even is the paper's.",
@@ -255,7 +219,7 @@ class SwapSettings(Strict):
         description="pipelined: make the next private step while peers answer, and update on the "
         "exchange after it, one step late. synchronous, which waits, is the paper's.",
     )
-    replay: StrictBool = _later(
+    replay: StrictBool = Field(
         default=False,
         description="Each client keeps right responses to public prompts, own and donated ones, "
         "and fills a group with them when its prompt comes again and right ones are too few; "
@@ -269,7 +233,7 @@ class SwapSettings(Strict):
         description="The largest share of a receiver's donated responses in one exchange that one "
         "donor may give. 1 is the paper's.",
     )
-    sampling_check: Literal["off", "report", "exclude"] = _later(
+    sampling_check: Literal["off", "report", "exclude"] = Field(
         default="report",
         description="Whether receivers check that donated responses were sampled. report: the "
         "operator is told who is doubted. exclude: who is doubted by two receivers, and by most of "
@@ -428,7 +392,7 @@ class AggregationSettings(Strict):
 class MembersSettings(Strict):
     """Who must be here; see docs/operator.md."""
 
-    expected: Clients | None = _later(
+    expected: Clients | None = Field(
         default=None,
         description="Another name of `clients`: give one of the two.",
     )
@@ -500,7 +464,7 @@ class RunSettings(Strict):
     chat_template: Literal["auto", "none"] = Field(
         default="auto", description="auto: the base model's own, if it has one."
     )
-    chat_template_options: TemplateOptions = _later(
+    chat_template_options: TemplateOptions = Field(
         default={},
         description="What the chat template is given by name, such as enable_thinking = false.",
     )
@@ -511,14 +475,8 @@ class RunSettings(Strict):
     aggregation: AggregationSettings = AggregationSettings()
     wire: WireSettings = WireSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
-    # Left out while it is unset, so that a run from before it is the same run.
-    members: MembersSettings = Field(
-        default=MembersSettings(), exclude_if=lambda members: members == MembersSettings()
-    )
-    # Left out while it is off, so that a run from before it is the same run.
-    privacy: PrivacySettings = Field(
-        default=PrivacySettings(), exclude_if=lambda privacy: privacy.epsilon is None
-    )
+    members: MembersSettings = MembersSettings()
+    privacy: PrivacySettings = PrivacySettings()
 
     @model_validator(mode="before")
     @classmethod
@@ -532,10 +490,8 @@ class RunSettings(Strict):
         return {**values, "clients": expected, "members": rest}
 
     @model_validator(mode="after")
-    def _consistent(self, info: ValidationInfo) -> Self:
-        """Raises ValidationError with all contradictions, unless they are to be looked for."""
-        if info.context == LENIENT:
-            return self
+    def _consistent(self) -> Self:
+        """Raises ValidationError with all contradictions."""
         faults: list[InitErrorDetails] = [
             {"type": PydanticCustomError("contradiction", "{said}", {"said": said}), "input": self}
             for said in self.contradictions()
@@ -574,6 +530,7 @@ class RunSettings(Strict):
             )
         if self.privacy.epsilon is not None:
             yield from self._not_private()
+        yield from self._without_effect()
 
     def _impossible_members(self) -> Iterator[str]:
         fewest = self.members.fewest_steps
@@ -607,20 +564,20 @@ class RunSettings(Strict):
                 "that one prompt changes what the others count, and privacy.clip bounds nothing; "
                 "use loss_aggregation = 'sequence_mean'"
             )
-
-    def without_effect(self) -> Iterator[str]:
-        """What is asked for and a run would go on without, as it has too few steps or clients.
-
-        No new run is made of it. Runs of earlier checkouts were, and are still read.
-        """
-        # The paper's period is shorter than a round (section 3.4). One as long would be possible,
-        # but leaves one public step just before the mean, which is no coordination of training.
-        if self.method == "pubswap" and self.swap.period == self.local_steps:
+        if (steps := self.rounds * self.local_steps) > MOST_PRIVATE_STEPS:
             yield (
-                f"swap.period: {self.swap.period} is not below local_steps = {self.local_steps}, "
-                "as the paper has it; use a shorter period, or method = 'fedavg' for no public "
-                "steps"
+                f"rounds: with local_steps = {self.local_steps} they are {steps:,} steps, more "
+                "than privacy.epsilon is accounted for; use so many rounds that they are "
+                f"{MOST_PRIVATE_STEPS:,} at most"
             )
+        if (epochs := self.grpo.gradient_epochs) > MOST_PRIVATE_EPOCHS:
+            yield (
+                f"grpo.gradient_epochs: {epochs} are more than privacy.epsilon is accounted for; "
+                f"use at most {MOST_PRIVATE_EPOCHS}"
+            )
+
+    def _without_effect(self) -> Iterator[str]:
+        """What is asked for and a run would go on without, as it has too few clients."""
         rules, peers = self.aggregation, self.clients - 1
         donated = self.method == "pubswap" and peers > 0
         if donated and self.swap.max_donor_share * peers < 1 - 1e-9:
@@ -641,40 +598,3 @@ class RunSettings(Strict):
                 f"= {rules.max_weight_share:g}; set that above 1 / {self.clients}, or use weights "
                 "= 'uniform'"
             )
-
-
-def extremes(settings: RunSettings) -> Iterator[str]:
-    """What is wrong with a new run's numbers, each beginning with its key.
-
-    An older run may have such numbers: it is shown, and ends, as it did.
-    """
-    for key, value in values_of(settings):
-        if isinstance(value, float) and 0 < abs(value) < SMALLEST:
-            yield (
-                f"{key}: {value:g} is lost among numbers of 32 bits; use at least {SMALLEST:g}, "
-                "or 0 where that is a value"
-            )
-    rate, decay = settings.grpo.learning_rate, settings.grpo.weight_decay
-    if rate * decay >= 1:
-        yield (
-            f"grpo.weight_decay: {decay:g} times the learning rate {rate:g} takes more from a "
-            f"factor than it has, in each step; use less than {1 / rate:g}"
-        )
-    yield from unaccounted(settings)
-
-
-def unaccounted(settings: RunSettings) -> Iterator[str]:
-    """What of a run is too much to be accounted for by privacy.epsilon; begins with its key."""
-    if settings.privacy.epsilon is None:
-        return
-    if (steps := settings.rounds * settings.local_steps) > MOST_PRIVATE_STEPS:
-        yield (
-            f"rounds: with local_steps = {settings.local_steps} they are {steps:,} steps, more "
-            "than privacy.epsilon is accounted for; use so many rounds that they are "
-            f"{MOST_PRIVATE_STEPS:,} at most"
-        )
-    if (epochs := settings.grpo.gradient_epochs) > MOST_PRIVATE_EPOCHS:
-        yield (
-            f"grpo.gradient_epochs: {epochs} are more than privacy.epsilon is accounted for; use "
-            f"at most {MOST_PRIVATE_EPOCHS}"
-        )

@@ -12,7 +12,8 @@ from pubswap_client.consent.ask import Ask
 from pubswap_client.consent.limits import Limits
 from pubswap_client.toml_files import read_toml
 from pubswap_protocol.errors import InvalidSettings, first_fault
-from pubswap_protocol.messages import ModelDigest, Progress, UpdateMetrics
+from pubswap_protocol.messages import Progress, UpdateMetrics
+from pubswap_protocol.model import ModelDigest
 
 COUNTERS = tuple(
     dict.fromkeys(

@@ -23,7 +23,7 @@ from pubswap_client.recipes.tables import MEMBERS, ModelSource, RecipeData, Swee
 from pubswap_protocol.bounds import Name, Positive
 from pubswap_protocol.command_line.keys import known_keys, unknown_key
 from pubswap_protocol.errors import InvalidSettings, fault_text
-from pubswap_protocol.settings import LENIENT, RunSettings, extremes
+from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.verifiers import check_verifier
 
 ELSE = "else"
@@ -155,32 +155,23 @@ def with_rounds(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _validated(values: dict[str, Any]) -> tuple[Recipe | None, list[str]]:
-    """The recipe, and what is wrong; then it is one without those values, if that can be.
-
-    It may contradict itself, which `faults_of` says with all else.
-    """
-    try:
-        return Recipe.model_validate(nested(values), context=LENIENT), []
-    except ValidationError as error:
-        errors = error.errors()
-    known = [EXTENDS, *known_keys(Recipe)]
-    faults = []
-    for fault in errors:
-        key = ".".join(str(part) for part in fault["loc"])
-        unknown = fault["type"] == "extra_forbidden"
-        faults.append(unknown_key(key, known) if unknown else fault_text(fault))
-        values = without(values, ".".join(part for part in fault["loc"] if isinstance(part, str)))
-    try:
-        return Recipe.model_validate(nested(values), context=LENIENT), faults
-    except ValidationError:
-        return None, faults
+    """The recipe, and what is wrong; then it is one without those values, if that can be."""
+    known, faults = [EXTENDS, *known_keys(Recipe)], dict[str, None]()  # in order, each once
+    for _ in range(2):  # contradictions are found where each value by itself is right
+        try:
+            return Recipe.model_validate(nested(values)), list(faults)
+        except ValidationError as error:
+            for fault in error.errors():
+                key = ".".join(str(part) for part in fault["loc"])
+                unknown = fault["type"] == "extra_forbidden"
+                faults[unknown_key(key, known) if unknown else fault_text(fault)] = None
+                named = (part for part in fault["loc"] if isinstance(part, str))
+                values = without(values, ".".join(named))
+    return None, list(faults)
 
 
 def faults_of(recipe: Recipe) -> Iterator[str]:
     """Each value that does not go with another one, or names nothing."""
-    yield from recipe.contradictions()
-    yield from recipe.without_effect()
-    yield from extremes(recipe)
     try:
         check_verifier(recipe.verifier)
     except InvalidSettings as error:

@@ -6,7 +6,6 @@ from typing import Any
 from pubswap_client.recipes.inheritance import flat
 from pubswap_client.recipes.recipe import Reading
 from pubswap_protocol.command_line.toml_values import value_text
-from pubswap_protocol.settings import every_value
 
 DEFAULT = "default"
 # Values that follow from another one unless they are given.
@@ -20,7 +19,7 @@ def values_and_notes(reading: Reading) -> Iterator[tuple[str, Any, str]]:
     """
     recipe = reading.sound()
     own = {"name", "about", "model", "total_steps", "sweep"}
-    values = every_value(recipe.run_settings)
+    values = recipe.run_settings.model_dump(mode="json")
     values |= recipe.model_dump(exclude_none=True, include=own, exclude={"sweep": {"grid"}})
     # A split's settings depend on its source; those of the others would be refused.
     values["data"] = recipe.data.model_dump(by_alias=True, exclude_unset=True)

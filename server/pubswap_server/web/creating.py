@@ -13,7 +13,7 @@ from pubswap_protocol.command_line.keys import known_keys, unknown_key
 from pubswap_protocol.command_line.toml_values import value_text
 from pubswap_protocol.errors import InvalidSettings, fault_text
 from pubswap_protocol.messages import CreateRun, Digest, RunState
-from pubswap_protocol.settings import LENIENT, RunSettings, every_value
+from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.verifiers import check_verifier
 from pubswap_server.database.tables import RunRow, SetRow
 from pubswap_server.runs import runs
@@ -58,19 +58,17 @@ def read_wish(run: RunRow, text: str) -> Wish:
     if name is None:
         raise InvalidSettings('The file has no name; add a line such as: name = "second-try"')
     try:
-        settings = RunSettings.model_validate_json(given, context=LENIENT)
-        wish = {"name": name, "settings": settings, "model": runs.model_of(run)}
-        request = CreateRun.model_validate(wish, context=LENIENT)
+        settings = RunSettings.model_validate_json(given)
+        request = CreateRun(name=name, settings=settings, model=runs.model_of(run))
     except ValidationError as error:
         raise InvalidSettings("\n".join(_faults(error))) from None
-    if faults := [*settings.contradictions(), *settings.without_effect()]:
-        raise InvalidSettings("\n".join(faults))
     try:
         check_verifier(settings.verifier)
     except InvalidSettings as error:
         raise InvalidSettings(f"verifier: {error.detail}") from None
     _check_model_fits(runs.settings_of(run), settings)
-    before, after = (dict(flat(every_value(each))) for each in (runs.settings_of(run), settings))
+    both = (runs.settings_of(run), settings)
+    before, after = (dict(flat(each.model_dump(mode="json"))) for each in both)
     pairs = {key: (before.get(key), after.get(key)) for key in [*before, *after]}
     changed = {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
     return Wish(request, changed, ignored)

@@ -14,7 +14,6 @@ from pubswap_protocol.bounds import MAX_COUNT, Word
 from pubswap_protocol.errors import NotFound, PubSwapError
 from pubswap_protocol.messages import RunState, RunView
 from pubswap_protocol.schedule import public_steps_per_round
-from pubswap_protocol.settings import every_value
 from pubswap_server.clock import now
 from pubswap_server.database.tables import RunRow
 from pubswap_server.http.dependencies import Number, RunAccess, ServicesDep, SwapNumber
@@ -236,7 +235,7 @@ async def show_settings(run: WebRun, session: SessionDep) -> Response:
         return {
             "run": runs.view(database, row),
             "differing": dict(flat(settings.model_dump(mode="json", exclude_defaults=True))),
-            "all": dict(flat(every_value(settings))),
+            "all": dict(flat(settings.model_dump(mode="json"))),
         }
 
     return page("settings.html", session=session, **await run.read(work))

@@ -31,9 +31,9 @@ CARD = ModelCard(
     vocabulary=64,
     eos_token_ids=(2,),
     parameters=5000,
-    config_digest="c",
-    tokenizer_digest="t",
-    weights_digest="w",
+    config_digest="sha256:" + "c" * 64,
+    tokenizer_digest="sha256:" + "a" * 64,
+    weights_digest="sha256:" + "b" * 64,
     layout=AdapterLayout(
         tensors={
             "base_model.model.up.lora_A.weight": (2, 10),

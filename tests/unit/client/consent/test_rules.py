@@ -48,7 +48,9 @@ def limit(setting: str, **sides: float) -> dict[str, Any]:
 def test_a_gain_is_sent_where_the_run_asks_and_the_policy_lets_it() -> None:
     """A person approves it like the rest; withheld, it refuses nothing."""
     plain = replace(ASK, settings=merged({}))
-    asking = replace(ASK, settings=merged({"aggregation": {"weights": "improvement"}}))
+    asking = replace(
+        ASK, settings=merged({"aggregation": {"weights": "improvement", "max_weight_share": 1.0}})
+    )
     before, approved = (
         APPROVED.model_copy(update={"asked": ask.facts()}) for ask in (plain, asking)
     )
