@@ -32,14 +32,6 @@ Changes = Annotated[
     typer.Option("--set", help="KEY=VALUE instead of the file's, such as swap.period=4; again."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-TokensPerSecond = Annotated[
-    float | None,
-    typer.Option(
-        min=0.01,
-        help="The slowest client's, as its `pubswap client doctor` measures it: say how long a "
-        "run takes.",
-    ),
-]
 
 
 def confirm(consequence: str, yes: bool) -> None:

@@ -73,11 +73,11 @@ class Coordinator:
 
         Raises InvalidSettings or InvalidProblems before anything is sent.
         """
-        from pubswap_client.recipes.recipe import read_recipe
+        from pubswap_client.recipes.recipe import load_recipe
         from pubswap_client.recipes.runfile import create_and_open, make_sets, prepare
 
         with explained():
-            loaded = read_recipe(recipe, dict(set or {})).sound()
+            loaded = load_recipe(recipe, dict(set or {}))
             files = make_sets(loaded, Path(data) if data is not None else None)
             view = create_and_open(self._api, prepare(loaded, files))
         return Run(self._api, view.id, view.name)

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 
-from pubswap_client.asking import AsJson, Changes, Run, TokensPerSecond
+from pubswap_client.asking import AsJson, Changes, Run
 from pubswap_client.operator.connecting import (
     DEFAULT_TOKEN_FILE,
     DEFAULT_URL,
@@ -27,7 +27,6 @@ from pubswap_protocol.messages import ChangeRun, RunView
 
 if TYPE_CHECKING:
     from pubswap_client.coordinator.client import CoordinatorClient
-    from pubswap_client.recipes.recipe import Reading
 
 SHOWN_ROUNDS = 50
 
@@ -39,11 +38,6 @@ def create(
         typer.Option(help="Where the recipe's data.prepare makes its sets, or has made them."),
     ] = None,
     changes: Changes = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Print the whole run file and what a run takes; no more."),
-    ] = False,
-    tokens_per_second: TokensPerSecond = None,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = DEFAULT_TOKEN_FILE,
     ca_file: CaFile = None,
@@ -51,69 +45,28 @@ def create(
     """Create a run from its file and open it for members.
 
     The coordinator is sent the public and the test set. Private sets, if the recipe makes any,
-    stay where they are made, for you to hand to their organisations. What the file leaves to the
-    defaults is printed.
+    stay where they are made, for you to hand to their organisations. `pubswap recipe show` prints
+    what the file leaves to the defaults, and `pubswap recipe check` what the run takes.
     """
     from pubswap_client.recipes.inheritance import parse_set
-    from pubswap_client.recipes.recipe import read_recipe
+    from pubswap_client.recipes.recipe import load_recipe
     from pubswap_client.recipes.runfile import create_and_open, make_sets, prepare
 
-    reading = read_recipe(recipe, parse_set(changes or []))
-    if dry_run:
-        _print_plan(reading, tokens_per_second)
-        return
-    if tokens_per_second is not None:
-        raise typer.BadParameter("--tokens-per-second is for --dry-run, which makes no run.")
-    loaded = reading.sound()
+    loaded = load_recipe(recipe, parse_set(changes or []))
     files = make_sets(loaded, data)
     prepared = prepare(loaded, files)
     with connect(url, token_file, ca_file) as api:
         run = create_and_open(api, prepared)
     typer.echo(f"Run {run.name} is open: {run.id}")
-    typer.echo(f"Assumed: {_assumed(reading)}.")
+    typer.echo(
+        f"Its method is {loaded.method}, with {loaded.clients} clients and {loaded.rounds} rounds "
+        f"of {loaded.local_steps} steps."
+    )
     if files.private:
         typer.echo("Private sets, one for each organisation and for nobody else:")
         for path in files.private:
             typer.echo(f"  {path}")
     typer.echo(f"Next: pubswap invite {run.name} NAME, once for each organisation.")
-
-
-# What decides how many take part and how long it takes; --dry-run prints all.
-_TOLD = (
-    "clients",
-    "rounds",
-    "local_steps",
-    "method",
-    "swap.period",
-    "aggregation.deadline_seconds",
-)
-
-
-def _assumed(reading: "Reading") -> str:
-    from pubswap_client.recipes.shown import DEFAULT, values_and_notes
-    from pubswap_protocol.command_line.toml_values import value_text
-
-    defaults = {key: value for key, value, note in values_and_notes(reading) if note == DEFAULT}
-    told = [f"{key} = {value_text(defaults[key])}" for key in _TOLD if key in defaults]
-    more = len(defaults) - len(told)
-    rest = f"{more} other defaults, which --dry-run prints"
-    return ", ".join([*told, rest])
-
-
-def _print_plan(reading: "Reading", tokens_per_second: float | None) -> None:
-    from pubswap_client.recipes.check import cost_lines, faults_and_layout
-    from pubswap_client.recipes.shown import toml_text
-
-    faults, layout = faults_and_layout(reading)
-    for fault in dict.fromkeys(faults):
-        typer.echo(f"wrong: {fault}", err=True)
-    if faults:
-        typer.echo(f"{reading.path} cannot be run.", err=True)
-        raise typer.Exit(1)
-    typer.echo(toml_text(reading))
-    for line in cost_lines(reading.sound(), layout, tokens_per_second):
-        typer.echo(f"# {line}")
-    typer.echo("# A dry run: nothing was made or sent.")
 
 
 @connected

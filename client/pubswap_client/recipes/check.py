@@ -6,7 +6,7 @@ from typing import Any
 from pubswap_client.base_model import local_folder
 from pubswap_client.recipes.recipe import Reading, Recipe
 from pubswap_client.recipes.runfile import set_faults
-from pubswap_client.recipes.tables import ALONE, FEDERATED, MEMBERS, POOLED, WITH_PUBLIC, Value
+from pubswap_client.recipes.tables import MEMBERS, Value
 from pubswap_protocol.command_line.amounts import duration_text, size_text
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.model import model_layout
@@ -31,7 +31,7 @@ def variants(reading: Reading) -> Iterator[tuple[dict[str, Value], Reading]]:
     """
     for setting in reading.sound().sweep.settings():
         values: dict[str, Any] = {axis: v for axis, v in setting.items() if axis != MEMBERS}
-        if setting.get(MEMBERS, FEDERATED) in (FEDERATED, WITH_PUBLIC):
+        if setting.get(MEMBERS, "federated") in ("federated", "with-public"):
             yield setting, reading.varied(values)
             continue
         varied = reading.varied(values | {"method": "fedavg"})
@@ -55,7 +55,7 @@ def repeated(reading: Reading) -> Iterator[str]:
         unused |= {"pubswap": {"fedprox"}, "fedprox": {"swap"}}.get(
             recipe.method, {"swap", "fedprox"}
         )
-        computed = str(setting.get(MEMBERS, FEDERATED)) + recipe.model_dump_json(exclude=unused)
+        computed = str(setting.get(MEMBERS, "federated")) + recipe.model_dump_json(exclude=unused)
         name = combination(setting)
         if computed in first:
             yield f"{name} is the same run as {first[computed]}"
@@ -143,9 +143,9 @@ def device_hours(reading: Reading, tokens_per_second: float) -> float:
     """The most that all runs of a sweep take of one device that does all members' work in turn."""
     sweep, tokens = reading.sound().sweep, 0
     for setting, varied in variants(reading):
-        recipe, members = varied.sound(), setting.get(MEMBERS, FEDERATED)
-        clients = 1 if members == POOLED else recipe.clients
-        runs = recipe.clients if members == ALONE else 1
+        recipe, members = varied.sound(), setting.get(MEMBERS, "federated")
+        clients = 1 if members == "pooled" else recipe.clients
+        runs = recipe.clients if members == "alone" else 1
         responses = clients * most_responses(recipe) + runs * (evaluated_responses(recipe) or 0)
         tokens += responses * recipe.grpo.max_response_tokens
     return len(sweep.seeds) * tokens / tokens_per_second / 3600

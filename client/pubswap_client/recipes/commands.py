@@ -7,12 +7,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pubswap_client.asking import AsJson, Changes, TokensPerSecond
+from pubswap_client.asking import AsJson, Changes
 
 if TYPE_CHECKING:
     from pubswap_client.recipes.recipe import Recipe
 
 Source = Annotated[str, typer.Argument(help="A TOML file, or the name of a shipped recipe.")]
+
+TokensPerSecond = Annotated[
+    float | None,
+    typer.Option(
+        min=0.01,
+        help="The slowest client's, as its `pubswap client doctor` measures it: say how long a "
+        "run takes.",
+    ),
+]
 
 recipe_commands = typer.Typer(
     help="List, show and check recipes, which are run files.", no_args_is_help=True

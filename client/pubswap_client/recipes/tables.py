@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 
@@ -25,7 +25,6 @@ class ModelSource(BaseModel, extra="forbid", frozen=True):
     )
     stop_token_ids: Annotated[tuple[Number, ...], Field(max_length=16)] = Field(
         default=(),
-        exclude_if=lambda ids: not ids,
         description="Tokens that end a response, beside the model's own eos_token_id.",
     )
 
@@ -77,12 +76,9 @@ class RecipeData(BaseModel, extra="forbid", frozen=True):
 Value = bool | int | float | str
 Axes = dict[str, tuple[Value, ...]]
 
-MEMBERS = "members"
-FEDERATED = "federated"
-WITH_PUBLIC = "with-public"
-ALONE = "alone"
-POOLED = "pooled"
-MEMBERSHIPS = (FEDERATED, ALONE, POOLED, WITH_PUBLIC)
+MEMBERS = "members"  # the axis that is no setting
+Members = Literal["federated", "alone", "pooled", "with-public"]
+MEMBERSHIPS = get_args(Members)
 
 
 class Sweep(BaseModel, extra="forbid", frozen=True):
@@ -146,5 +142,5 @@ class Sweep(BaseModel, extra="forbid", frozen=True):
 
     def runs(self, clients: int) -> int:
         """All runs; where alone, each of so many clients has its own."""
-        counts = [clients if s.get(MEMBERS) == ALONE else 1 for s in self.settings()]
+        counts = [clients if s.get(MEMBERS) == "alone" else 1 for s in self.settings()]
         return sum(counts) * len(self.seeds)

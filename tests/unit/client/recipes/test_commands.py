@@ -193,8 +193,8 @@ def test_check_lists_all_that_is_wrong() -> None:
 
 
 def test_check_names_a_combination_of_the_sweep_that_is_impossible() -> None:
-    """The recipe alone is right; with tau = 10 a period of 10 is not."""
-    done = recipe("check", "qwen3-1.7b-math", "--set", "swap.period=10")
+    """The recipe alone is right; with tau = 10 a period of 11 is not."""
+    done = recipe("check", "qwen3-1.7b-math", "--set", "swap.period=11")
     assert done.exit_code == 1
     start = "wrong: sweep: method = pubswap, swap.strategy = keep, local_steps = 10: swap.period"
     assert start in done.stdout
