@@ -133,15 +133,13 @@ def _carry_out(spec: "RunSpec") -> None:
     from tqdm.auto import tqdm
 
     from pubswap_simulation.processes import local_outcomes
-    from pubswap_simulation.sweep import carry_out, other_rules
+    from pubswap_simulation.sweep import carry_out, other_rules, thread_limit
     from pubswap_simulation.worker import LOG
 
     if spec.done:
         if (said := other_rules(spec)) is not None:
             warnings.warn(f"This was done, {said}.", stacklevel=3)
         return
-    # libgomp reads it once, before torch is told how many threads there are.
-    threads = {"OMP_NUM_THREADS": str(n)} if (n := spec.options.get("threads")) else {}
     with tqdm(total=spec.job.steps, desc=spec.job.recipe, unit="step") as bar:
 
         def show(_: object, steps: int, score: float | None) -> None:
@@ -151,7 +149,7 @@ def _carry_out(spec: "RunSpec") -> None:
             bar.n = steps
             bar.refresh()
 
-        outcomes_of = partial(local_outcomes, [threads], show)
+        outcomes_of = partial(local_outcomes, [thread_limit(spec.options)], show)
         failed = carry_out([spec], outcomes_of, lambda spec, outcome: None)
     for failure in failed.values():
         raise LocalFault(

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pubswap_client.recipes.tables import Value
 from pubswap_client.state.lock import holder
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.files import private_folder
 from pubswap_simulation.job import RunSpec
 from pubswap_simulation.processes import Outcome, followed, started
-from pubswap_simulation.results import Value
 
 if TYPE_CHECKING:
     from submitit import Executor, Job

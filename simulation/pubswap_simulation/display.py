@@ -1,7 +1,6 @@
 """Progress of the runs: bars on a terminal, a line for each evaluation elsewhere."""
 
 from collections.abc import Container, Iterable
-from statistics import fmean
 from typing import Self
 
 from rich.console import Console
@@ -18,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pubswap_simulation.job import RunSpec
-from pubswap_simulation.results import Result, read_result
+from pubswap_simulation.results import read_result
 
 # Steps of one run come in bursts, one from each client.
 _SPEED_SECONDS = 300.0
@@ -76,29 +75,7 @@ class SweepDisplay:
             self._progress.remove_task(self._bars.pop(spec.key))
         if self._all is not None:
             self._progress.update(self._all, completed=self._ended)
-            self._console.print(f"{spec.title}: {outcome}", soft_wrap=True, highlight=False)
-
-
-def run_table(result: Result) -> Table:
-    """A run, round by round."""
-    table = Table("round", "pass@1", "reward", "drift", "replaced", title=f"{result.recipe}")
-    settings = result.run.settings
-    for summary in result.run.rounds:
-        first = (summary.round - 1) * settings.local_steps
-        rewards = [
-            reward
-            for steps in result.rewards.values()
-            for reward in steps[first : first + settings.local_steps]
-        ]
-        began = summary.round > 0
-        table.add_row(
-            str(summary.round) if began else "base",
-            f"{summary.evaluation.pass_at_1:.3f}" if summary.evaluation else "",
-            f"{fmean(rewards):.3f}" if began else "",
-            f"{summary.drift.from_mean:.3g}" if summary.drift else "",
-            str(sum(swap.replaced for swap in summary.swaps)) if summary.swaps else "",
-        )
-    return table
+        self._console.print(f"{spec.title}: {outcome}", soft_wrap=True, highlight=False)
 
 
 def sweep_table(specs: Iterable[RunSpec], failed: Container[str]) -> Table:

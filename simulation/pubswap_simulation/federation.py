@@ -187,10 +187,10 @@ def begin_run(coordinator: Coordinator, operator: CoordinatorClient, job: Job, w
     """
     begun, here = work / _RUN_ID, verifier_version(job.settings.verifier)
     if begun.exists():
-        run, *rules = begun.read_text(encoding="utf-8").split()
-        if rules not in ([here], []):
+        run, rules = begun.read_text(encoding="utf-8").split()
+        if rules != here:
             raise InvalidSettings(
-                f"The run in {work} was begun when its verifier was {rules[0]}; it is {here} now. "
+                f"The run in {work} was begun when its verifier was {rules}; it is {here} now. "
                 "Remove the folder to begin again, or go on with the version that began it."
             )
         return run

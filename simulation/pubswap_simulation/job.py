@@ -12,14 +12,14 @@ from pydantic import BaseModel, ValidationError
 
 from pubswap_client.base_model import model_folder
 from pubswap_client.recipes.runfile import Prepared, check_lengths
-from pubswap_client.recipes.tables import DataFiles, ModelSource
+from pubswap_client.recipes.tables import DataFiles, Members, ModelSource, Value
 from pubswap_client.settings import ClientSettings, load_settings
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings, first_fault
 from pubswap_protocol.messages import CreateRun, SetKind
 from pubswap_protocol.model import ModelCard, model_card
 from pubswap_protocol.problems import Problem, read_problems
 from pubswap_protocol.settings import RunSettings
-from pubswap_simulation.results import RESULT, Members, Value
+from pubswap_simulation.results import RESULT
 
 _SLUG = 120  # characters of a key before its digest; file systems take 255
 # What members set for themselves that decides what is trained; the rest is where and how fast.

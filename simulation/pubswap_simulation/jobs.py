@@ -10,14 +10,13 @@ from pubswap_client.base_model import model_folder, prompt_limit
 from pubswap_client.data.prepare import prepare
 from pubswap_client.recipes.inheritance import key_and_text, value_of
 from pubswap_client.recipes.recipe import Recipe, load_recipe
-from pubswap_client.recipes.tables import MEMBERS, MEMBERSHIPS, Sweep
+from pubswap_client.recipes.tables import MEMBERS, MEMBERSHIPS, Members, Sweep, Value
 from pubswap_client.settings import ClientSettings, load_settings
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_simulation.job import Job, RunSpec, wait_for_all
-from pubswap_simulation.results import RUNS, Members, Value
+from pubswap_simulation.results import RUNS
 
 DATA = "data"
-POOLED = "pooled"
 
 # Settings about several clients are nothing to one by itself: left at their defaults, so that a
 # baseline is one run whatever a sweep varies of them.
@@ -69,7 +68,7 @@ class Planner:
             yield job
         elif members == "pooled":
             everything = tuple(path for paths in job.private.values() for path in paths)
-            yield _baseline(job, "pooled", None, {POOLED: everything})
+            yield _baseline(job, "pooled", None, {"pooled": everything})
         elif members == "alone":
             for name, paths in job.private.items():
                 yield _baseline(job, "alone", name, {name: paths})

@@ -7,18 +7,15 @@ STORE/runs/KEY/work/           the coordinator's and the members' state, while i
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
+from pubswap_client.recipes.tables import Members, Value
 from pubswap_protocol.errors import InvalidSettings, first_fault
 from pubswap_protocol.messages import Evaluation, WholeRun
 
 RUNS = "runs"
 RESULT = "result.json"
-
-Value = bool | int | float | str
-Members = Literal["federated", "alone", "pooled", "with-public"]
 
 
 class DonatedTokens(BaseModel, extra="forbid", frozen=True):

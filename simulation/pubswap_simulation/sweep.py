@@ -8,14 +8,14 @@ from functools import partial
 from rich.console import Console
 from rich.text import Text
 
+from pubswap_client.operator.tables import rounds_table
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.verifiers import verifier_version
-from pubswap_simulation.display import SweepDisplay, run_table, sweep_table
+from pubswap_simulation.display import SweepDisplay, sweep_table
 from pubswap_simulation.job import RunSpec
 from pubswap_simulation.processes import Outcome, local_outcomes
 from pubswap_simulation.results import read_result
-from pubswap_simulation.simulation import simulate
-from pubswap_simulation.worker import LOG, log_to, open_log
+from pubswap_simulation.worker import LOG
 
 # What processes of this machine, or a cluster, make of runs, as they end; closed early, it stops
 # those under way.
@@ -50,24 +50,20 @@ def other_rules(spec: RunSpec) -> str | None:
     here = verifier_version(spec.job.settings.verifier)
     if theirs == here:
         return None
-    return (
-        f"judged by {theirs or 'an unknown version'} and not by {here}: remove {spec.folder} to "
-        "have it done again"
-    )
+    return f"judged by {theirs} and not by {here}: remove {spec.folder} to have it done again"
 
 
 def run_here(
     specs: Sequence[RunSpec], console: Console, jobs: int | None, devices: str | None
 ) -> int:
     """Carry out all that is not done yet, and say what came of it; returns the exit status."""
-    if len(specs) == 1 and devices is None:
-        return _run_one(specs[0], console)
     names = devices.split(",") if devices else []
     count = jobs or len(names) or 1
-    specs = [_with_threads(spec, count) for spec in specs]
-    # libgomp reads it once, before torch is told how many threads there are.
-    threads = {"OMP_NUM_THREADS": str(specs[0].options["threads"])}
-    environments = [visible | threads for visible in visible_devices(count, names)]
+    if count > 1:
+        specs = [_with_threads(spec, count) for spec in specs]
+    environments = [
+        visible | thread_limit(specs[0].options) for visible in visible_devices(count, names)
+    ]
     with SweepDisplay(console, len(specs)) as display:
         outcomes_of = partial(local_outcomes, environments, display.update)
         failed = carry_out(specs, outcomes_of, display.finish)
@@ -84,6 +80,8 @@ def run_on_cluster(specs: Sequence[RunSpec], console: Console, outcomes_of: Outc
 
 
 def _concluded(specs: Sequence[RunSpec], failed: Mapping[str, str], console: Console) -> int:
+    if len(specs) == 1 and specs[0].done:
+        console.print(rounds_table(read_result(specs[0].folder).run.rounds))
     console.print(sweep_table(specs, failed))
     others = sum(spec.done and other_rules(spec) is not None for spec in specs)
     if others:
@@ -100,23 +98,9 @@ def _concluded(specs: Sequence[RunSpec], failed: Mapping[str, str], console: Con
     return 1 if failed else 0
 
 
-def _run_one(spec: RunSpec, console: Console) -> int:
-    console.print(f"run {spec.folder}", soft_wrap=True, highlight=False)
-    said = other_rules(spec) if spec.done else None
-    with open_log(spec.folder) as log, SweepDisplay(console, 1) as display:
-        log_to(log)
-        result = simulate(spec, partial(display.update, spec))
-    console.print(run_table(result))
-    console.print(
-        f"base {result.base:.3f}  final {result.final:.3f}  best {result.best:.3f}  "
-        f"in {result.seconds:.0f} s, {result.seconds / spec.job.steps:.2f} s a step; "
-        f"log in {spec.folder / LOG}",
-        soft_wrap=True,
-        highlight=False,
-    )
-    if said is not None:
-        console.print(f"It was done, {said}.", style="yellow", soft_wrap=True, highlight=False)
-    return 0
+def thread_limit(options: Mapping[str, int | str]) -> dict[str, str]:
+    """libgomp's, which it reads once, before torch is told how many threads there are."""
+    return {"OMP_NUM_THREADS": str(options["threads"])} if "threads" in options else {}
 
 
 def visible_devices(count: int, devices: Sequence[str]) -> list[dict[str, str]]:

@@ -41,16 +41,6 @@ def test_report_names_the_primary_contrast_or_the_rows_that_there_are(tmp_path: 
     assert "Traceback" not in refused.stderr
 
 
-def test_report_prints_markdown_or_json_for_pipes(tmp_path: Path) -> None:
-    """What is printed is what is written."""
-    store, out = write_store(tmp_path / "store", study(seeds=range(2))[:8]), tmp_path / "out"
-    done = report(str(store), "--out", str(out), "--format", "json", "--paper")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == json.loads((out / "report.json").read_text())
-    done = report(str(store), "--out", str(out), "--format", "md")
-    assert done.stdout == (out / "report.md").read_text()
-
-
 def test_an_empty_store_is_refused_in_one_line(tmp_path: Path) -> None:
     """With what to do next, and no traceback."""
     done = report(str(tmp_path))

@@ -40,8 +40,6 @@ def install(arguments: Sequence[str]) -> None:
 
 
 def _verifies(arguments: Sequence[str]) -> bool:
-    if arguments[:1] == ["simulate"]:
-        return "--sweep" not in arguments
     return arguments[:1] in (["serve"], ["evaluate"]) or (
         arguments[:2] in (["client", "start"], ["client", "doctor"])
     )

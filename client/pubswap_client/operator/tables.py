@@ -42,13 +42,15 @@ def state_text(run: RunView) -> str:
 
 def rounds_table(rounds: Iterable[RoundSummary]) -> Table:
     """One line a round; round 0 is the base model."""
-    table = Table("round", "updates", "pass@1", "replaced", "drift", "up", "down")
+    table = Table("round", "updates", "pass@1", "reward", "replaced", "drift", "up", "down")
     for summary in rounds:
         evaluation, drift = summary.evaluation, summary.drift
+        reward = summary.means.reward if summary.means else None
         table.add_row(
             str(summary.round) if summary.round else "base",
             str(summary.updates) if summary.round else "",
             f"{evaluation.pass_at_1:.3f}" if evaluation else "",
+            f"{reward:.3f}" if reward is not None else "",
             str(sum(swap.replaced for swap in summary.swaps)) if summary.round else "",
             f"{drift.pairwise:.3f}" if drift else "",
             size_text(summary.traffic.up),

@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -26,32 +26,24 @@ def report(
         str | None,
         typer.Option(help="The contrast that was named before the runs: 'ROW - ROW', of a table."),
     ] = None,
-    format: Annotated[
-        Literal["table", "md", "json"], typer.Option(help="What is printed here.")
-    ] = "table",
 ) -> None:
     """Tables, paired differences, curves and what holds of the paper's claims, from results.
 
     May be run while a sweep is under way: it says which of its runs are not done.
     """
+    from rich.console import Console
+
     from pubswap_simulation.reporting.report import make_report, read_sections
+    from pubswap_simulation.reporting.terminal import print_report
     from pubswap_simulation.results import unfinished
 
     sections = read_sections(store)
     data = make_report(sections, primary, unfinished(store))
     folder = out or store / "report"
     write(sections, data, folder, paper)
-    if format == "table":
-        from rich.console import Console
-
-        from pubswap_simulation.reporting.terminal import print_report
-
-        console = Console(markup=False)
-        print_report(data, console)
-        console.print(f"written: {folder / MARKDOWN}", soft_wrap=True)
-    else:
-        name = MARKDOWN if format == "md" else DATA
-        typer.echo((folder / name).read_text(encoding="utf-8"), nl=False)
+    console = Console(markup=False)
+    print_report(data, console)
+    console.print(f"written: {folder / MARKDOWN}", soft_wrap=True)
 
 
 def write(sections: "list[Section]", data: "Report", folder: Path, paper: bool) -> None:

@@ -7,7 +7,7 @@ from statistics import fmean
 
 from pydantic import BaseModel
 
-from pubswap_protocol.messages import Role, Traffic, WholeRun
+from pubswap_protocol.messages import Role, WholeRun
 from pubswap_protocol.tensors.adapter import modules
 from pubswap_simulation.reporting.methods import BASE
 from pubswap_simulation.reporting.section import Section
@@ -53,12 +53,8 @@ class PayloadSizes(BaseModel, frozen=True):
 
 
 def traffic(run: WholeRun) -> Bytes:
-    """Bytes of one client in one round, mean over both.
-
-    Where a run does not tell its members apart, its evaluator's downloads are in it too.
-    """
-    clients: list[Traffic] = [m.traffic for m in run.members if m.role is Role.CLIENT]
-    counted = clients or [summary.traffic for summary in run.rounds]
+    """Bytes of one client in one round, mean over both."""
+    counted = [member.traffic for member in run.members if member.role is Role.CLIENT]
     turns = run.settings.clients * run.settings.rounds
     return Bytes(
         **{kind: sum(getattr(one, kind) for one in counted) / turns for kind in Bytes.model_fields}

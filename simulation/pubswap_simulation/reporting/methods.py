@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pubswap_client.recipes.inheritance import flat
+from pubswap_client.recipes.tables import Value
 from pubswap_protocol.settings import RunSettings
-from pubswap_simulation.results import Result, Value
+from pubswap_simulation.results import Result
 
 Kind = Literal["base", "alone", "pooled", "federated"]
 Variant = tuple[tuple[str, Value], ...]

@@ -5,6 +5,7 @@ from pathlib import Path, PurePath
 
 from pydantic import BaseModel
 
+from pubswap_client.recipes.tables import Value
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.model import ModelCard
 from pubswap_simulation.reporting.claims import ClaimResult, findings
@@ -40,7 +41,7 @@ from pubswap_simulation.reporting.tables import (
     table,
     topics,
 )
-from pubswap_simulation.results import Result, Value, read_results
+from pubswap_simulation.results import Result, read_results
 
 
 class Run(BaseModel, frozen=True):

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean
 
+from pubswap_client.recipes.tables import Value
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_simulation.reporting.methods import (
     BASE,
@@ -16,7 +17,7 @@ from pubswap_simulation.reporting.methods import (
     references,
     value_on,
 )
-from pubswap_simulation.results import Result, Value
+from pubswap_simulation.results import Result
 
 # A seed's results: one, or one for each client that trains alone.
 Cell = Mapping[int, tuple[Result, ...]]

@@ -59,7 +59,7 @@ def test_what_is_given_wrongly_is_said_at_once(tmp_path: Path) -> None:
     for options, said in (
         (("--vary", "swap.period=2,3"), "--vary and --seeds are for --sweep"),
         (("--sweep", "--seeds", "one"), "give them as 0-4"),
-        (("--set", "swap.period=4"), "swap.period"),
+        (("--set", "swap.period=5"), "swap.period"),
         (("--set", "clients=3"), "data.private: 2 files"),
         (("--devices", "gpu0"), "--devices gpu0"),
         (("--engine", "guess"), "engine"),

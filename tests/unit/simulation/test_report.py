@@ -287,7 +287,7 @@ def test_bytes_are_of_one_client_and_round_beside_full_fine_tuning() -> None:
         ("swap.schedule", "late", "late public steps"),
         ("grpo.clipping", "soft", "soft clipping"),
         ("grpo.learning_rate_shape", "warmup_decay", "warmup decay of the rate in a round"),
-        ("aggregation.weights", "improvement", "weighed by improvement"),
+        ("aggregation.server_optimizer", "adam", "server adam"),
         ("wire.precision", "int8", "sent in int8"),
         ("grpo.learning_rate", 0.001, "learning rate 0.001"),
     ],
