@@ -38,13 +38,14 @@ from pubswap_server.app import create_app
 from pubswap_server.settings import ServerSettings
 
 ROOT = Path(__file__).parent.parent
-# Pages that are kept outside docs/, and where they are on the site.
+# Files that are kept outside docs/, and where they are on the site.
 PAGES = {
     "README.md": "index.md",
     "ARCHITECTURE.md": "architecture.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "deploy/recipes/small/study/README.md": "study.md",
+    "deploy/recipes/small/study/primary.png": "primary.png",
 }
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)#\s:]+)(#[^)\s]*)?\)")
 
