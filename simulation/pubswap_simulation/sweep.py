@@ -83,14 +83,6 @@ def _concluded(specs: Sequence[RunSpec], failed: Mapping[str, str], console: Con
     if len(specs) == 1 and specs[0].done:
         console.print(rounds_table(read_result(specs[0].folder).run.rounds))
     console.print(sweep_table(specs, failed))
-    others = sum(spec.done and other_rules(spec) is not None for spec in specs)
-    if others:
-        console.print(
-            f"{others} of these results are judged by other versions of the verifiers' rules than "
-            "this one has, as said above; do not compare them with the others.",
-            style="yellow",
-            soft_wrap=True,
-        )
     for key, reason in failed.items():
         console.print(Text("failed", "red"), f"{key}: {reason}", soft_wrap=True)
     if failed:

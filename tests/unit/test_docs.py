@@ -15,11 +15,11 @@ import pubswap
 from pubswap_client.consent.limits import numbers
 from pubswap_client.consent.local_policy import LocalPolicy
 from pubswap_client.consent.rules import Code
-from pubswap_client.recipes.inheritance import EXTENDS, flat
+from pubswap_client.recipes.inheritance import EXTENDS, WHOLE
 from pubswap_client.recipes.recipe import Recipe
 from pubswap_client.settings import ClientSettings
 from pubswap_protocol.cli import build_app
-from pubswap_protocol.command_line.keys import known_keys
+from pubswap_protocol.command_line.keys import flat, known_keys
 from pubswap_protocol.errors import PubSwapError, tree
 from pubswap_server.monitoring.metrics import Metrics
 from pubswap_server.settings import ServerSettings
@@ -139,7 +139,7 @@ def test_every_example_of_a_settings_file_can_be_read(page: Path) -> None:
     for block in TOML.findall(page.read_text(encoding="utf-8")):
         values = tomllib.loads(block)
         axes = values.get("sweep", {}).pop("grid", [])
-        named = {key for key in flat(values) if not key.startswith(f"{FREE}.")}
+        named = {key for key in flat(values, WHOLE) if not key.startswith(f"{FREE}.")}
         whose = (RUN_KEYS, CLIENT_KEYS, POLICY_KEYS)
         assert any(named <= keys for keys in whose), f"{page.name}: {named}"
         assert {axis for table in axes for axis in flat(table)} <= RUN_KEYS | {"members"}

@@ -5,9 +5,9 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator
 
-from pubswap_client.recipes.inheritance import flat
 from pubswap_client.rollout.vllm_sampling import LORA_RANKS, lora_rank
 from pubswap_protocol import __version__
+from pubswap_protocol.command_line.keys import flat
 from pubswap_protocol.command_line.toml_values import value_text
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.messages import MemberView, RoundSummary, WholeRun

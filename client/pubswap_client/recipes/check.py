@@ -64,7 +64,7 @@ def repeated(reading: Reading) -> Iterator[str]:
 
 def faults_and_layout(reading: Reading) -> tuple[list[str], AdapterLayout | None]:
     """All that is wrong with a recipe, and its adapter's layout if the base model is here."""
-    faults, recipe, layout = list(reading.faults), reading.recipe, None
+    faults, recipe, layout, folder = list(reading.faults), reading.recipe, None, None
     if recipe is not None:
         try:
             folder = local_folder(recipe.model.location, recipe.model.revision)
@@ -75,7 +75,7 @@ def faults_and_layout(reading: Reading) -> tuple[list[str], AdapterLayout | None
             check_usable(recipe.verifier)
         except InvalidSettings as error:
             faults.append(f"verifier: {error.detail}")
-        faults += set_faults(recipe)
+        faults += set_faults(recipe, folder)
     if not reading.faults:
         faults += impossible(reading)
     return faults, layout

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pubswap_client.toml_files import read_toml
+from pubswap_protocol.command_line.keys import flat
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.files import expanded
 
@@ -17,7 +18,7 @@ EXTENDS = "extends"
 BASE = "base.toml"
 
 # Tables that are one value: a nearer one replaces it whole.
-_WHOLE = ("total_steps", "data.prepare.tasks")
+WHOLE = ("total_steps", "data.prepare.tasks")
 
 # What a file says of itself is not said of the files that extend it.
 _OWN = ("name", "about")
@@ -86,7 +87,7 @@ def read_values(path: Path, extending: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise InvalidSettings(f"{extending[0]}: extends: a circle of files: {circle}.")
     tables = read_toml(path)
     base = tables.pop(EXTENDS, None)
-    values = absolute(flat(tables), file.parent)
+    values = absolute(flat(tables, WHOLE), file.parent)
     if base is None:
         return values
     inherited = read_values(_base_of(file, base), (*extending, file))
@@ -133,18 +134,6 @@ def without(values: Mapping[str, Any], table: str) -> dict[str, Any]:
         for key, value in values.items()
         if not (_within(key, table) or _within(table, key))
     }
-
-
-def flat(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Tables in tables as values by dotted key."""
-    values: dict[str, Any] = {}
-    for name, value in tables.items():
-        key = prefix + name
-        if isinstance(value, Mapping) and key not in _WHOLE:
-            values |= flat(value, key + ".")
-        else:
-            values[key] = value
-    return values
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from pydantic import Field, ValidationError
 
 from pubswap_client.recipes.inheritance import (
     EXTENDS,
+    WHOLE,
     absolute,
     find_recipe,
-    flat,
     merged,
     nested,
     read_values,
@@ -21,7 +21,7 @@ from pubswap_client.recipes.inheritance import (
 )
 from pubswap_client.recipes.tables import MEMBERS, ModelSource, RecipeData, Sweep
 from pubswap_protocol.bounds import Name, Positive
-from pubswap_protocol.command_line.keys import known_keys, unknown_key
+from pubswap_protocol.command_line.keys import flat, known_keys, unknown_key
 from pubswap_protocol.errors import InvalidSettings, fault_text
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.verifiers import check_verifier
@@ -72,7 +72,7 @@ class Reading:
 
     def varied(self, values: Mapping[str, Any]) -> Reading:
         """The same recipe with other values; relative paths are the working folder's."""
-        return _reading(self.path, merged(self.values, absolute(flat(values), Path.cwd())))
+        return _reading(self.path, merged(self.values, absolute(flat(values, WHOLE), Path.cwd())))
 
     def sound(self) -> Recipe:
         """The recipe; raises InvalidSettings with the key that is wrong."""
@@ -95,7 +95,7 @@ def load_recipe(source: Path | str, overrides: Mapping[str, Any] | None = None) 
 def read_recipe(source: Path | str, overrides: Mapping[str, Any] | None = None) -> Reading:
     """As `load_recipe`, with all that is wrong; raises InvalidSettings for no file, or no TOML."""
     path = find_recipe(source)
-    overrides = absolute(flat(overrides or {}), Path.cwd())
+    overrides = absolute(flat(overrides or {}, WHOLE), Path.cwd())
     return _reading(path, merged(read_values(path), overrides))
 
 

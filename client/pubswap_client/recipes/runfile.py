@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pubswap_client.base_model import local_folder, model_folder, prompt_limit
+from pubswap_client.base_model import model_folder, prompt_limit
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.data.manifest import check_files, local_files, read_manifest
 from pubswap_client.recipes.recipe import Recipe, set_sizes
@@ -91,8 +91,11 @@ def check_sets(recipe: Recipe, files: DataFiles) -> None:
         raise InvalidProblems(f"{recipe.name}: {fault} (grpo.prompts_per_step).")
 
 
-def set_faults(recipe: Recipe) -> Iterator[str]:
-    """What is wrong with the sets that are there already, or with what they are made from."""
+def set_faults(recipe: Recipe, model: Path | None) -> Iterator[str]:
+    """What is wrong with the sets that are there already, or with what they are made from.
+
+    `model` is the base model's folder, if it is here.
+    """
     data, spec = recipe.data, recipe.data.prepare
     try:
         if spec is not None:
@@ -106,14 +109,7 @@ def set_faults(recipe: Recipe) -> Iterator[str]:
             if not path.is_file():
                 yield f"data: there is no {path}"
         check_sets(recipe, files)
-        if (model := _model_here(recipe)) is not None:
+        if model is not None:
             check_lengths(model, recipe, files)
     except Invalid as error:
         yield f"data: {error.detail}"
-
-
-def _model_here(recipe: Recipe) -> Path | None:
-    try:
-        return local_folder(recipe.model.location, recipe.model.revision)
-    except InvalidSettings:
-        return None  # a fault of the model, and no set's

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
-from pubswap_client.recipes.inheritance import flat
 from pubswap_client.recipes.recipe import Reading
+from pubswap_protocol.command_line.keys import flat
 from pubswap_protocol.command_line.toml_values import value_text
 
 DEFAULT = "default"

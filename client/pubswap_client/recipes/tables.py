@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import BaseModel, Field, field_validator, model_validator
 
 from pubswap_client.data.spec import DataSpec
-from pubswap_client.recipes.inheritance import flat
 from pubswap_protocol.bounds import Number
+from pubswap_protocol.command_line.keys import flat
 
 PUBLIC, TEST = "public.jsonl", "test.jsonl"
 

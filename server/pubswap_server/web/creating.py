@@ -2,14 +2,14 @@
 
 import json
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
-from pubswap_protocol.command_line.keys import known_keys, unknown_key
+from pubswap_protocol.command_line.keys import flat, known_keys, unknown_key
 from pubswap_protocol.command_line.toml_values import value_text
 from pubswap_protocol.errors import InvalidSettings, fault_text
 from pubswap_protocol.messages import CreateRun, Digest, RunState
@@ -38,7 +38,7 @@ class Wish:
 def run_file(run: RunRow) -> str:
     """The run as a file: its name, and the settings that differ from the defaults."""
     values = runs.settings_of(run).model_dump(mode="json", exclude_defaults=True)
-    lines = [f"{key} = {value_text(value)}" for key, value in flat(values)]
+    lines = [f"{key} = {value_text(value)}" for key, value in flat(values).items()]
     return "\n".join([f"name = {value_text(f'{run.name[:61]}-2')}", *lines, ""])
 
 
@@ -68,7 +68,7 @@ def read_wish(run: RunRow, text: str) -> Wish:
         raise InvalidSettings(f"verifier: {error.detail}") from None
     _check_model_fits(runs.settings_of(run), settings)
     both = (runs.settings_of(run), settings)
-    before, after = (dict(flat(each.model_dump(mode="json"))) for each in both)
+    before, after = (flat(each.model_dump(mode="json")) for each in both)
     pairs = {key: (before.get(key), after.get(key)) for key in [*before, *after]}
     changed = {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
     return Wish(request, changed, ignored)
@@ -92,15 +92,6 @@ def _check_model_fits(old: RunSettings, new: RunSettings) -> None:
             f"A prompt and its response would have up to {new.grpo.longest_row} tokens, more than "
             f"the {old.grpo.longest_row} that the model was checked for; {command}."
         )
-
-
-def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Values in tables as values by dotted key."""
-    for key, value in values.items():
-        if isinstance(value, dict):
-            yield from flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def create_open(session: Session, run: RunRow, wish: Wish, initial: Digest, key: str | None) -> str:

@@ -11,6 +11,7 @@ from fastapi.responses import StreamingResponse
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.bounds import MAX_COUNT, Word
+from pubswap_protocol.command_line.keys import flat
 from pubswap_protocol.errors import NotFound, PubSwapError
 from pubswap_protocol.messages import RunState, RunView
 from pubswap_protocol.schedule import public_steps_per_round
@@ -25,7 +26,6 @@ from pubswap_server.web import acts
 from pubswap_server.web.access import OperatorSession, SessionDep, WebRun, WebSession
 from pubswap_server.web.activity import read_activity, read_summary
 from pubswap_server.web.charts import bars, chart, sparkline
-from pubswap_server.web.creating import flat
 from pubswap_server.web.rendering import HEADERS, PageRoute, page
 from pubswap_server.web.responses import read_stored, shown
 
@@ -234,8 +234,8 @@ async def show_settings(run: WebRun, session: SessionDep) -> Response:
         settings = runs.settings_of(row)
         return {
             "run": runs.view(database, row),
-            "differing": dict(flat(settings.model_dump(mode="json", exclude_defaults=True))),
-            "all": dict(flat(settings.model_dump(mode="json"))),
+            "differing": flat(settings.model_dump(mode="json", exclude_defaults=True)),
+            "all": flat(settings.model_dump(mode="json")),
         }
 
     return page("settings.html", session=session, **await run.read(work))

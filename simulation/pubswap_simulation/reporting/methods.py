@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pubswap_client.recipes.inheritance import flat
 from pubswap_client.recipes.tables import Value
+from pubswap_protocol.command_line.keys import flat
 from pubswap_protocol.settings import RunSettings
 from pubswap_simulation.results import Result
 

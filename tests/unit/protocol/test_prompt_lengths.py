@@ -85,7 +85,7 @@ def test_a_long_prompt_of_any_set_is_refused_with_its_line(tmp_path: Path, name:
     files = make_sets(recipe)
     with pytest.raises(InvalidProblems, match=rf"{name}\.jsonl: 1 of 6 .* line 3 \({name}2: "):
         check_lengths(MODEL, recipe.run_settings, files)
-    assert f"line 3 ({name}2: " in next(set_faults(recipe))
+    assert f"line 3 ({name}2: " in next(set_faults(recipe, MODEL))
 
 
 def test_what_a_recipe_says_of_template_and_ends_is_in_its_run(tmp_path: Path) -> None:

@@ -353,7 +353,7 @@ def test_sets_with_less_than_a_step_takes_are_refused(
     problems(tmp_path / "test.jsonl", 1)
     with pytest.raises(InvalidProblems, match=message):
         check_sets(recipe, recipe.data.files(1))
-    assert message in next(set_faults(recipe))
+    assert message in next(set_faults(recipe, None))
 
 
 def test_a_public_set_may_be_small_where_no_step_is_public(tmp_path: Path) -> None:
@@ -361,7 +361,7 @@ def test_a_public_set_may_be_small_where_no_step_is_public(tmp_path: Path) -> No
     path = write(tmp_path, 'extends = "base.toml"\nmethod = "fedavg"\n')
     problems(tmp_path / "public.jsonl", 1)
     problems(tmp_path / "test.jsonl", 1)
-    assert not list(set_faults(load_recipe(path)))
+    assert not list(set_faults(load_recipe(path), None))
 
 
 def test_the_split_of_a_recipe_is_made_where_it_is_asked_for(tmp_path: Path) -> None:
@@ -381,14 +381,14 @@ def test_the_split_of_a_recipe_is_made_where_it_is_asked_for(tmp_path: Path) -> 
 
     folder = load_recipe(path, {"data.folder": str(tmp_path / "split"), **model})
     assert make_sets(folder) == files
-    assert not list(set_faults(folder))
+    assert not list(set_faults(folder, None))
     with pytest.raises(InvalidSettings, match=r"has no data\.prepare"):
         make_sets(folder, tmp_path / "elsewhere")
     files.private[1].unlink()
-    assert "client-2.jsonl is missing" in next(set_faults(folder))
+    assert "client-2.jsonl is missing" in next(set_faults(folder, None))
 
 
 def test_what_a_split_would_be_made_from_must_be_there(tmp_path: Path) -> None:
     """A local file is looked for, nothing is downloaded."""
     path = write(tmp_path, 'extends = "base.toml"\n[data.prepare]\nsource = "math"\nfrom = "m"\n')
-    assert f"data: from: there is no {tmp_path / 'm'}" in next(set_faults(load_recipe(path)))
+    assert f"data: from: there is no {tmp_path / 'm'}" in next(set_faults(load_recipe(path), None))
