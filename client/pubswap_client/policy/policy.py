@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 from numpy.typing import NDArray
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 Device = Literal["auto", "cpu", "cuda"]
-Key = TypeVar("Key")
 
 
 class Policy:
@@ -313,7 +312,7 @@ def _checkpointed(decoder: Any, enabled: bool) -> Iterator[None]:
                 layer.training = False
 
 
-def copy_to_host(tensors: Mapping[Key, Tensor]) -> dict[Key, NDArray[Any]]:
+def copy_to_host(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
     """One copy of each tensor in host memory, which no later change of the tensor reaches.
 
     From a GPU, all are under way at the same time, into pinned memory that torch keeps for the

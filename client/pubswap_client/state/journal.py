@@ -38,7 +38,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-FORMAT = 2
 _CHECKPOINT = "checkpoint"
 _SAMPLED, _RECEIVED = "exchange-own", "exchange-received"
 _UPDATE = "update"
@@ -116,22 +115,20 @@ class Journal:
 
         The batch of its step is then of no use, unless a public step is still `under_way`.
         """
-        facts = {
+        snapshot = checkpoint.snapshot
+        facts: dict[str, Any] = {
             "round": checkpoint.round,
             "start": checkpoint.start,
             "rollbacks": checkpoint.rollbacks,
-            "step": len(checkpoint.steps),
             "steps": [asdict(metrics) for metrics in checkpoint.steps],
-            "resampled": checkpoint.snapshot.resampled,
-            "beginning": checkpoint.snapshot.beginning,
+            "resampled": snapshot.resampled,
+            "beginning": snapshot.beginning,
+            "ahead_of": snapshot.ahead_of,
         }
-        tensors = {f"adapter/{name}": array for name, array in checkpoint.snapshot.adapter.items()}
-        for name, state in checkpoint.snapshot.optimizer.items():
-            tensors |= {f"optimizer/{key}/{name}": array for key, array in state.items()}
-        if checkpoint.snapshot.ahead is not None:
-            more, arrays = encode_rollout(checkpoint.snapshot.ahead)
-            facts |= {"ahead": more, "ahead_of": checkpoint.snapshot.ahead_of}
-            tensors |= {f"ahead/{name}": array for name, array in arrays.items()}
+        parts: dict[str, Tensors] = {"adapter": snapshot.adapter, "optimizer": snapshot.optimizer}
+        if snapshot.ahead is not None:
+            facts["ahead"], parts["ahead"] = encode_rollout(snapshot.ahead)
+        tensors = {f"{part}/{name}": array for part in parts for name, array in parts[part].items()}
         self._save(_CHECKPOINT, facts, tensors)
         for name in () if under_way else (_RECEIVED, _SAMPLED):
             self._path(name).unlink(missing_ok=True)
@@ -177,8 +174,7 @@ class Journal:
         return self._folder / f"{name}.safetensors"
 
     def _save(self, name: str, facts: Facts, tensors: Tensors) -> None:
-        whole = {"format": FORMAT, "owner": asdict(self._owner), **facts}
-        write_whole(self._path(name), *seal(whole, tensors))
+        write_whole(self._path(name), *seal({"owner": asdict(self._owner), **facts}, tensors))
 
     def _batch(self, name: str, key: ExchangeKey) -> tuple[Facts, bytes] | None:
         batch = self._load(name, lambda facts, tensors: (facts, tensors["body"].tobytes()))
@@ -189,8 +185,6 @@ class Journal:
         path = self._path(name)
         try:
             facts, tensors = unseal(path.read_bytes())
-            if facts.get("format") != FORMAT:
-                raise BrokenSeal(f"its format is {facts.get('format')}, not {FORMAT}")
             if facts.get("owner") != asdict(self._owner):
                 raise BrokenSeal(
                     f"it is the work of {facts.get('owner')}, not of {asdict(self._owner)}"
@@ -213,26 +207,22 @@ def _body(body: bytes) -> dict[str, NDArray[Any]]:
 
 
 def _checkpoint(facts: Facts, tensors: Mapping[str, NDArray[Any]]) -> Checkpoint:
-    adapter: Adapter = {}
-    optimizer: dict[str, dict[str, NDArray[Any]]] = {}
-    ahead: dict[str, NDArray[Any]] = {}
+    parts: dict[str, dict[str, NDArray[Any]]] = {"adapter": {}, "optimizer": {}, "ahead": {}}
     for path, array in tensors.items():
-        kind, _, rest = path.partition("/")
-        if kind == "optimizer":
-            key, _, name = rest.partition("/")
-            optimizer.setdefault(name, {})[key] = array
-        else:
-            {"adapter": adapter, "ahead": ahead}[kind][rest] = array
-    sampled = decode_rollout(facts["ahead"], ahead) if ahead else None
-    beginning = facts.get("beginning", 0)
-    ahead_of = facts.get("ahead_of")
-    snapshot = Snapshot(adapter, optimizer, sampled, facts["resampled"], beginning, ahead_of)
+        part, _, name = path.partition("/")
+        parts[part][name] = array
+    snapshot = Snapshot(
+        parts["adapter"],
+        parts["optimizer"],
+        decode_rollout(facts["ahead"], parts["ahead"]) if "ahead" in facts else None,
+        facts["resampled"],
+        facts["beginning"],
+        facts["ahead_of"],
+    )
     steps = tuple(StepMetrics(**metrics) for metrics in facts["steps"])
-    rollbacks = facts.get("rollbacks", 0)
-    return Checkpoint(facts["round"], facts["start"], steps, snapshot, rollbacks)
+    return Checkpoint(facts["round"], facts["start"], steps, snapshot, facts["rollbacks"])
 
 
 def _reduced_update(facts: Facts, tensors: dict[str, NDArray[Any]]) -> ReducedUpdate:
     body = tensors.pop("body").tobytes()
-    rollbacks = facts.get("rollbacks", 0)
-    return ReducedUpdate(facts["round"], facts["start"], body, tensors, rollbacks)
+    return ReducedUpdate(facts["round"], facts["start"], body, tensors, facts["rollbacks"])

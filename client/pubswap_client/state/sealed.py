@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load
 
 from pubswap_protocol.digests import Digester, digest_of
-from pubswap_protocol.tensors.safetensors_header import TensorSpec, header_bytes
+from pubswap_protocol.tensors.safetensors_header import header_bytes, packed
 
 Tensors = Mapping[str, NDArray[Any]]
 Facts = Mapping[str, Any]
@@ -33,13 +33,11 @@ def seal(facts: Facts, tensors: Tensors) -> list[memoryview]:
     A tensor is copied only if it is not contiguous: the pieces are its own bytes.
     """
     whole = {**tensors, _FACTS: np.frombuffer(json.dumps(facts).encode(), np.uint8)}
-    specs, position = {}, 0
-    for name, array in whole.items():
-        dtype = f"{array.dtype.kind.upper()}{8 * array.dtype.itemsize}"
-        end = position + array.nbytes
-        specs[name] = TensorSpec(dtype, array.shape, position, end)
-        position = end
-    specs[_DIGEST] = TensorSpec("U8", (_DIGEST_BYTES,), position, position + _DIGEST_BYTES)
+    kinds = [
+        (name, f"{array.dtype.kind.upper()}{8 * array.dtype.itemsize}", array.shape)
+        for name, array in whole.items()
+    ]
+    specs = packed([*kinds, (_DIGEST, "U8", (_DIGEST_BYTES,))])
     pieces = [memoryview(header_bytes(specs))]
     pieces += [np.ravel(array).view(np.uint8).data for array in whole.values()]
     digester = Digester()

@@ -6,6 +6,7 @@ after a restart gives the same numbers.
 
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -75,13 +76,13 @@ def seeded(groups: Groups, seed: int) -> list[list[Response]]:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The factors, and by their names AdamW's `step` (), `exp_avg` and `exp_avg_sq` (as they).
+    """The factors, and AdamW's state as `step/NAME` (), `exp_avg/NAME` and `exp_avg_sq/NAME`.
 
     With them goes what later private steps depend on beside these.
     """
 
     adapter: Adapter
-    optimizer: dict[str, dict[str, NDArray[Any]]]
+    optimizer: dict[str, NDArray[Any]]
     ahead: PrivateRollout | None = None  # of the next step, sampled before the last update
     resampled: int = 0  # prompts that resampling has taken from the walk, in the whole run
     beginning: int = 0  # which beginning of a round, in the whole run, of a private one
@@ -110,7 +111,7 @@ class LocalTrainer:
     own_grpo: GrpoSettings | None = None
     round: int = field(default=0, init=False)
     rollout_seconds: float = field(default=0.0, init=False)
-    _optimizer: torch.optim.Optimizer | None = field(default=None, init=False)
+    _optimizer: torch.optim.Optimizer = field(init=False)
     _round_start: list[Tensor] = field(default_factory=list, init=False)
     _round_steps: int = field(default=0, init=False)
     _own_rewards: list[list[float]] = field(default_factory=list, init=False)
@@ -128,6 +129,7 @@ class LocalTrainer:
             self.policy.encode(problem.prompt)
         grpo = self.own_grpo or self.settings.grpo
         self._private = self.settings.model_copy(update={"grpo": grpo})
+        self._optimizer = self._new_optimizer()
 
     def rebase(self, residuals: Sequence[AdapterSource]) -> None:
         """Train on the base model with the products of these stacks added; before a round."""
@@ -153,8 +155,7 @@ class LocalTrainer:
         self._ahead = None
         self.policy.load_adapter(adapter)
         self._round_start = [factor.detach().clone() for factor in self.policy.trainable()]
-        kept = self.settings.grpo.optimizer_state == "keep" and not rolled_back
-        if self._optimizer is None or not kept:
+        if rolled_back or self.settings.grpo.optimizer_state != "keep":
             self._optimizer = self._new_optimizer()
 
     def pass_at_1(self, adapter: Adapter, problems: Sequence[Problem]) -> float:
@@ -170,13 +171,10 @@ class LocalTrainer:
 
     def snapshot(self) -> Snapshot:
         """A copy of the factors and of the optimizer's state, and what was sampled ahead."""
-        if self._optimizer is None:
-            raise WrongState("A snapshot was asked for before a round began.")
         names, states = self.policy.trained_names(), self._optimizer.state_dict()["state"]
-        flat = {(index, key): value for index in states for key, value in states[index].items()}
-        optimizer: dict[str, dict[str, NDArray[Any]]] = {names[index]: {} for index in states}
-        for (index, key), array in copy_to_host(flat).items():
-            optimizer[names[index]][key] = array
+        optimizer = copy_to_host(
+            {f"{key}/{names[i]}": value for i in states for key, value in states[i].items()}
+        )
         ahead, of = self._ahead, self._problems_of(self._ahead)
         return Snapshot(self.adapter(), optimizer, ahead, self._resampled, self._beginning, of)
 
@@ -189,12 +187,11 @@ class LocalTrainer:
         same = self._problems_of(snapshot.ahead) == snapshot.ahead_of
         self._ahead, self._resampled = snapshot.ahead if same else None, snapshot.resampled
         self._beginning = snapshot.beginning
-        self._optimizer = self._new_optimizer()
-        states = {
-            index: {key: torch.tensor(array) for key, array in snapshot.optimizer[name].items()}
-            for index, name in enumerate(self.policy.trained_names())
-            if name in snapshot.optimizer
-        }
+        places = {name: place for place, name in enumerate(self.policy.trained_names())}
+        states: dict[int, dict[str, Tensor]] = defaultdict(dict)
+        for path, array in snapshot.optimizer.items():
+            key, _, name = path.partition("/")
+            states[places[name]][key] = torch.tensor(array)
         # The learning rate and the like stay as the settings say.
         groups = self._optimizer.state_dict()["param_groups"]
         self._optimizer.load_state_dict({"state": states, "param_groups": groups})
@@ -411,8 +408,6 @@ class LocalTrainer:
         max_mismatch: float | None,
         noise: StepNoise | None = None,
     ) -> StepMetrics:
-        if self._optimizer is None:
-            raise WrongState("A step was asked for before a round began.")
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate(self.settings, step, self._round_steps)
         batch = collate(
