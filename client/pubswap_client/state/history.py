@@ -50,13 +50,11 @@ class HeldOutScore(BaseModel, frozen=True):
     at: AwareDatetime
     pass_at_1: float
     problems: int
-    digest: Digest | None = Field(
-        default=None, description="Of problems and verifier, which may change."
-    )
+    digest: Digest = Field(description="Of problems and verifier, which may change.")
     seconds: float
 
     @property
-    def key(self) -> tuple[str, int, Digest, Digest | None]:
+    def key(self) -> tuple[str, int, Digest, Digest]:
         return self.run, self.round, self.adapter, self.digest
 
 

@@ -142,6 +142,7 @@ def test_a_summary_has_figures_and_plots_and_nothing_that_runs() -> None:
         at=figures.at,
         pass_at_1=0.25,
         problems=64,
+        digest=digest_of(b"64"),
         seconds=1.0,
     )
     scores = [base, base.model_copy(update={"round": 1, "pass_at_1": 0.375})]

@@ -66,7 +66,8 @@ ROUND = RoundFigures(
 
 
 HELD_OUT = HeldOutScore(
-    run="r1", round=0, adapter=digest_of(b""), at=NOW, pass_at_1=0.25, problems=64, seconds=1.0
+    **{"run": "r1", "round": 0, "adapter": digest_of(b""), "at": NOW, "pass_at_1": 0.25},
+    **{"problems": 64, "digest": digest_of(b"64"), "seconds": 1.0},
 )
 
 
