@@ -125,7 +125,7 @@ class TrlAsyncSide:
         samples = []
         for row in range(batch.rows):
             group = row // batch.group_size
-            prompt, response = batch.prompt(group), batch.response(row)
+            prompt, response = batch.prompts[group], batch.responses[row]
             count = len(response)
             zeros = np.zeros(len(prompt))
             samples.append(

@@ -1,10 +1,8 @@
-"""Groups of responses, and the one batch type that private and public steps are updated on.
-
-A batch is kept as rectangles, which are small; what is computed on are packs without padding.
-"""
+"""Groups of responses, and the one batch type that private and public steps are updated on."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -29,9 +27,6 @@ def group_advantages(rewards: Tensor, epsilon: float) -> Tensor:
     return advantages.masked_fill(zero_variance(rewards)[:, None], 0.0)
 
 
-PAD = 0  # any valid token id: padding is masked out everywhere
-
-
 @dataclass(frozen=True, slots=True)
 class Group:
     """K responses to one prompt, with their rewards (K,)."""
@@ -41,28 +36,22 @@ class Group:
     rewards: Sequence[float]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Batch:
-    """G groups of K responses as padded tensors; B = G * K rows, group after group.
+    """G groups of K responses on the CPU, group after group: B = G * K rows of at most T tokens."""
 
-    A row is a prompt padded on the left to P tokens and a response padded on the right to T.
-    """
-
-    input_ids: Tensor  # (B, P + T)
-    attention_mask: Tensor  # (B, P + T), 1 on tokens
-    response_mask: Tensor  # (B, T), True up to the first end-of-sequence token, itself included
-    behaviour: Tensor  # (B, T), log-probabilities under the policy that sampled the token
+    prompts: Sequence[Tensor]  # G of (P_g,)
+    responses: Sequence[Tensor]  # B of (T_row,), each up to its first end-of-sequence token
+    behaviour: Tensor  # (B, T), log-probabilities under the policy that sampled the token, else 0
     rewards: Tensor  # (G, K)
     advantages: Tensor  # (B,)
     donated: Tensor  # (B,), True for a peer's response
     seeds: Tensor  # (B,), of the noise it is said to be drawn by; -1 where that is not known
     donors: Tensor  # (B,), a peer's number; 0 for nobody
-    prompt_lengths: tuple[int, ...]  # (G,)
-    lengths: tuple[int, ...]  # (B,)
 
     @property
     def rows(self) -> int:  # B
-        return self.input_ids.shape[0]
+        return len(self.responses)
 
     @property
     def group_size(self) -> int:  # K
@@ -70,53 +59,47 @@ class Batch:
 
     @property
     def width(self) -> int:  # T
-        return self.response_mask.shape[1]
+        return self.behaviour.shape[1]
 
-    def prompt(self, group: int) -> Tensor:
-        """A group's prompt (P_g,), without padding."""
-        before = self.input_ids.shape[1] - self.width
-        row = self.input_ids[group * self.group_size]
-        return row[before - self.prompt_lengths[group] : before]
+    @cached_property
+    def prompt_lengths(self) -> list[int]:  # (G,)
+        return [len(prompt) for prompt in self.prompts]
 
-    def response(self, row: int) -> Tensor:
-        """A row's response (T_row,), without padding."""
-        before = self.input_ids.shape[1] - self.width
-        return self.input_ids[row, before : before + self.lengths[row]]
+    @cached_property
+    def lengths(self) -> list[int]:  # (B,)
+        return [len(response) for response in self.responses]
+
+    @cached_property
+    def response_mask(self) -> Tensor:
+        """Which of (B, T) are tokens."""
+        return torch.arange(self.width) < torch.tensor(self.lengths)[:, None]
 
 
 def collate(
     groups: Sequence[Group], eos_token_ids: Collection[int], advantage_epsilon: float
 ) -> Batch:
-    """The batch of groups of equal size K, on the CPU; a private draw may have no groups."""
-    rows = [(group.prompt, response) for group in groups for response in group.responses]
-    lengths = [_length(response, eos_token_ids) for _, response in rows]
-    before = max((len(prompt) for prompt, _ in rows), default=0)
-    after = max(lengths, default=0)
-    ids = np.full((len(rows), before + after), PAD, dtype=np.int64)
-    mask = np.zeros((len(rows), before + after), dtype=np.int64)
-    behaviour = np.zeros((len(rows), after), dtype=np.float32)
-    for row, ((prompt, response), length) in enumerate(zip(rows, lengths, strict=True)):
-        ids[row, before - len(prompt) : before] = prompt
-        ids[row, before : before + length] = response.tokens[:length]
-        mask[row, before - len(prompt) : before + length] = 1
-        behaviour[row, :length] = response.logprobs[:length]
+    """The batch of groups of equal size K; a private draw may have no groups."""
+    flat = [response for group in groups for response in group.responses]
+    lengths = [_length(response, eos_token_ids) for response in flat]
+    behaviour = torch.zeros(len(flat), max(lengths, default=0))
+    for row, response, length in zip(behaviour, flat, lengths, strict=True):
+        row[:length] = torch.tensor(response.logprobs[:length])
     size = len(groups[0].rewards) if groups else 0
     rewards = torch.tensor([list(group.rewards) for group in groups], dtype=torch.float32)
     rewards = rewards.view(len(groups), size)
     advantages = group_advantages(rewards, advantage_epsilon) if groups else rewards
-    attention_mask = torch.from_numpy(mask)
     return Batch(
-        input_ids=torch.from_numpy(ids),
-        attention_mask=attention_mask,
-        response_mask=attention_mask[:, before:].bool(),
-        behaviour=torch.from_numpy(behaviour),
+        prompts=[torch.tensor(group.prompt, dtype=torch.int64) for group in groups],
+        responses=[
+            torch.tensor(response.tokens[:length], dtype=torch.int64)
+            for response, length in zip(flat, lengths, strict=True)
+        ],
+        behaviour=behaviour,
         rewards=rewards,
         advantages=advantages.flatten(),
-        donated=torch.tensor([response.donated for _, response in rows], dtype=torch.bool),
-        seeds=torch.tensor([response.seed for _, response in rows], dtype=torch.int64),
-        donors=torch.tensor([response.donor for _, response in rows], dtype=torch.int64),
-        prompt_lengths=tuple(len(group.prompt) for group in groups),
-        lengths=tuple(lengths),
+        donated=torch.tensor([response.donated for response in flat], dtype=torch.bool),
+        seeds=torch.tensor([response.seed for response in flat], dtype=torch.int64),
+        donors=torch.tensor([response.donor for response in flat], dtype=torch.int64),
     )
 
 

@@ -54,21 +54,21 @@ def pack(batch: Batch, rows: Sequence[int], device: torch.device) -> Pack:
     if not rows:
         # One token and nothing to score: for a process that must take part and has no rows left.
         nothing = torch.zeros(0, dtype=torch.int64, device=device)
-        first = batch.prompt(0)[None, :1].to(device)
+        first = batch.prompts[0][None, :1].to(device)
         tree = Tree((Span(0, 1),), device)
         return Pack(first, torch.zeros_like(first), tree, nothing, nothing, nothing)
     spans: list[Span] = []
     inputs, positions, predictors, indices, tokens = [], [], [], [], []
     end = 0
     for group, members in groupby(rows, key=lambda row: row // batch.group_size):
-        prompt = batch.prompt(group)
+        prompt = batch.prompts[group]
         prefix = Span(end, end + len(prompt))
         spans.append(prefix)
         inputs.append(prompt)
         positions.append(torch.arange(len(prompt)))
         end = prefix.end
         for row in members:
-            response = batch.response(row)
+            response = batch.responses[row]
             length = len(response)
             tokens.append(response)
             indices.append(torch.arange(length) + row * batch.width)

@@ -37,8 +37,8 @@ WINDOW = 5  # what sliding windows are narrowed to: less than a prompt
 ROUNDINGS = 2.0  # what a path may differ by, in units of what one rounding in each layer does
 LEAK = 0.1  # of that, what rows may change with what they do not see: other shapes of experts
 # Below these, differences are not looked at: root mean squares in nats, and relative.
-SCORE_FLOOR = {torch.float32: 1e-5, torch.bfloat16: 1e-3, torch.float16: 5e-4}
-GRADIENT_FLOOR = {torch.float32: 1e-4, torch.bfloat16: 5e-3, torch.float16: 5e-3}
+SCORE_FLOOR = {torch.float32: 1e-5, torch.bfloat16: 1e-3}
+GRADIENT_FLOOR = {torch.float32: 1e-4, torch.bfloat16: 5e-3}
 
 
 class PathDifference(NamedTuple):
@@ -79,15 +79,13 @@ class PathChoice:
 
     @property
     def advice(self) -> str:
-        """What the slower path costs, and whether anything can be done about it; may be empty."""
-        if not self.refused:
-            return ""
-        if self.path == PADDED:
-            return (
-                "It trains, exactly, but each prompt is computed for each of its responses, and "
-                "padding too. A model that docs/models.md lists as packed is several times faster."
-            )
-        return "It trains, exactly, but slower than it could: see what was refused, and why."
+        """What to do where a faster path was refused."""
+        if self.path != PADDED:
+            return "It trains, exactly, but slower than it could: see what was refused, and why."
+        return (
+            "It trains, exactly, but each prompt is computed for each of its responses, and "
+            "padding too. A model that docs/models.md lists as packed is several times faster."
+        )
 
 
 _NAMES = {
@@ -219,7 +217,7 @@ class _Probe:
         scores = []
         for row in range(self.batch.rows):
             group = row // self.batch.group_size
-            prompt, response = self.batch.prompt(group), self.batch.response(row)
+            prompt, response = self.batch.prompts[group], self.batch.responses[row]
             ids = torch.cat([prompt, response])[None].to(self.policy.device)
             where = {}
             if offset and group == 1:
@@ -231,16 +229,10 @@ class _Probe:
         return self._differentiated(torch.cat(scores))
 
     def _differentiated(self, scores: Tensor) -> _Pass:
-        factors = self.policy.trainable()
-        for factor in factors:
-            factor.grad = None
         weights = torch.arange(len(scores), device=scores.device).cos()
-        (scores * weights).sum().backward()  # type: ignore[no-untyped-call]
-        gradients = [
-            torch.zeros_like(factor) if factor.grad is None else factor.grad for factor in factors
-        ]
-        for factor in factors:
-            factor.grad = None
+        gradients = torch.autograd.grad(
+            (scores * weights).sum(), self.policy.trainable(), materialize_grads=True
+        )
         return _Pass(scores.detach(), torch.cat([each.flatten() for each in gradients]))
 
 

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pubswap_client.policy.groups import PAD
 from pubswap_client.policy.logprobs import token_scores
 from pubswap_client.policy.memory import Shape, free_bytes, is_out_of_memory, release_cached_memory
 from pubswap_client.policy.policy import Policy, positions
@@ -34,6 +33,7 @@ log = logging.getLogger(__name__)
 
 # Asking a GPU which rows have ended waits for all that it was given to do.
 GPU_CHECK = 16
+PAD = 0  # any valid token id: padding is masked out everywhere
 ALIGNED = 16  # tokens that the cache holds room for are a multiple: masks need no copy then
 # Mean total variation between a step's distributions by the plain and by the static path.
 STATIC_LIMIT = 0.1
@@ -143,9 +143,12 @@ class TransformersEngine(RolloutEngine):
         """Responses for prompts (P) and draws (P, K, T): all at once, or one part after another."""
         count, rows = draws.shape[1], min(self.max_rows, fitting)
         if len(prompts) * count <= rows:
-            groups = self._attempt(prompts, draws, temperature)
-            if groups is not None:
-                return groups
+            try:
+                return self._generate(prompts, draws, temperature)
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+            # Not before: what the attempt held is free by now.
             self._halve(len(prompts) * count)
             rows = self.max_rows
         if len(prompts) > 1:
@@ -162,25 +165,14 @@ class TransformersEngine(RolloutEngine):
         ]
         return [[response for part in parted for response in part]]
 
-    def _attempt(
-        self, prompts: Prompts, draws: Tensor, temperature: float
-    ) -> list[list[Response]] | None:
-        """None if memory ran out on the way; what that held is freed when this returns."""
-        try:
-            return self._generate(prompts, draws, temperature)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            if self.policy.sharded:
-                # The others wait in the layer that we did not finish: there is no way back.
-                raise OutOfMemory(
-                    f"Memory ran out while a sharded model sampled {self.max_rows} rows at a time. "
-                    "Set a smaller rollout_rows and start again: it goes on at this step."
-                ) from None
-            return None
-
     def _halve(self, rows: int) -> None:
-        """Sample fewer than these rows at a time from now on; raises OutOfMemory if it is one."""
+        """Sample fewer than these rows at a time from now on; raises OutOfMemory if it cannot."""
+        if self.policy.sharded:
+            # The others wait in the layer that we did not finish: there is no way back.
+            raise OutOfMemory(
+                f"Memory ran out while a sharded model sampled {self.max_rows} rows at a time. "
+                "Set a smaller rollout_rows and start again: it goes on at this step."
+            )
         if rows == 1:
             raise OutOfMemory(
                 "Memory runs out while one response is sampled. Use a machine with more memory, "

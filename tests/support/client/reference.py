@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from pubswap_client.policy.groups import Batch
 from pubswap_client.policy.logprobs import Scores
@@ -16,18 +17,30 @@ from pubswap_client.training.objective import Targets, fedprox_penalty, objectiv
 from pubswap_protocol.settings import RunSettings
 
 
+def rectangles(batch: Batch) -> tuple[Tensor, Tensor]:
+    """Each row's tokens (B, P + T) and 1 on tokens: prompts end, responses begin in one column."""
+
+    def padded(sequences: Sequence[Tensor], side: str) -> Tensor:
+        return pad_sequence(list(sequences), batch_first=True, padding_side=side)
+
+    def rows(prompts: Sequence[Tensor], responses: Sequence[Tensor]) -> Tensor:
+        before = padded(prompts, "left").repeat_interleave(batch.group_size, dim=0)
+        return torch.cat([before, padded(responses, "right")], dim=1)
+
+    ones = ([torch.ones_like(each) for each in all_] for all_ in (batch.prompts, batch.responses))
+    return rows(batch.prompts, batch.responses), rows(*ones)
+
+
 def padded_scores(policy: Policy, batch: Batch, temperature: float) -> Scores:
     """Log-probabilities and entropies (B, T), 0 on padding, with gradients."""
+    ids, mask = rectangles(batch)
     output = policy.model(
-        input_ids=batch.input_ids,
-        attention_mask=batch.attention_mask,
-        position_ids=positions(batch.attention_mask),
-        use_cache=False,
+        input_ids=ids, attention_mask=mask, position_ids=positions(mask), use_cache=False
     )
     # The logits at a position are about the next token: the last prompt token's come first.
     logits = output.logits[:, -batch.width - 1 : -1].float() / temperature
     everything = logits.log_softmax(dim=-1)
-    tokens = batch.input_ids[:, -batch.width :]
+    tokens = ids[:, -batch.width :]
     logprobs = everything.gather(-1, tokens[..., None]).squeeze(-1)
     entropy = -(everything.exp() * everything).sum(dim=-1)
     padding = ~batch.response_mask

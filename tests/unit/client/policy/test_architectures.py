@@ -69,7 +69,7 @@ def by_rows(policy: Policy, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """As transformers computes each row alone: whole logits, and a softmax over them."""
     scores = []
     for row in range(batch.rows):
-        prompt, response = batch.prompt(row // batch.group_size), batch.response(row)
+        prompt, response = batch.prompts[row // batch.group_size], batch.responses[row]
         ids = torch.cat([prompt, response])[None]
         logits = policy.model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1]
         logits = logits if logits.dtype == torch.float64 else logits.float()

@@ -1,4 +1,4 @@
-"""Collation: padding, masks with end-of-sequence tokens, flags."""
+"""Collation: end-of-sequence tokens, masks, flags."""
 
 from collections.abc import Callable
 
@@ -16,25 +16,16 @@ def response(*tokens: int, donated: bool = False) -> Response:
     return Response(np.array(tokens, dtype=np.int32), logprobs, donated)
 
 
-def test_prompts_pad_on_the_left_and_responses_on_the_right() -> None:
-    """Every prompt ends, and every response begins, in the same column."""
+def test_rows_keep_their_tokens_and_log_probabilities_are_padded() -> None:
+    """Each prompt once, each response up to its end; what lies behind it is no token."""
     groups = [
         Group([5, 6, 7], [response(8, EOS), response(9)], [1.0, 0.0]),
         Group([4], [response(8, 9, EOS), response(EOS, donated=True)], [0.0, 0.0]),
     ]
     batch = collate(groups, (EOS,), 1e-6)
-    assert batch.input_ids.tolist() == [
-        [5, 6, 7, 8, 1, 0],
-        [5, 6, 7, 9, 0, 0],
-        [0, 0, 4, 8, 9, 1],
-        [0, 0, 4, 1, 0, 0],
-    ]
-    assert batch.attention_mask.tolist() == [
-        [1, 1, 1, 1, 1, 0],
-        [1, 1, 1, 1, 0, 0],
-        [0, 0, 1, 1, 1, 1],
-        [0, 0, 1, 1, 0, 0],
-    ]
+    assert [prompt.tolist() for prompt in batch.prompts] == [[5, 6, 7], [4]]
+    assert [each.tolist() for each in batch.responses] == [[8, 1], [9], [8, 9, 1], [1]]
+    assert (batch.prompt_lengths, batch.lengths) == ([3, 1], [2, 1, 3, 1])
     assert batch.response_mask.int().tolist() == [[1, 1, 0], [1, 0, 0], [1, 1, 1], [1, 0, 0]]
     assert batch.behaviour.tolist() == [[-1, -2, 0], [-1, 0, 0], [-1, -2, -3], [-1, 0, 0]]
     assert batch.donated.tolist() == [False, False, False, True]
@@ -45,8 +36,8 @@ def test_the_first_end_of_sequence_token_is_trained_and_nothing_after_it() -> No
     """What a peer sent after the end does not enter the batch, for any of several end tokens."""
     group = Group([5], [response(8, EOS, 9, EOS), response(8, 2, 9, 9)], [1.0, 0.0])
     batch = collate([group], (EOS, 2), 1e-6)
-    assert batch.input_ids.tolist() == [[5, 8, 1], [5, 8, 2]]
-    assert batch.response_mask.all()
+    assert [each.tolist() for each in batch.responses] == [[8, 1], [8, 2]]
+    assert batch.behaviour.tolist() == [[-1, -2], [-1, -2]]
 
 
 def test_a_truncated_response_is_trained_whole(

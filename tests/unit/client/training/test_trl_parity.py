@@ -21,6 +21,7 @@ from pubswap_protocol.model import ModelCard
 from pubswap_protocol.settings import GrpoSettings, RunSettings
 from pubswap_protocol.tensors.adapter import Adapter
 from pubswap_protocol.tensors.responses import Response
+from support.client.reference import rectangles
 
 trl = pytest.importorskip("trl")
 
@@ -140,11 +141,11 @@ def old_and_reference(
 
 
 def as_trl(batch: Batch, old: torch.Tensor, reference: torch.Tensor) -> dict[str, torch.Tensor]:
-    width = batch.width
+    width, (ids, mask) = batch.width, rectangles(batch)
     return {
-        "prompt_ids": batch.input_ids[:, :-width],
-        "prompt_mask": batch.attention_mask[:, :-width],
-        "completion_ids": batch.input_ids[:, -width:],
+        "prompt_ids": ids[:, :-width],
+        "prompt_mask": mask[:, :-width],
+        "completion_ids": ids[:, -width:],
         "completion_mask": batch.response_mask.long(),
         "advantages": batch.advantages,
         "old_per_token_logps": old,
@@ -210,7 +211,7 @@ def test_log_probabilities_and_entropies_equal_trls(
     places, ours = packed_scores(policy, batch)
     with torch.no_grad():
         logprobs, entropies, _ = trainer._get_per_token_logps_and_entropies(
-            trainer.model, batch.input_ids, batch.attention_mask, batch.width, compute_entropy=True
+            trainer.model, *rectangles(batch), batch.width, compute_entropy=True
         )
     assert ours.entropy is not None
     assert torch.allclose(ours.logprobs, logprobs.flatten()[places], atol=1e-5)
@@ -229,11 +230,9 @@ def test_advantages_masks_old_and_reference_equal_trls_own_preparation(
     trainer._generate = lambda _prompts: generated
     found = trainer._generate_and_score_completions([{"prompt": "-"} for _ in rows])
 
-    mask = batch.response_mask
+    mask, (ids, _) = batch.response_mask, rectangles(batch)
     assert torch.equal(found["completion_mask"].bool(), mask)
-    assert torch.equal(
-        found["prompt_ids"] * found["prompt_mask"], batch.input_ids[:, : -batch.width]
-    )
+    assert torch.equal(found["prompt_ids"] * found["prompt_mask"], ids[:, : -batch.width])
     assert np.allclose(found["advantages"], batch.advantages, atol=1e-6)
     old = response_logprobs(policy, batch, 0.7, BUDGET)
     assert torch.allclose(found["old_per_token_logps"][mask], old[mask], atol=1e-5)
