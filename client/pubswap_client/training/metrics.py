@@ -19,8 +19,6 @@ class StepMetrics:
     seconds: float
     grad_norm: float  # before clipping
     mismatch: float = 0.0  # engine's and trainer's log-probabilities of own tokens: mean, in nats
-    mismatch_max: float = 0.0
-    mismatch_kl: float = 0.0
     memory_bytes: int = 0  # the GPU's peak in this step, or what the process holds
     staleness: int = 0  # updates between sampling and this one; pipelined or with an overlap
     sampling: float = 0.0  # seconds of `seconds` in which responses were sampled, nothing else

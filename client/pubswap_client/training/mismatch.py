@@ -6,11 +6,11 @@ log-probabilities at another temperature. GRPO would go on without a word, on a 
 """
 
 import logging
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from pubswap_client.training.metrics import mean_of
 from pubswap_protocol.errors import StaleAdapter
 
 log = logging.getLogger(__name__)
@@ -25,28 +25,12 @@ UNUSUAL = 0.05
 ROUNDING = 4 * 8
 
 
-@dataclass(frozen=True, slots=True)
-class Mismatch:
-    """Over the tokens of a batch, in nats: |difference|, mean and maximum, and KL."""
+def measure(trainer: Tensor, engine: Tensor, mask: Tensor) -> float:
+    """The mean |difference| in nats of log-probabilities of tokens that the engine sampled.
 
-    mean_abs: float
-    max_abs: float
-    kl: float
-
-
-def measure(trainer: Tensor, engine: Tensor, mask: Tensor) -> Mismatch:
-    """The mismatch of log-probabilities (B, T) of tokens that the engine sampled.
-
-    KL(engine || trainer) is estimated by the mean over the mask's tokens of
-    k3 = r - 1 - log r, r = p_trainer / p_engine, which is never negative. All 0 for an empty mask.
+    Over the tokens of the mask; 0 if it has none.
     """
-    chosen = mask.bool()
-    if not bool(chosen.any()):
-        return Mismatch(0.0, 0.0, 0.0)
-    difference = (trainer.detach().double() - engine.double())[chosen]
-    k3 = torch.expm1(difference) - difference
-    size = difference.abs()
-    return Mismatch(float(size.mean()), float(size.max()), float(k3.mean()))
+    return mean_of((trainer.detach().double() - engine.double())[mask.bool()].abs())
 
 
 def rounding_limit(dtype: torch.dtype, temperature: float) -> float:
@@ -57,27 +41,22 @@ def rounding_limit(dtype: torch.dtype, temperature: float) -> float:
     return max(UNUSUAL, ROUNDING * torch.finfo(dtype).eps / temperature)
 
 
-def check(mismatch: Mismatch, limit: float) -> None:
-    """Warn of an unusual mean difference.
-
-    Raises StaleAdapter if it is above `limit` nats, or is not a number.
-    """
-    if mismatch.mean_abs <= limit:
-        if mismatch.mean_abs > UNUSUAL:
+def check(mismatch: float, limit: float) -> None:
+    """Warn of an unusual one; raises StaleAdapter above `limit` nats, or for what is no number."""
+    if mismatch <= limit:
+        if mismatch > UNUSUAL:
             log.warning(
                 "The rollout engine's log-probabilities differ from the trainer's by %.3g nats a "
-                "token (KL %.3g), which is much for rounding. If it stays so, see that the engine "
-                "has the run's base model in the trainer's precision and reports log-probabilities "
-                "after temperature.",
-                mismatch.mean_abs,
-                mismatch.kl,
+                "token, which is much for rounding. If it stays so, see that the engine has the "
+                "run's base model in the trainer's precision and reports log-probabilities after "
+                "temperature.",
+                mismatch,
             )
         return
     raise StaleAdapter(
-        f"The rollout engine's log-probabilities differ from the trainer's by "
-        f"{mismatch.mean_abs:.3g} nats a token (at most {limit:g} is allowed; the largest "
-        f"difference is {mismatch.max_abs:.3g}, KL {mismatch.kl:.3g}). It serves another adapter, "
-        "another base model, or log-probabilities before temperature: check the model it was "
+        f"The rollout engine's log-probabilities differ from the trainer's by {mismatch:.3g} nats "
+        f"a token (at most {limit:g} is allowed). It serves another adapter, another base model, "
+        "or log-probabilities before temperature: check the model it was "
         "started with and --logprobs-mode processed_logprobs. If only its precision is lower than "
         "bfloat16 (quantized weights), set a larger vllm.max_mismatch."
     )

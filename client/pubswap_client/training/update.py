@@ -22,7 +22,7 @@ from pubswap_client.policy.policy import Policy
 from pubswap_client.training.evidence import EvidenceTable
 from pubswap_client.training.memory import TokenBudget, memory_used
 from pubswap_client.training.metrics import StepMetrics, mean_of
-from pubswap_client.training.mismatch import Mismatch, check, measure
+from pubswap_client.training.mismatch import check, measure
 from pubswap_client.training.objective import Targets, fedprox_penalty, objective, token_weights
 from pubswap_client.training.own_rank import OwnRank
 from pubswap_client.training.privacy import GroupClipping, StepNoise
@@ -193,14 +193,14 @@ class _Passes:
         self.team.all_reduce([*gradients, sums, *old])
         return sums
 
-    def mismatch(self) -> Mismatch:
+    def mismatch(self) -> float:
         """Of own tokens, whose log-probabilities we and the engine both know."""
         own = self._tokens(~self.batch.donated)
         return measure(self.targets.old.cpu(), self.targets.behaviour.cpu(), own)
 
     def metrics(self, epochs: Sequence[Sequence[float]], started: float) -> StepMetrics:
         """What was done since `started`; an epoch is its FIGURES' sums and the gradient's norm."""
-        batch, mismatch = self.batch, self.mismatch()
+        batch = self.batch
         loss, kl, clipped, donated_clipped, norm = (
             sum(figures) / len(epochs) for figures in zip(*epochs, strict=True)
         )
@@ -218,9 +218,7 @@ class _Passes:
             tokens=tokens,
             seconds=time.monotonic() - started,
             grad_norm=norm,
-            mismatch=mismatch.mean_abs,
-            mismatch_max=mismatch.max_abs,
-            mismatch_kl=mismatch.kl,
+            mismatch=self.mismatch(),
             memory_bytes=memory_used(self.policy.device),
             donated_tokens=len(probabilities),
             donated_probability=mean_of(probabilities),

@@ -3,18 +3,19 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pubswap_client.training.mismatch import Mismatch, measure
 from pubswap_protocol.tensors.responses import Response
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from pubswap_client.policy.policy import Policy
 
 TEXTS = ["1 + 2 =", "30 + 4 =", "5 - 3 + 8 =", "9 ="]
 Groups = Sequence[Sequence[Response]]
 
 
-def compared(policy: "Policy", groups: Groups, temperature: float = 0.7) -> Mismatch:
-    """The engine's log-probabilities against the trainer's own forward pass."""
+def compared(policy: "Policy", groups: Groups, temperature: float = 0.7) -> "Tensor":
+    """How far the engine's log-probabilities are from the trainer's own pass, for each token."""
     import torch
 
     from pubswap_client.policy.groups import Group, collate
@@ -32,4 +33,4 @@ def compared(policy: "Policy", groups: Groups, temperature: float = 0.7) -> Mism
     theirs = torch.zeros_like(ours)
     for row, response in enumerate(response for group in groups for response in group):
         theirs[row, : len(response.logprobs)] = torch.tensor(response.logprobs)
-    return measure(ours, theirs, batch.response_mask)
+    return (ours - theirs).abs()[batch.response_mask]

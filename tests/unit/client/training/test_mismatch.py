@@ -5,30 +5,17 @@ import math
 import pytest
 import torch
 
-from pubswap_client.training.mismatch import UNUSUAL, Mismatch, check, measure, rounding_limit
+from pubswap_client.training.mismatch import UNUSUAL, check, measure, rounding_limit
 from pubswap_protocol.errors import StaleAdapter
 
 MASK = torch.tensor([[1, 1, 0], [1, 0, 0]])
 
 
-def test_the_numbers_are_those_of_the_definition() -> None:
-    """Means and maximum over the mask alone; what padding holds does not count."""
+def test_the_mean_is_over_the_mask_alone() -> None:
+    """What padding holds does not count."""
     trainer = torch.tensor([[-1.0, -2.0, 9.0], [-0.5, 9.0, 9.0]])
     engine = torch.tensor([[-1.5, -2.0, 0.0], [-0.25, 0.0, 0.0]])
-    k3 = [math.exp(d) - 1 - d for d in (0.5, 0.0, -0.25)]
-    found = measure(trainer, engine, MASK)
-    assert found.mean_abs == pytest.approx(0.75 / 3)
-    assert found.max_abs == pytest.approx(0.5)
-    assert found.kl == pytest.approx(sum(k3) / 3)
-
-
-def test_kl_is_that_of_the_two_distributions() -> None:
-    """On many samples of the engine's distribution, the estimate is KL(engine || trainer)."""
-    generator = torch.Generator().manual_seed(0)
-    engine, trainer = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.4, 0.4, 0.2])
-    tokens = torch.multinomial(engine, 200_000, replacement=True, generator=generator)[None]
-    found = measure(trainer.log()[tokens], engine.log()[tokens], torch.ones_like(tokens))
-    assert found.kl == pytest.approx(float((engine * (engine / trainer).log()).sum()), rel=0.05)
+    assert measure(trainer, engine, MASK) == pytest.approx(0.75 / 3)
 
 
 def test_equal_log_probabilities_and_empty_masks_are_no_mismatch() -> None:
@@ -36,22 +23,22 @@ def test_equal_log_probabilities_and_empty_masks_are_no_mismatch() -> None:
     logprobs = torch.tensor([[-1.0, -2.0, -3.0]] * 2, requires_grad=True)
     for mask in (MASK, torch.zeros_like(MASK)):
         found = measure(logprobs, logprobs.detach().clone(), mask)
-        assert found == Mismatch(0.0, 0.0, 0.0)
+        assert found == 0.0
         check(found, limit=1e-9)
 
 
 def test_too_large_a_mismatch_is_a_stale_adapter_with_advice() -> None:
     """From just above the limit on; the setting and the server's option are named."""
-    check(Mismatch(0.4, 3.0, 0.1), limit=0.4)
+    check(0.4, limit=0.4)
     with pytest.raises(StaleAdapter, match=r"processed_logprobs.*vllm\.max_mismatch"):
-        check(Mismatch(0.41, 3.0, 0.1), limit=0.4)
+        check(0.41, limit=0.4)
 
 
 def test_an_unusual_mismatch_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     """From 0.05 nats a token on, and no step is lost to it."""
-    check(Mismatch(0.05, 3.0, 0.1), limit=0.4)
+    check(0.05, limit=0.4)
     assert caplog.text == ""
-    check(Mismatch(0.06, 3.0, 0.1), limit=0.4)
+    check(0.06, limit=0.4)
     assert "differ from the trainer's by 0.06 nats" in caplog.text
 
 
@@ -70,14 +57,14 @@ def test_rounding_to_bfloat16_stays_far_below_the_limit(temperature: float) -> N
     assert limit == pytest.approx(0.25 / temperature)
     assert rounding_limit(torch.float32, temperature) == UNUSUAL
 
-    def of(other: torch.Tensor) -> Mismatch:
+    def of(other: torch.Tensor) -> float:
         logprobs = (other.double() / temperature).log_softmax(-1)
         return measure(exact.gather(1, tokens), logprobs.gather(1, tokens), torch.ones(200, 4))
 
     rounded = of(hidden.bfloat16() @ head.bfloat16())
-    assert 0.001 < rounded.mean_abs < limit / 4
+    assert 0.001 < rounded < limit / 4
     moved = head + 0.1 * torch.randn(head.shape, dtype=torch.float64, generator=generator)
-    assert of(hidden @ moved).mean_abs > limit
+    assert of(hidden @ moved) > limit
 
 
 def test_not_a_number_is_a_mismatch() -> None:

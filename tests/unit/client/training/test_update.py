@@ -105,8 +105,8 @@ def test_the_first_epoch_is_the_plain_policy_gradient(
     assert metrics.clip_share == 0
     total = torch.zeros(())
     for row in range(batch.rows):
-        length = int(batch.response_mask[row].sum())
-        ids = batch.input_ids[row][batch.attention_mask[row].bool()]
+        length = batch.lengths[row]
+        ids = torch.cat([batch.prompts[row // batch.group_size], batch.responses[row]])
         logprobs = (policy.model(ids[None]).logits[0] / 0.7).log_softmax(dim=-1)
         for t in range(len(ids) - length, len(ids)):
             total = total + batch.advantages[row] * logprobs[t - 1, ids[t]] / length / batch.rows
@@ -262,8 +262,6 @@ def test_tokens_that_another_policy_sampled_are_noticed_before_any_step(
     honest = replace(batch, behaviour=torch.where(donors, batch.behaviour, sampled + 0.01))
     metrics = update(policy, optimizer, honest, run_settings, [], max_mismatch=0.05)
     assert metrics.mismatch == pytest.approx(0.01, abs=1e-5)
-    assert metrics.mismatch_max == pytest.approx(0.01, abs=1e-4)
-    assert 0 < metrics.mismatch_kl < 1e-4
 
 
 def test_a_step_whose_loss_is_no_number_is_refused_before_the_factors_change(
