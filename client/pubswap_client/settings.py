@@ -43,7 +43,6 @@ NOT_EXTRA = {
     "gpu_memory_utilization": "vllm.gpu_memory_utilization",
     "kv_cache_memory_bytes": "vllm.kv_cache_gib",
     "tensor_parallel_size": "vllm.tensor_parallel",
-    "enforce_eager": "vllm.enforce_eager",
     "data_parallel_size": "processes",
     "device_ids": "processes, or CUDA_VISIBLE_DEVICES",
     "disable_log_stats": "nothing: vLLM's output is kept short",
@@ -62,9 +61,6 @@ class VllmSettings(BaseModel, extra="forbid", frozen=True):
     )
     api_key: SecretStr | None = Field(
         default=None, description="vllm-server: what the replicas were given as --api-key."
-    )
-    requests: Parallel = Field(
-        default=32, description="vllm-server: prompts sent to one replica at a time."
     )
     connect_seconds: float = Field(
         default=120,
@@ -90,9 +86,6 @@ class VllmSettings(BaseModel, extra="forbid", frozen=True):
         description="vllm: the key-value cache; by default what that share leaves, 1 on a CPU.",
     )
     tensor_parallel: Parallel = Field(default=1, description="vllm: GPUs for one replica.")
-    enforce_eager: bool | None = Field(
-        default=None, description="vllm: no CUDA graphs and no compilation; by default on a CPU."
-    )
     max_mismatch: float | None = Field(
         default=None,
         gt=0,

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 from pubswap_client.doctor.findings import Finding, failure, of_error, ok, warning
 from pubswap_client.rollout.engine_choice import chosen_engine, why_not_vllm
-from pubswap_client.rollout.vllm_http import InferenceServer, VllmRefused
+from pubswap_client.rollout.vllm_http import InferenceServer
 from pubswap_client.settings import ClientSettings
 from pubswap_client.training.memory import Device, MemoryEstimate, wanted_rows
 from pubswap_protocol.command_line.amounts import size_text
@@ -135,15 +135,12 @@ def check_replicas(settings: ClientSettings, run: RunSettings | None) -> Finding
     for url in settings.vllm.urls:
         with closing(InferenceServer(url, key, connect_seconds=0)) as server:
             try:
-                base = next((model for model in server.models() if model.parent is None), None)
+                base = server.base_model()
             except EngineFault as error:
-                return of_error(error, f"Start vLLM there, or correct {url} in vllm.urls.")
-            except VllmRefused as error:
-                return failure(
-                    f"{url} refuses to be asked: {error.message}",
-                    "Set vllm.api_key to what it was started with as --api-key.",
+                return of_error(
+                    error, f"Start vLLM there, or correct {url} in vllm.urls, or vllm.api_key."
                 )
-        if base is not None and base.max_model_len is not None and base.max_model_len < longest:
+        if base.max_model_len is not None and base.max_model_len < longest:
             return failure(
                 f"{url} takes {base.max_model_len} tokens, the run needs {longest}",
                 f"Start it again with --max-model-len {longest}.",

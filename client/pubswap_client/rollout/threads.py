@@ -3,8 +3,6 @@
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, as_completed
-from contextlib import suppress
-from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 A = TypeVar("A")
@@ -27,17 +25,15 @@ def in_thread(work: Callable[[], R], name: str) -> Future[R]:
 
 def in_threads(call: Callable[[A], R], arguments: Sequence[A], threads: int) -> list[R]:
     """The results in order; on the first error, which is raised, what has not begun is left out."""
-    waiting: SimpleQueue[int] = SimpleQueue()
+    waiting = enumerate(arguments)  # a step of it is one of the interpreter's: nothing comes twice
     results: dict[int, R] = {}
     ended = threading.Event()
-    for index in range(len(arguments)):
-        waiting.put(index)
 
     def work() -> None:
-        with suppress(Empty):
-            while not ended.is_set():
-                index = waiting.get_nowait()
-                results[index] = call(arguments[index])
+        for index, argument in waiting:
+            if ended.is_set():
+                return
+            results[index] = call(argument)
 
     try:
         for done in as_completed(

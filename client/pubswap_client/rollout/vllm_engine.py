@@ -4,12 +4,10 @@ On a GPU it shares the memory with the trainer: where both do not fit at once, i
 in host memory, no key-value cache) whenever it does not sample.
 """
 
-import difflib
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +45,6 @@ class VllmEngine(HotReloadEngine):
         self._sampling_params = vllm.SamplingParams
         self._lora_request = vllm.lora.request.LoRARequest
         self._sleeps = sleeps
-        check_extra(
-            settings.extra, (field.name for field in fields(vllm.EngineArgs)), vllm.__version__
-        )
         self._llm = _start(vllm, policy, model, settings, sleeps)
         super().__init__(policy, model, work)
         if self._sleeps:
@@ -133,7 +128,7 @@ class VllmEngine(HotReloadEngine):
 
 
 def engine_arguments(
-    policy: Policy, model: Path, settings: VllmSettings, sleeps: bool
+    policy: Policy, model: Path, settings: VllmSettings, sleeps: bool, float_logits: bool = True
 ) -> dict[str, Any]:
     """Those that follow from the policy and the settings, and `[vllm.extra]`.
 
@@ -156,12 +151,12 @@ def engine_arguments(
         "gpu_memory_utilization": settings.gpu_memory_utilization,
         "kv_cache_memory_bytes": None if cache is None else int(cache * 2**30),
         "tensor_parallel_size": settings.tensor_parallel,
-        "enforce_eager": on_cpu if settings.enforce_eager is None else settings.enforce_eager,
+        "enforce_eager": on_cpu,  # no CUDA graphs and no compilation
         "disable_log_stats": True,
     }
     if policy.device.index is not None and settings.tensor_parallel == 1:
         arguments["device_ids"] = [policy.device.index]
-    if dtype != "float32":
+    if float_logits and dtype != "float32":
         arguments["hf_overrides"] = {"head_dtype": "float32"}
     for name, value in settings.extra.items():
         if isinstance(value, dict) and isinstance(arguments.get(name), dict):
@@ -170,39 +165,18 @@ def engine_arguments(
     return arguments
 
 
-def without_own_head(arguments: Mapping[str, Any], settings: VllmSettings) -> dict[str, Any] | None:
-    """The arguments without logits in float32; None if they were not asked for by us alone."""
-    overrides = settings.extra.get("hf_overrides", {})
-    if "hf_overrides" not in arguments or not isinstance(overrides, dict):
-        return None
-    if "head_dtype" in overrides:
-        return None
-    return {**arguments, "hf_overrides": overrides}
-
-
-def check_extra(extra: Iterable[str], known: Iterable[str], version: str) -> None:
-    """Raises InvalidSettings for a name of `[vllm.extra]` that this vLLM does not know."""
-    known = list(known)
-    for name in extra:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"; {close[0]} is the nearest that it has" if close else ""
-            raise InvalidSettings(
-                f"vllm.extra.{name}: vLLM {version} has no such engine argument{hint}."
-            )
-
-
 def _start(vllm: Any, policy: Policy, model: Path, settings: VllmSettings, sleeps: bool) -> Any:
     """A vLLM; if it refuses logits in float32, one without. Raises InvalidSettings."""
-    arguments = engine_arguments(policy, model, settings, sleeps)
-    plain = without_own_head(arguments, settings)
+    arguments, plain = (
+        engine_arguments(policy, model, settings, sleeps, asked) for asked in (True, False)
+    )
     release_cached_memory()
     try:
-        if plain is None:
-            return vllm.LLM(**arguments)
         try:
             return vllm.LLM(**arguments)
         except Exception as error:
+            if plain == arguments:
+                raise
             log.info("vLLM did not start with logits in float32; trying without: %r", error)
         return vllm.LLM(**plain)
     except Exception as error:  # some of them are bare

@@ -16,6 +16,7 @@ from pubswap_protocol.errors import EngineFault, InvalidSettings
 M = TypeVar("M", bound=BaseModel)
 
 RETRY_SECONDS = 0.5
+REQUESTS = 32  # prompts at a time
 # What a proxy in front of vLLM says while vLLM is away.
 AWAY = (502, 503, 504)
 
@@ -58,13 +59,12 @@ class Completions(BaseModel):
 
 
 class VllmRefused(Exception):
-    """The server answered with an error; `known` is False if the path itself is unknown to it."""
+    """The server answered with an error."""
 
-    def __init__(self, status: int, message: str, known: bool) -> None:
+    def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
-        self.known = known
 
 
 class InferenceServer:
@@ -80,7 +80,6 @@ class InferenceServer:
         api_key: str | None = None,
         connect_seconds: float = 120,
         response_seconds: float = 3600,
-        connections: int = 32,
     ) -> None:
         """Raises InvalidSettings for an address or a key that is none."""
         if api_key and not (api_key.isascii() and api_key.isprintable()):
@@ -94,7 +93,7 @@ class InferenceServer:
                 trust_env=False,  # private prompts go through no proxy
                 headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
                 timeout=httpx.Timeout(response_seconds, connect=10, pool=None),
-                limits=httpx.Limits(max_connections=connections),
+                limits=httpx.Limits(max_connections=REQUESTS),
             )
         except httpx.InvalidURL as error:
             raise InvalidSettings(f"vllm.urls: {url!r} is no address: {error}.") from None
@@ -104,8 +103,21 @@ class InferenceServer:
         self._http.close()
 
     def models(self) -> list[ServedModel]:
-        """The base model and the adapters that are loaded."""
-        return self._parsed(ServedModels, self._request("GET", "/v1/models")).data
+        """The base model and the adapters that are loaded; EngineFault also for a refusal."""
+        try:
+            reply = self._request("GET", "/v1/models")
+        except VllmRefused as error:
+            raise EngineFault(
+                f"vLLM at {self.url} refuses to list its models: {error.message}. Is vllm.api_key "
+                "the server's --api-key?"
+            ) from None
+        return self._parsed(ServedModels, reply).data
+
+    def base_model(self) -> ServedModel:
+        for model in self.models():
+            if model.parent is None:
+                return model
+        raise EngineFault(f"vLLM at {self.url} names no base model in /v1/models.")
 
     def load_adapter(self, name: str, path: Path) -> None:
         """Load an adapter from a folder that the server can read, under a new name."""
@@ -158,9 +170,9 @@ class InferenceServer:
 
 
 def _refused(reply: httpx.Response) -> VllmRefused:
-    """The error in vLLM's envelope; without one, the web server has no such path."""
+    """The error in vLLM's envelope, or what stands there instead."""
     try:
         message = str(reply.json()["error"]["message"])
     except (ValueError, KeyError, TypeError):
-        return VllmRefused(reply.status_code, reply.text[:200], known=reply.status_code != 404)
-    return VllmRefused(reply.status_code, message, known=True)
+        message = reply.text[:200]
+    return VllmRefused(reply.status_code, message)

@@ -12,7 +12,13 @@ from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.hot_reload import AdapterVersion, HotReloadEngine, Sampled
 from pubswap_client.rollout.threads import in_threads
 from pubswap_client.rollout.transformers_engine import Prompts
-from pubswap_client.rollout.vllm_http import Completions, InferenceServer, ServedModel, VllmRefused
+from pubswap_client.rollout.vllm_http import (
+    REQUESTS,
+    Completions,
+    InferenceServer,
+    ServedModel,
+    VllmRefused,
+)
 from pubswap_client.rollout.vllm_sampling import lora_rank
 from pubswap_client.settings import VllmSettings
 from pubswap_protocol.errors import EngineFault, InvalidSettings, StaleAdapter
@@ -33,12 +39,9 @@ class VllmServerEngine(HotReloadEngine):
         super().__init__(policy, model, work)
         key = settings.api_key.get_secret_value() if settings.api_key else None
         self._servers = [
-            InferenceServer(
-                url, key, settings.connect_seconds, settings.response_seconds, settings.requests
-            )
+            InferenceServer(url, key, settings.connect_seconds, settings.response_seconds)
             for url in settings.urls
         ]
-        self._threads = settings.requests * len(self._servers)
         self._command = serve_command(policy, model)
         try:
             for server in self._servers:
@@ -77,8 +80,6 @@ class VllmServerEngine(HotReloadEngine):
             except VllmRefused as error:
                 if _serves(server, version):
                     return  # the reply to an earlier try was lost
-                if not error.known:
-                    raise self._wrong(server, "does not load adapters while it runs") from None
                 raise EngineFault(
                     f"vLLM at {server.url} does not load {version.path}: {error.message} Can it "
                     f"read this folder? It must have been started with: {self._command}"
@@ -124,14 +125,12 @@ class VllmServerEngine(HotReloadEngine):
                 )
             return reply
 
-        return in_threads(complete, range(len(bodies)), self._threads)
+        return in_threads(complete, range(len(bodies)), REQUESTS * len(self._servers))
 
     def _check_start(self, server: InferenceServer) -> None:
         """Raises InvalidSettings unless it takes the run's lengths, and processes log-probs."""
         longest = self.policy.settings.grpo.longest_row
-        base = next((model for model in models_of(server) if model.parent is None), None)
-        if base is None:
-            raise EngineFault(f"vLLM at {server.url} names no base model in /v1/models.")
+        base = server.base_model()
         if base.max_model_len is not None and base.max_model_len < longest:
             raise self._wrong(server, f"takes {base.max_model_len} tokens, the run needs {longest}")
         probe = [token % self.policy.card.vocabulary for token in (5, 6, 7, 8)]
@@ -156,17 +155,6 @@ def serve_command(policy: Policy, model: Path) -> str:
         f"--enable-lora --max-lora-rank {rank} --max-loras 2 --max-cpu-loras 4 "
         "--logprobs-mode processed_logprobs"
     )
-
-
-def models_of(server: InferenceServer) -> list[ServedModel]:
-    """The models of a server; raises EngineFault if it refuses to list them."""
-    try:
-        return server.models()
-    except VllmRefused as error:
-        raise EngineFault(
-            f"vLLM at {server.url} refuses to list its models: {error.message}. Is vllm.api_key "
-            "the server's --api-key?"
-        ) from None
 
 
 def reports_raw_logprobs(server: InferenceServer, base: ServedModel, probe: Sequence[int]) -> bool:
@@ -207,7 +195,7 @@ def reports_raw_logprobs(server: InferenceServer, base: ServedModel, probe: Sequ
 
 def _serves(server: InferenceServer, version: AdapterVersion) -> bool:
     named = (version.name, str(version.path))
-    return any((model.id, model.root) == named for model in models_of(server))
+    return any((model.id, model.root) == named for model in server.models())
 
 
 def _responses(reply: Completions) -> list[Sampled]:

@@ -12,17 +12,6 @@ import numpy as np
 EOS = 1
 
 
-@dataclass
-class EngineArgs:
-    """Those of vLLM's that tests name."""
-
-    model: str = ""
-    max_num_seqs: int | None = None
-    kv_cache_dtype: str = "auto"
-    speculative_config: dict[str, Any] | None = None
-    hf_overrides: dict[str, Any] | None = None
-
-
 @dataclass(frozen=True)
 class LoRARequest:
     lora_name: str
@@ -42,7 +31,7 @@ class FakeEngine:
     def install(self, modules: MutableMapping[str, Any]) -> None:
         """Be what `import vllm` gives."""
         module: Any = types.ModuleType("vllm")
-        module.LLM, module.EngineArgs, module.__version__ = self._start, EngineArgs, "0.0"
+        module.LLM = self._start
         module.SamplingParams = SimpleNamespace
         module.lora = types.ModuleType("vllm.lora")
         module.lora.request = types.ModuleType("vllm.lora.request")

@@ -139,16 +139,6 @@ def test_any_engine_argument_is_passed_through(
     assert "hf_overrides" not in arguments  # all is in float32 here
 
 
-def test_an_argument_that_vllm_does_not_know_is_named(
-    policy: Policy, vllm: FakeEngine, tmp_path: Path
-) -> None:
-    """Before anything is started, with the nearest that it knows."""
-    settings = VllmSettings(extra={"max_num_seq": 96})
-    with pytest.raises(InvalidSettings, match=r"vllm\.extra\.max_num_seq:.*max_num_seqs"):
-        VllmEngine(policy, MODEL, tmp_path, settings)
-    assert vllm.started == []
-
-
 def test_an_argument_that_has_a_setting_is_refused_with_it(tmp_path: Path) -> None:
     """So that nothing is said twice."""
     config = tmp_path / "client.toml"
@@ -161,10 +151,10 @@ def test_an_argument_that_has_a_setting_is_refused_with_it(tmp_path: Path) -> No
 def test_every_argument_that_we_set_is_refused_among_the_extra_ones(
     policy: Policy, place: str
 ) -> None:
-    """All but the overrides of the model's config, which are joined."""
+    """But for the overrides of the model's config, which are joined, and how it is compiled."""
     policy = Elsewhere(policy, torch.device(place), torch.bfloat16)  # type: ignore[assignment]
     arguments = engine_arguments(policy, MODEL, VllmSettings(), sleeps=True)
-    assert arguments.keys() - NOT_EXTRA.keys() == {"hf_overrides"}
+    assert arguments.keys() - NOT_EXTRA.keys() == {"hf_overrides", "enforce_eager"}
 
 
 def test_a_process_of_several_has_its_own_gpu(policy: Policy) -> None:

@@ -167,7 +167,6 @@ def test_a_load_whose_reply_was_lost_is_taken_for_done(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"updating": False}, r"does not load adapters.*VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"),
         ({"raw": True}, r"before temperature.*--logprobs-mode processed_logprobs"),
         ({"longest": 51}, r"takes 51 tokens, the run needs 52.*--max-model-len 52"),
     ],
@@ -182,6 +181,16 @@ def test_a_replica_started_in_another_way_is_refused_with_the_command(
         engine_on(policy, fakes, tmp_path)
     assert fakes[1].url in caught.value.detail
     assert "vllm serve /model --dtype float32" in caught.value.detail
+
+
+def test_a_replica_that_loads_no_adapters_is_an_engine_fault_with_the_command(
+    policy: "Policy", fakes: list[FakeVllm], tmp_path: Path
+) -> None:
+    """It does not know the path, without the variable that is named."""
+    fakes[1].updating = False
+    message = r"does not load .*Not Found.*VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
+    with pytest.raises(EngineFault, match=message):
+        engine_on(policy, fakes, tmp_path)
 
 
 def test_a_replica_that_wants_a_key_says_so(
