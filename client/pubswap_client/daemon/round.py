@@ -294,15 +294,14 @@ class LocalRound:
         problems, key, rules = _problems(prompts), self._key(prompts), self._rules(prompts)
         kept = self.journal.sampled(key)
         if kept is not None:
-            body, seconds = kept
-            self.trainer.resume_rollout(problems, decode_responses(body, rules), seconds)
-            return prompts, body
+            self.trainer.resume_rollout(problems, decode_responses(kept, rules))
+            return prompts, kept
         groups = self.trainer.public_rollout(step, problems, prompts.sampling_seed)
         body = encode_responses(rules.prompts, groups)
         # What the coordinator would refuse must not be kept, or no restart could mend it.
         decode_responses(body, rules)
         self._wait_until_kept()
-        self.journal.save_sampled(key, body, self.trainer.rollout_seconds)
+        self.journal.save_sampled(key, body)
         return prompts, body
 
     def _prompts(self, swap: int) -> SwapPrompts:

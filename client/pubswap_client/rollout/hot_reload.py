@@ -145,11 +145,9 @@ class HotReloadEngine(RolloutEngine):
         digest = digest_of(adapter)
         name = f"pubswap-{hexadecimal(digest)[:16]}-{self._unique}-{self._number}"
         version = AdapterVersion(self._number, name, digest, self.root / name)
-        partial = self.root / f".{name}"  # a version's folder is there completely or not at all
-        settings, card = self.policy.settings, self.policy.card
-        write_peft_folder(partial, adapter, settings.lora, card, self._model)
-        partial.replace(version.path)
         try:
+            lora, card = self.policy.settings.lora, self.policy.card
+            write_peft_folder(version.path, adapter, lora, card, self._model)
             self.load(version)
             self.check(version)
             if digest_of((version.path / WEIGHTS).read_bytes()) != digest:

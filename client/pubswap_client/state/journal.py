@@ -133,19 +133,17 @@ class Journal:
         for name in () if under_way else (_RECEIVED, _SAMPLED):
             self._path(name).unlink(missing_ok=True)
 
-    def sampled(self, key: ExchangeKey) -> tuple[bytes, float] | None:
-        """Our responses of a public step and the seconds of sampling them, if they were kept."""
-        batch = self._batch(_SAMPLED, key)
-        return None if batch is None else (batch[1], float(batch[0]["seconds"]))
+    def sampled(self, key: ExchangeKey) -> bytes | None:
+        """Our responses of a public step, if they were kept."""
+        return self._batch(_SAMPLED, key)
 
-    def save_sampled(self, key: ExchangeKey, body: bytes, seconds: float) -> None:
+    def save_sampled(self, key: ExchangeKey, body: bytes) -> None:
         """Keep the very bytes of our responses, sent or about to be. Raises NotSaved."""
-        self._save(_SAMPLED, {"step": asdict(key), "seconds": seconds}, _body(body))
+        self._save(_SAMPLED, {"step": asdict(key)}, _body(body))
 
     def received(self, key: ExchangeKey) -> bytes | None:
         """The groups to train on in a public step, if they were kept."""
-        batch = self._batch(_RECEIVED, key)
-        return None if batch is None else batch[1]
+        return self._batch(_RECEIVED, key)
 
     def save_received(self, key: ExchangeKey, body: bytes) -> None:
         self._save(_RECEIVED, {"step": asdict(key)}, _body(body))
@@ -176,10 +174,10 @@ class Journal:
     def _save(self, name: str, facts: Facts, tensors: Tensors) -> None:
         write_whole(self._path(name), *seal({"owner": asdict(self._owner), **facts}, tensors))
 
-    def _batch(self, name: str, key: ExchangeKey) -> tuple[Facts, bytes] | None:
-        batch = self._load(name, lambda facts, tensors: (facts, tensors["body"].tobytes()))
+    def _batch(self, name: str, key: ExchangeKey) -> bytes | None:
+        batch = self._load(name, lambda facts, tensors: (facts["step"], tensors["body"].tobytes()))
         # An earlier step's may be there, which a crash kept from being removed.
-        return batch if batch is not None and batch[0]["step"] == asdict(key) else None
+        return batch[1] if batch is not None and batch[0] == asdict(key) else None
 
     def _load(self, name: str, parse: Callable[[Facts, dict[str, NDArray[Any]]], T]) -> T | None:
         path = self._path(name)

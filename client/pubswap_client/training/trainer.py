@@ -110,10 +110,10 @@ class LocalTrainer:
     own_rank: OwnRank | None = None
     own_grpo: GrpoSettings | None = None
     round: int = field(default=0, init=False)
-    rollout_seconds: float = field(default=0.0, init=False)
     _optimizer: torch.optim.Optimizer = field(init=False)
     _round_start: list[Tensor] = field(default_factory=list, init=False)
     _round_steps: int = field(default=0, init=False)
+    _rollout_seconds: float = field(default=0.0, init=False)
     _own_rewards: list[list[float]] = field(default_factory=list, init=False)
     _ahead: PrivateRollout | None = field(default=None, init=False)
     _resampled: int = field(default=0, init=False)
@@ -250,13 +250,13 @@ class LocalTrainer:
         if sampling_seed is not None and self._draws_by_noise(problems, groups, sampling_seed):
             groups = seeded(groups, sampling_seed)
         self._own_rewards = self.score(problems, groups)
-        self.rollout_seconds = time.monotonic() - started
+        self._rollout_seconds = time.monotonic() - started
         return groups
 
-    def resume_rollout(self, problems: Sequence[Problem], groups: Groups, seconds: float) -> None:
-        """Take up our own responses of an earlier process, whose rollout took these seconds."""
+    def resume_rollout(self, problems: Sequence[Problem], groups: Groups) -> None:
+        """Take up our own responses of an earlier process; its seconds are not counted."""
         self._own_rewards = self.score(problems, groups)
-        self.rollout_seconds = seconds
+        self._rollout_seconds = 0.0
 
     def score(self, problems: Sequence[Problem], groups: Groups) -> list[list[float]]:
         """The rewards of each problem's responses, by our own verifier."""
@@ -289,8 +289,8 @@ class LocalTrainer:
             metrics,
             staleness=stale,
             reward=sum(own) / len(own) if own else metrics.reward,
-            sampling=self.rollout_seconds,
-            seconds=time.monotonic() - started + self.rollout_seconds,
+            sampling=self._rollout_seconds,
+            seconds=time.monotonic() - started + self._rollout_seconds,
         )
 
     def adapter(self) -> Adapter:

@@ -116,10 +116,10 @@ def test_a_public_step_s_batch_comes_back_until_its_step_is_saved(tmp_path: Path
     """Own and received bytes are kept as they are, and go with the step's checkpoint."""
     store = Journal(tmp_path, OWNER)
     assert (store.sampled(STEP), store.received(STEP)) == (None, None)
-    store.save_sampled(STEP, b"ours\0", 0.25)
+    store.save_sampled(STEP, b"ours\0")
     store.save_received(STEP, b"theirs\0")
     again = Journal(tmp_path, OWNER)
-    assert again.sampled(STEP) == (b"ours\0", 0.25)
+    assert again.sampled(STEP) == b"ours\0"
     assert again.received(STEP) == b"theirs\0"
     again.save(checkpoint())
     assert (again.sampled(STEP), again.received(STEP)) == (None, None)
@@ -134,11 +134,11 @@ def test_a_public_step_s_batch_comes_back_until_its_step_is_saved(tmp_path: Path
 def test_another_step_s_batch_is_not_taken(tmp_path: Path, other: dict[str, object]) -> None:
     """What a crash kept from being removed is passed over, and overwritten."""
     store = Journal(tmp_path, OWNER)
-    store.save_sampled(STEP, b"old", 1.0)
+    store.save_sampled(STEP, b"old")
     step = replace(STEP, **other)  # type: ignore[arg-type]
     assert store.sampled(step) is None
-    store.save_sampled(step, b"new", 1.0)
-    assert store.sampled(step) == (b"new", 1.0)
+    store.save_sampled(step, b"new")
+    assert store.sampled(step) == b"new"
 
 
 def cut(path: Path) -> None:
@@ -154,7 +154,7 @@ def flip(path: Path) -> None:
 def foreign(path: Path) -> None:
     stranger = Journal(path.parent, replace(OWNER, client="b"))
     stranger.save(checkpoint())
-    stranger.save_sampled(STEP, b"b's", 1.0)
+    stranger.save_sampled(STEP, b"b's")
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_a_file_that_cannot_be_believed_is_set_aside(
     """It is kept under another name, the log says why, and the work begins without it."""
     store = Journal(tmp_path, OWNER)
     store.save(checkpoint())
-    store.save_sampled(STEP, b"ours", 1.0)
+    store.save_sampled(STEP, b"ours")
     path = tmp_path / f"{name}.safetensors"
     damage(path)
     with caplog.at_level(logging.WARNING):
