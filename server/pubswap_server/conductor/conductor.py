@@ -25,7 +25,6 @@ from pubswap_server.exchange.donation import Exchange
 from pubswap_server.monitoring.webhook import Notice
 from pubswap_server.runs import events, history, members, retention, rounds, runs
 from pubswap_server.runs.events import ROUND_BEGINS
-from pubswap_server.runs.quorum import missing
 from pubswap_server.runs.state import ENDED, ROUND_UNDER_WAY, aggregated
 from pubswap_server.services import Services
 
@@ -173,12 +172,9 @@ def _admit_if_short(session: Session, run: RunRow) -> None:
     """Have those that came in mid-round in it at once, if it cannot close without them."""
     if run.state not in ROUND_UNDER_WAY or not members.joining(session, run.id):
         return
-    turnouts = [(present := rounds.turnout(session, run), rounds.quorum(run, present))]
-    for row in exchanges.open_ones(session, run):
-        turnouts.append(
-            (present := exchanges.turnout(session, row), exchanges.quorum(run, present))
-        )
-    if any(missing(present, quorum) for present, quorum in turnouts):
+    open_ones = exchanges.open_ones(session, run)
+    turnouts = [exchanges.turnout(session, run, row) for row in open_ones]
+    if any(each.missing for each in [rounds.turnout(session, run), *turnouts]):
         members.admit(session, run.id)
 
 

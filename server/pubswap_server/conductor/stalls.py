@@ -7,14 +7,13 @@ from sqlalchemy import select, union_all
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.errors import NoSpace
-from pubswap_protocol.messages import Role
 from pubswap_server.clock import now
 from pubswap_server.database.tables import BlobRow, RunRow, UploadRow
 from pubswap_server.exchange import exchanges
 from pubswap_server.monitoring.webhook import Notice
 from pubswap_server.runs import events, members, rounds, runs, uploads
 from pubswap_server.runs.events import ROUND_BEGINS, record
-from pubswap_server.runs.quorum import Turnout, missing
+from pubswap_server.runs.quorum import Turnout
 from pubswap_server.runs.snapshot import MOST_NAMES
 from pubswap_server.runs.state import ROUND_UNDER_WAY
 
@@ -50,18 +49,18 @@ def _reason(session: Session, run: RunRow, free: int | None, spare: int) -> str 
     if reason := _unreadable(session, run):
         return reason
     for row in exchanges.open_ones(session, run):
-        turnout = exchanges.turnout(session, row)
-        if short := missing(turnout, quorum := exchanges.quorum(run, turnout)):
+        turnout = exchanges.turnout(session, run, row)
+        if turnout.missing:
             return (
-                f"Public step {row.swap} of round {run.round} closes with {quorum} or more "
-                f"clients; {turnout.arrived} answered and {short} more are missing. "
+                f"Public step {row.swap} of round {run.round} closes with {turnout.quorum} or more "
+                f"clients; {turnout.arrived} answered and {turnout.missing} more are missing. "
                 f"{_quorum_remedy(session, run)}"
             )
     turnout = rounds.turnout(session, run)
-    if short := missing(turnout, quorum := rounds.quorum(run, turnout)):
+    if turnout.missing:
         return (
-            f"Round {run.round} closes with {quorum} or more updates; "
-            f"{turnout.arrived} came and {short} more {Role.CLIENT}s are missing. "
+            f"Round {run.round} closes with {turnout.quorum} or more updates; "
+            f"{turnout.arrived} came and {turnout.missing} more clients are missing. "
             f"{_quorum_remedy(session, run)}"
         )
     if not turnout.outstanding:
@@ -99,7 +98,7 @@ def _silent(session: Session, run: RunRow, turnout: Turnout) -> str | None:
     before = now() - timedelta(seconds=SILENT_SECONDS)
     silent = members.silent(session, run.id, rounds.arrived(run), before)
     heard = replace(turnout, outstanding=turnout.outstanding - len(silent))
-    if run.paused or not missing(heard, rounds.quorum(run, turnout)):
+    if run.paused or not heard.missing:
         return None
     if events.last_at(session, run.id, ROUND_BEGINS) > before:
         return None

@@ -29,7 +29,7 @@ from pubswap_server.exchange.prompts import prompts_of
 from pubswap_server.runs import members, runs
 from pubswap_server.runs.auth import MemberPrincipal, require_going
 from pubswap_server.runs.events import record
-from pubswap_server.runs.quorum import Turnout, closes, needed
+from pubswap_server.runs.quorum import Turnout
 from pubswap_server.runs.state import ROUND_UNDER_WAY, exchange_began, exchange_ended
 
 Verdicts = list[list[bool]]
@@ -142,8 +142,8 @@ def _only_held(session: Session, run: RunRow, row: SwapRow, arrived: datetime) -
     rules = runs.settings_of(run).swap
     if (arrived - row.first_at).total_seconds() < rules.deadline_seconds:
         return False
-    (count, done), present = _counts(session, row), turnout(session, row)
-    return present.arrived >= quorum(run, present) and done < count
+    (count, done), present = _counts(session, row), turnout(session, run, row)
+    return present.arrived >= present.quorum and done < count
 
 
 def unverified(session: Session, before: datetime, run: str | None = None) -> list[Key]:
@@ -231,7 +231,7 @@ def _in_time(run: str, round_: int, swap: int) -> tuple[ColumnElement[bool], ...
     )
 
 
-def turnout(session: Session, row: SwapRow) -> Turnout:
+def turnout(session: Session, run: RunRow, row: SwapRow) -> Turnout:
     """The numbers of members that have answered in an exchange, and that have not.
 
     Who answers no more counts as if it had: it has handed in its update, or has answered a later
@@ -251,14 +251,15 @@ def turnout(session: Session, row: SwapRow) -> Turnout:
         )
     )
     arrived = session.scalars(select(func.count()).select_from(gone.subquery())).one()
-    return Turnout(arrived, members.outstanding(session, row.run_id, gone), row.first_at)
+    outstanding = members.outstanding(session, row.run_id, gone)
+    return turnout_of(run, arrived, outstanding, row.first_at)
 
 
-def quorum(run: RunRow, present: Turnout) -> int:
-    """The fewest answers that an exchange closes with, for those that are here."""
+def turnout_of(run: RunRow, arrived: int, outstanding: int, first_at: datetime) -> Turnout:
     settings = runs.settings_of(run)
     # The minimum is the round's: an exchange of fewer teaches nobody, and holds nobody up.
-    return needed(present, settings.swap.quorum, settings.members.minimum and 1)
+    minimum = settings.members.minimum and 1
+    return Turnout.of(settings.swap, minimum, arrived, outstanding, first_at)
 
 
 def _counts(session: Session, row: SwapRow) -> tuple[int, int]:
@@ -302,13 +303,11 @@ def due(session: Session, run: RunRow) -> list[SwapRow]:
     """
     if run.state not in ROUND_UNDER_WAY:
         return []
-    found, seconds = [], runs.settings_of(run).swap.deadline_seconds
+    found = []
     for row in open_ones(session, run):
         count, done = _counts(session, row)
-        if count == done > 0:
-            present = turnout(session, row)
-            if closes(present, quorum(run, present), seconds, now()):
-                found.append(row)
+        if count == done > 0 and turnout(session, run, row).closes(now()):
+            found.append(row)
     return found
 
 

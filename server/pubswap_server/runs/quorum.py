@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Self
+
+from pubswap_protocol.settings import AggregationSettings, SwapSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,44 +17,46 @@ class Turnout:
     arrived: int
     outstanding: int
     first_at: datetime | None
+    quorum: int
+    deadline_seconds: float
+
+    @classmethod
+    def of(
+        cls,
+        rules: AggregationSettings | SwapSettings,
+        minimum: int | None,
+        arrived: int,
+        outstanding: int,
+        first_at: datetime | None,
+    ) -> Self:
+        """By a run's rules, and the fewest members that it goes on with."""
+        quorum = needed(arrived + outstanding, rules.quorum, minimum)
+        return cls(arrived, outstanding, first_at, quorum, rules.deadline_seconds)
+
+    @property
+    def missing(self) -> int:
+        """The members that the quorum lacks, even if all that are left arrive."""
+        return max(0, self.quorum - self.arrived - self.outstanding)
+
+    @property
+    def closes_at(self) -> datetime | None:
+        """The deadline; None while only a further arrival can close.
+
+        It counts from the first arrival, so that a slow start costs nobody its place.
+        """
+        if self.first_at is None or self.arrived < max(1, self.quorum):
+            return None
+        return self.first_at + timedelta(seconds=self.deadline_seconds)
+
+    def closes(self, now: datetime) -> bool:
+        """Whether to close now: never below the quorum, also when nobody else is left."""
+        due = self.closes_at
+        return due is not None and (now >= due or not self.outstanding)
 
 
-def needed(turnout: Turnout, quorum: int, minimum: int | None) -> int:
-    """The fewest that must arrive: the quorum or, with a minimum, all that are here if these are
+def needed(here: int, quorum: int, minimum: int | None) -> int:
+    """The fewest that must arrive: the quorum or, with a minimum, all that are `here` if these are
     fewer, as long as they are not below the minimum."""
-    here = turnout.arrived + turnout.outstanding
     if minimum is None:
         return quorum
     return minimum if here < minimum else min(quorum, here)
-
-
-def closes(turnout: Turnout, quorum: int, deadline_seconds: float, now: datetime) -> bool:
-    """Whether to close now.
-
-    The deadline counts from the first arrival, so that a slow start costs nobody its place.
-    Nothing closes below the quorum, also when nobody else is left.
-    """
-    if turnout.arrived < max(1, quorum):
-        return False
-    if not turnout.outstanding:
-        return True
-    due = closes_at(turnout, quorum, deadline_seconds)
-    return due is not None and now >= due
-
-
-def missing(turnout: Turnout, quorum: int) -> int:
-    """The members that a quorum lacks, even if all that are left arrive."""
-    return max(0, quorum - turnout.arrived - turnout.outstanding)
-
-
-def closes_at(turnout: Turnout, quorum: int, deadline_seconds: float) -> datetime | None:
-    """The deadline; None while only a further arrival can close.
-
-    A deadline beyond the calendar's end never comes.
-    """
-    if turnout.first_at is None or turnout.arrived < max(1, quorum):
-        return None
-    try:
-        return turnout.first_at + timedelta(seconds=deadline_seconds)
-    except OverflowError:
-        return None

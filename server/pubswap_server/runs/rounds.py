@@ -1,6 +1,7 @@
 """Rounds: their updates, their closing, and the way back to an earlier one."""
 
 from collections.abc import Mapping
+from datetime import datetime
 
 from sqlalchemy import ColumnElement, Select, delete, func, select
 from sqlalchemy.orm import Session
@@ -30,7 +31,7 @@ from pubswap_server.exchange.exchanges import receipt_of
 from pubswap_server.runs import members, retention, runs
 from pubswap_server.runs.auth import MemberPrincipal, require_going
 from pubswap_server.runs.events import record
-from pubswap_server.runs.quorum import Turnout, closes, needed
+from pubswap_server.runs.quorum import Turnout
 from pubswap_server.runs.state import (
     ROUND_UNDER_WAY,
     reconsidered,
@@ -148,21 +149,21 @@ def arrived(run: RunRow) -> Select[str]:
 def turnout(session: Session, run: RunRow) -> Turnout:
     query = select(func.count(), func.min(UpdateRow.received_at)).where(*_in_time(run, run.round))
     count, first_at = session.execute(query).one()
-    return Turnout(count, members.outstanding(session, run.id, arrived(run)), first_at)
+    return turnout_of(run, count, members.outstanding(session, run.id, arrived(run)), first_at)
 
 
-def quorum(run: RunRow, present: Turnout) -> int:
-    """The fewest updates that the round under way closes with, for those that are here."""
+def turnout_of(run: RunRow, arrived: int, outstanding: int, first_at: datetime | None) -> Turnout:
     settings = runs.settings_of(run)
-    return needed(present, settings.aggregation.quorum, settings.members.minimum)
+    rules, minimum = settings.aggregation, settings.members.minimum
+    return Turnout.of(rules, minimum, arrived, outstanding, first_at)
 
 
 def close_if_due(session: Session, run: RunRow) -> None:
     """Stop taking updates when all are in, or a quorum is and the deadline has passed."""
     if run.state not in ROUND_UNDER_WAY or run.paused:
         return
-    present, rules = turnout(session, run), runs.settings_of(run).aggregation
-    if closes(present, quorum(run, present), rules.deadline_seconds, now()):
+    present = turnout(session, run)
+    if present.closes(now()):
         runs.move(session, run, updates_closed, updates=present.arrived)
 
 

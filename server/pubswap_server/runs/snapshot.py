@@ -1,16 +1,14 @@
 """A snapshot of a run, read once for all its members, and the task it implies for each."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
 
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.messages import Role, RunState, Task, TaskKind
-from pubswap_protocol.settings import AggregationSettings, SwapSettings
 from pubswap_server.database.tables import (
     MemberRow,
     RoundRow,
@@ -23,7 +21,7 @@ from pubswap_server.exchange import exchanges
 from pubswap_server.runs import members, rounds, runs
 from pubswap_server.runs.auth import MemberPrincipal, require_going, require_good
 from pubswap_server.runs.events import last_at
-from pubswap_server.runs.quorum import Turnout, closes_at
+from pubswap_server.runs.quorum import Turnout
 from pubswap_server.runs.state import ENDED, ROUND_UNDER_WAY
 
 MOST_NAMES = 8
@@ -100,8 +98,9 @@ def read_snapshot(session: Session, run: str) -> RunSnapshot:
         )
     ).all()
     here = members.active_clients(session, run) if row.state in ROUND_UNDER_WAY else set[str]()
-    handed_in, rules = frozenset(member for member, *_ in updates), runs.settings_of(row)
-    in_time = [at for _, late, at in updates if not late]
+    handed_in = frozenset(member for member, *_ in updates)
+    in_time, missing = [at for _, late, at in updates if not late], here - handed_in
+    turnout = rounds.turnout_of(row, len(in_time), len(missing), min(in_time, default=None))
     backlog = session.execute(
         select(RoundRow.round, RoundRow.adapter)
         .where(RoundRow.run_id == run, RoundRow.adapter.is_not(None))
@@ -121,13 +120,7 @@ def read_snapshot(session: Session, run: str) -> RunSnapshot:
         rollbacks=row.rollbacks,
         adapter=before.adapter if before is not None else None,
         handed_in=handed_in,
-        awaited=_awaited(
-            here - handed_in,
-            min(in_time, default=None),
-            rules.aggregation,
-            partial(rounds.quorum, row),
-            arrived=len(in_time),
-        ),
+        awaited=_awaited(missing, turnout),
         exchanges=_exchanges(session, row, here, handed_in),
         backlog=(backlog[0], str(backlog[1])) if backlog else None,
         residuals=read_residuals(session, run),
@@ -146,17 +139,8 @@ def read_residuals(session: Session, run: str) -> tuple[tuple[int, str], ...]:
     return tuple((round_, str(digest)) for round_, digest in rows)
 
 
-def _awaited(
-    missing: Set[str],
-    first_at: datetime | None,
-    rules: AggregationSettings | SwapSettings,
-    quorum: Callable[[Turnout], int],
-    *,
-    arrived: int,
-) -> Awaited:
-    turnout = Turnout(arrived, len(missing), first_at)
-    until = closes_at(turnout, quorum(turnout), rules.deadline_seconds)
-    return Awaited(tuple(sorted(missing)), until)
+def _awaited(missing: Set[str], turnout: Turnout) -> Awaited:
+    return Awaited(tuple(sorted(missing)), turnout.closes_at)
 
 
 def _exchanges(
@@ -178,22 +162,14 @@ def _exchanges(
         )
         for swap, member in session.execute(in_time):
             answered[swap].add(member)
-    return {
-        swap: ExchangeState(
-            closed,
-            frozenset(answered[swap]),
-            _awaited(
-                here - handed_in - answered[swap],
-                first_at,
-                runs.settings_of(run).swap,
-                partial(exchanges.quorum, run),
-                arrived=len(handed_in | answered[swap]),
-            )
-            if not closed
-            else NOBODY,
-        )
-        for swap, closed, first_at in rows
-    }
+    states = {swap: ExchangeState(closed, frozenset(answered[swap])) for swap, closed, _ in rows}
+    for swap, closed, first_at in rows:
+        if not closed:
+            arrived = handed_in | answered[swap]
+            missing = here - arrived
+            turnout = exchanges.turnout_of(run, len(arrived), len(missing), first_at)
+            states[swap] = replace(states[swap], awaited=_awaited(missing, turnout))
+    return states
 
 
 def task_for(snapshot: RunSnapshot, member: MemberPrincipal) -> Task:
