@@ -17,7 +17,6 @@ from pubswap_protocol.verifiers import VerifierPool
 from pubswap_server.conductor.attempts import Attempts
 from pubswap_server.conductor.leases import Leases
 from pubswap_server.database.engine import Database
-from pubswap_server.exchange import prompts
 from pubswap_server.exchange.answers import Answers
 from pubswap_server.exchange.verification import Verification
 from pubswap_server.monitoring.metrics import Metrics
@@ -73,20 +72,19 @@ class Services:
         self.finishing: set[str] = set()  # uploads that are being checked
         self.checks = CapacityLimiter(CHECKS)
         self.webhook = Webhook(settings.notify_url)
-        self.past_counts = prompts.PastCounts()
         self.snapshots = SingleFlight(
             lambda run: database.read(lambda session: read_snapshot(session, run))
         )
         self.problems = lru_cache(maxsize=16)(self._read_problems)
-        self._tokenizer = lru_cache(maxsize=16)(self._read_tokenizer)
+        self.tokenizer = lru_cache(maxsize=16)(self._read_tokenizer)
         self.verifiers = VerifierPool(VERIFIER_WORKERS, settings.verifier_seconds)
         self.verification = Verification(
-            database, self.blobs, self.verifiers, self.problems, self._tokenizer
+            database, self.blobs, self.verifiers, self.problems, self.tokenizer
         )
 
     def check_lengths(self, run: RunSettings, tokenizer: str, sets: Mapping[SetKind, str]) -> None:
         """Raises InvalidProblems for a prompt that is too long even without a chat template."""
-        count = partial(fewest_tokens, self._tokenizer(tokenizer))
+        count = partial(fewest_tokens, self.tokenizer(tokenizer))
         limit = PromptLimit(run.grpo.max_prompt_tokens, count)
         for kind, digest in sets.items():
             # Where no step is public, nobody draws from the public set.

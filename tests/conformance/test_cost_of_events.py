@@ -18,12 +18,11 @@ from pubswap_server.clock import now
 from pubswap_server.conductor import stalls
 from pubswap_server.database.tables import (
     DoubtRow,
-    PromptsRow,
     RunRow,
     SubmissionRow,
     SwapRow,
 )
-from pubswap_server.exchange import doubts, exchanges, prompts
+from pubswap_server.exchange import doubts, exchanges
 from pubswap_server.exchange.exchanges import outcome_of
 from pubswap_server.exchange.sampling import donor_number
 from pubswap_server.runs import rounds, snapshot
@@ -187,42 +186,6 @@ def test_six_hundred_members_draw_at_random_and_the_exchange_closes(server: Serv
     (swap,) = fed.view().rounds[1].swaps
     assert swap.clients == 602
     assert sum(share * 8 for share in swap.replaced_share.values()) == pytest.approx(swap.replaced)
-
-
-@on_sqlite
-def test_choosing_prompts_reads_the_rounds_that_are_over_once(server: Server) -> None:
-    """Each step of a round reads that round's; what is chosen is as if it read them all."""
-    fed = begun(server, swap={"prompts": "informative"}, rounds=50, local_steps=8)
-    table = [
-        {"prompts": [(round_ + swap) % 12, (round_ + 5) % 12], "right": [swap, 3], "responses": 8}
-        | {"run_id": fed.run.id, "round": round_, "swap": swap}
-        for round_ in range(1, 31)
-        for swap in (1, 2)
-    ]
-    with Session(engine_of(fed)) as session, session.begin():
-        session.execute(insert(PromptsRow), table)
-        session.get_one(RunRow, fed.run.id).round = 31
-    over, costs = prompts.PastCounts(), []
-    with Session(engine_of(fed).execution_options(immediate=True)) as session:
-        row = session.get_one(RunRow, fed.run.id)
-        for swap in (1, 2, 3):
-            key = (fed.run.id, 31, swap)
-            found = []
-            for known in (over, prompts.PastCounts()):
-                with counted(engine_of(fed)) as counts:
-                    prompts.choose(session, row, 31, swap, known)
-                    session.flush()
-                costs.append(counts.rows)
-                found.append(list(prompts.prompts_of(session, row, 31, swap)))
-                if len(found) == 1:
-                    session.delete(session.get_one(PromptsRow, key))
-                    session.flush()
-                    session.expunge_all()
-                    session.add(row)
-            assert found[0] == found[1]
-        session.rollback()
-    assert costs[0] > 60
-    assert max(costs[2::2]) < 10
 
 
 @on_sqlite

@@ -11,9 +11,7 @@ most there is; one that all get right or wrong keeps about 1 / n, so that nothin
 good. What was seen earlier counts half with each time that a prompt is asked again: policies move.
 """
 
-from collections import OrderedDict
 from collections.abc import Sequence
-from copy import deepcopy
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,52 +22,38 @@ from pubswap_protocol.draws import rng_for
 from pubswap_protocol.errors import RoundClosed
 from pubswap_protocol.schedule import public_batch
 from pubswap_protocol.settings import RunSettings
-from pubswap_server.database.tables import PromptsRow, RoundRow, RunRow, SetRow
+from pubswap_server.database.tables import PromptsRow, RunRow, SetRow
 from pubswap_server.runs import runs
 from pubswap_server.runs.state import ROUND_UNDER_WAY
 
 FORGETTING = 0.5
 
 
-class PromptCounts:
-    """The verdicts on the prompts of a public set (size,), added up step by step."""
-
-    def __init__(self, size: int) -> None:
-        self._right, self._seen = np.zeros(size), np.zeros(size)
-
-    def add(self, step: PromptsRow) -> None:
-        """Add a step whose exchange is closed; of others nothing is known."""
-        if step.right is not None:
+def variances(size: int, asked: Sequence[PromptsRow]) -> NDArray[np.float64]:
+    """E[p (1 - p)] of each prompt of a public set (size,), after these steps, in their order."""
+    right, seen = np.zeros(size), np.zeros(size)
+    for step in asked:
+        if step.right is not None:  # its exchange is closed; of others nothing is known
             prompts = list(step.prompts)
-            self._right[prompts] = FORGETTING * self._right[prompts] + step.right
-            self._seen[prompts] = FORGETTING * self._seen[prompts] + step.responses
-
-    def variances(self) -> NDArray[np.float64]:
-        """E[p (1 - p)] of each prompt (size,)."""
-        a, b = self._right + 1, self._seen - self._right + 1
-        return np.asarray(a * b / ((a + b) * (a + b + 1)))
+            right[prompts] = FORGETTING * right[prompts] + step.right
+            seen[prompts] = FORGETTING * seen[prompts] + step.responses
+    a, b = right + 1, seen - right + 1
+    return np.asarray(a * b / ((a + b) * (a + b + 1)))
 
 
 def informative_batch(
-    settings: RunSettings,
-    counts: PromptCounts,
-    round_: int,
-    swap: int,
-    earlier: Sequence[PromptsRow],
+    settings: RunSettings, size: int, round_: int, swap: int, asked: Sequence[PromptsRow]
 ) -> list[int]:
-    """Indices (b,) into the public set for public step `swap` (1, 2, ...) of a round.
+    """Indices (b,) into the public set (size,) for public step `swap` (1, 2, ...) of a round.
 
-    `earlier` are the steps of this round before it, in their order, and `counts` holds all rounds
-    before. No prompt comes twice in a round before all have come.
+    `asked` are all steps before it, in their order. No prompt comes twice in a round before all
+    have come.
     """
-    counts = deepcopy(counts)
-    for step in earlier:
-        counts.add(step)
-    worth = counts.variances()
-    size = len(worth)
+    worth = variances(size, asked)
     uses = np.zeros(size, dtype=np.int64)
-    for step in earlier:
-        uses[list(step.prompts)] += 1
+    for step in asked:
+        if step.round == round_:
+            uses[list(step.prompts)] += 1
     rng = rng_for(settings.seed, "informative", round_, swap)
     batch: list[int] = []
     while (lacking := settings.grpo.prompts_per_step - len(batch)) > 0:
@@ -79,9 +63,6 @@ def informative_batch(
         drawn = rng.choice(fresh, size=min(lacking, len(fresh)), replace=False, p=chances)
         batch += drawn.tolist()
     return batch
-
-
-KEPT_RUNS = 64
 
 
 def prompts_of(session: Session, run: RunRow, round_: int, swap: int) -> tuple[int, ...]:
@@ -112,51 +93,14 @@ def to_be_chosen(session: Session, run: RunRow, round_: int, swap: int) -> bool:
     )
 
 
-class PastCounts:
-    """The verdicts on each run's prompts in the rounds that are over, which never change."""
-
-    def __init__(self) -> None:
-        # By run: the last round in it, the adapter that round ended with, and what was shown.
-        self._kept: OrderedDict[str, tuple[int, str | None, PromptCounts]] = OrderedDict()
-
-    def before(self, session: Session, run: RunRow) -> PromptCounts:
-        """The rounds before the one under way; only those that are over since are read."""
-        last, adapter, kept = self._kept.get(run.id, (0, None, None))
-        if kept is None or last >= run.round or _ended_with(session, run, last) != adapter:
-            last, kept = 0, PromptCounts(_size(session, run))
-        counts = deepcopy(kept)
-        for step in _steps(session, run, last, run.round - 1):
-            counts.add(step)
-        self._kept[run.id] = run.round - 1, _ended_with(session, run, run.round - 1), counts
-        self._kept.move_to_end(run.id)
-        if len(self._kept) > KEPT_RUNS:
-            self._kept.popitem(last=False)
-        return counts
-
-
-def _ended_with(session: Session, run: RunRow, round_: int) -> str | None:
-    row = session.get(RoundRow, (run.id, round_))
-    return None if row is None else row.adapter
-
-
-def choose(session: Session, run: RunRow, round_: int, swap: int, past: PastCounts) -> None:
+def choose(session: Session, run: RunRow, round_: int, swap: int) -> None:
     """Choose a step's prompts, unless they are; `run` is locked."""
     if not to_be_chosen(session, run, round_, swap):
         return
-    earlier = _steps(session, run, run.round - 1, run.round)
-    counts = past.before(session, run)
-    batch = informative_batch(runs.settings_of(run), counts, round_, swap, earlier)
+    asked = select(PromptsRow).where(PromptsRow.run_id == run.id)
+    steps = session.scalars(asked.order_by(PromptsRow.round, PromptsRow.swap)).all()
+    batch = informative_batch(runs.settings_of(run), _size(session, run), round_, swap, steps)
     session.add(PromptsRow(run_id=run.id, round=round_, swap=swap, prompts=batch, responses=0))
-
-
-def _steps(session: Session, run: RunRow, after: int, last: int) -> list[PromptsRow]:
-    """The steps of the rounds after + 1, ..., last, in their order."""
-    rows = session.scalars(
-        select(PromptsRow)
-        .where(PromptsRow.run_id == run.id, PromptsRow.round > after, PromptsRow.round <= last)
-        .order_by(PromptsRow.round, PromptsRow.swap)
-    )
-    return list(rows)
 
 
 def _size(session: Session, run: RunRow) -> int:

@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from pubswap_protocol.errors import NotFound
 from pubswap_protocol.tensors.responses import decode_responses
-from pubswap_protocol.tokenizer import decode, load_tokenizer
+from pubswap_protocol.tokenizer import decode
 from pubswap_server.database.tables import RunRow, SetRow
 from pubswap_server.exchange import exchanges
 from pubswap_server.exchange.answers import ClosedExchange
@@ -37,7 +37,7 @@ def shown(services: Services, stored: Stored, prompt: int) -> dict[str, Any]:
     closed, public, tokenizer_digest = stored
     exchange, rules, members = closed.exchange, closed.rules, sorted(closed.digests)
     problem = services.problems(public)[rules.prompts[prompt]]
-    tokenizer = load_tokenizer(services.blobs.read(tokenizer_digest))
+    tokenizer = services.tokenizer(tokenizer_digest)
     donated, replaced = Counter[tuple[str, int]](), Counter[str]()
     chosen_here = exchange.candidates is None
     if chosen_here:

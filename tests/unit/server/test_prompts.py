@@ -1,38 +1,29 @@
 """Public prompts by informativeness: their worth, and how they are drawn."""
 
 from collections import Counter
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
 from pubswap_protocol.settings import GrpoSettings, RunSettings
 from pubswap_server.database.tables import PromptsRow
-from pubswap_server.exchange.prompts import PromptCounts, informative_batch
+from pubswap_server.exchange.prompts import informative_batch, variances
 
 RUN = RunSettings(grpo=GrpoSettings(prompts_per_step=4))
 
 
 def asked_prompts(
-    prompts: list[int], right: list[int] | None = None, responses: int = 0
+    prompts: list[int], right: list[int] | None = None, responses: int = 0, round_: int = 1
 ) -> PromptsRow:
     """A public step; one whose exchange is closed has verdicts."""
-    return PromptsRow(prompts=prompts, right=right, responses=responses)
-
-
-def shown(size: int, earlier: Sequence[PromptsRow]) -> PromptCounts:
-    """What these steps have shown."""
-    found = PromptCounts(size)
-    for asked in earlier:
-        found.add(asked)
-    return found
+    return PromptsRow(round=round_, prompts=prompts, right=right, responses=responses)
 
 
 def test_worth_is_the_expected_variance_under_a_uniform_prior() -> None:
     """Against the posterior's integral, taken numerically."""
     asked = asked_prompts([0, 1, 2], right=[0, 5, 16], responses=16)
     p = np.linspace(0, 1, 200001)
-    for found, right in zip(shown(4, [asked]).variances(), (0, 5, 16, None), strict=True):
+    for found, right in zip(variances(4, [asked]), (0, 5, 16, None), strict=True):
         density = np.ones_like(p) if right is None else p**right * (1 - p) ** (16 - right)
         exact = (density * p * (1 - p)).sum() / density.sum()
         assert found == pytest.approx(exact, rel=1e-4)
@@ -41,7 +32,7 @@ def test_worth_is_the_expected_variance_under_a_uniform_prior() -> None:
 def test_the_order_of_worth() -> None:
     """Half right before never asked, before nearly always right, before always right."""
     asked = asked_prompts([0, 1, 2], right=[16, 30, 32], responses=32)
-    worth = shown(4, [asked]).variances()
+    worth = variances(4, [asked])
     assert worth[0] > worth[3] > worth[1] > worth[2] > 0
 
 
@@ -51,26 +42,26 @@ def test_what_was_seen_last_counts_most() -> None:
         asked_prompts([0, 1], right=[16, 32], responses=32),
         asked_prompts([0, 1], right=[32, 16], responses=32),
     ]
-    worth = shown(2, turned).variances()
+    worth = variances(2, turned)
     assert worth[0] < worth[1]
 
 
 def test_an_exchange_that_is_not_closed_has_shown_nothing() -> None:
     """Its prompts are worth what they were."""
-    assert np.array_equal(shown(3, [asked_prompts([0, 1])]).variances(), shown(3, []).variances())
+    assert np.array_equal(variances(3, [asked_prompts([0, 1])]), variances(3, []))
 
 
 def test_no_prompt_comes_twice_in_a_round_before_all_have_come() -> None:
     """Whatever they are worth, and also where a batch crosses the end of the set."""
     earlier: list[PromptsRow] = []
     for swap in range(1, 6):
-        batch = informative_batch(RUN, PromptCounts(10), 3, swap, earlier)
+        batch = informative_batch(RUN, 10, 3, swap, earlier)
         assert len(set(batch)) == 4
-        earlier.append(asked_prompts(batch, right=[swap] * 4, responses=8))
+        earlier.append(asked_prompts(batch, [swap] * 4, responses=8, round_=3))
     asked = [prompt for step in earlier for prompt in step.prompts]
     assert Counter(asked) == dict.fromkeys(range(10), 2)
     assert set(asked[:10]) == set(asked[10:]) == set(range(10))
-    assert len(set(informative_batch(RUN, shown(10, earlier), 4, 1, []))) == 4
+    assert len(set(informative_batch(RUN, 10, 4, 1, earlier))) == 4
 
 
 def test_informative_prompts_come_more_often_and_none_is_forgotten() -> None:
@@ -79,7 +70,7 @@ def test_informative_prompts_come_more_often_and_none_is_forgotten() -> None:
     earlier = [asked_prompts(list(range(40)), right, responses=32)]
     counts: Counter[int] = Counter()
     for swap in range(1, 1001):
-        counts.update(informative_batch(RUN, shown(40, earlier), 2, swap, []))
+        counts.update(informative_batch(RUN, 40, 2, swap, earlier))
     varied = sum(counts[prompt] for prompt in range(8))
     assert varied > 0.55 * 4000
     assert set(counts) == set(range(40))
@@ -88,11 +79,11 @@ def test_informative_prompts_come_more_often_and_none_is_forgotten() -> None:
 def test_a_batch_is_a_function_of_seed_round_step_and_what_was_seen() -> None:
     """Asked again it is the same; a change of any gives another."""
     earlier = [asked_prompts([0, 1], right=[4, 0], responses=8)]
-    first = informative_batch(RUN, shown(40, earlier), 2, 1, [])
-    assert first == informative_batch(RUN, shown(40, earlier), 2, 1, [])
+    first = informative_batch(RUN, 40, 2, 1, earlier)
+    assert first == informative_batch(RUN, 40, 2, 1, earlier)
     others = [
-        informative_batch(RUN.model_copy(update={"seed": 1}), shown(40, earlier), 2, 1, []),
-        informative_batch(RUN, shown(40, earlier), 3, 1, []),
-        informative_batch(RUN, shown(40, earlier), 2, 2, []),
+        informative_batch(RUN.model_copy(update={"seed": 1}), 40, 2, 1, earlier),
+        informative_batch(RUN, 40, 3, 1, earlier),
+        informative_batch(RUN, 40, 2, 2, earlier),
     ]
     assert all(other != first for other in others)

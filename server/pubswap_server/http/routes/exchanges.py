@@ -20,7 +20,6 @@ from pubswap_server.exchange.sampling import check_seeds, sampling_seed
 from pubswap_server.http.bodies import EXCHANGED_REPLIES, RESPONSES, binary_body
 from pubswap_server.http.dependencies import (
     ClientRun,
-    IdempotencyKey,
     Number,
     PrincipalRun,
     Rollbacks,
@@ -56,8 +55,7 @@ async def get_swap(
         return to_be_chosen(session, row, round, swap)
 
     if client is not None and await run.read(undecided):
-        past = services.past_counts
-        await run.write(partial(choose_prompts, round_=round, swap=swap, past=past))
+        await run.write(partial(choose_prompts, round_=round, swap=swap))
     asked = partial(_asked, round=round, swap=swap, rollbacks=rollbacks)
     row, rules, digest = await run.read(asked)
     problems = await to_thread.run_sync(services.problems, digest)
@@ -90,7 +88,6 @@ async def submit_responses(
     swap: SwapNumber,
     request: Request,
     rollbacks: Rollbacks = None,
-    idempotency_key: IdempotencyKey = None,
 ) -> Receipt:
     """Which are correct is decided here, from the tokens. Late ones answer `late, unused`.
 
