@@ -25,7 +25,6 @@ from pubswap_client.coordinator.spooled import RELAY_SECONDS, Spooled, relay_fol
 from pubswap_client.coordinator.tls import PUBLIC, TlsFiles
 from pubswap_protocol import paths
 from pubswap_protocol.bounds import MOST_VALUES, too_many_values
-from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import (
     InvalidSettings,
     ProblemDetails,
@@ -136,7 +135,7 @@ class Connection:
     ) -> httpx.Response:
         """The answer to a request, tried again while it fails with a retryable error.
 
-        A body of bytes is tensors, whose digest is the idempotency key.
+        A body of bytes is tensors.
         """
         return self._asked(lambda reply: reply, method, path, body, key, most, headers, **params)
 
@@ -153,7 +152,7 @@ class Connection:
     ) -> R:
         sent = dict(headers)
         if isinstance(body, bytes):
-            key, sent["Content-Type"] = digest_of(body), paths.TENSORS_TYPE
+            sent["Content-Type"] = paths.TENSORS_TYPE
         if key is not None:
             sent[paths.IDEMPOTENCY_HEADER] = key
         options: dict[str, Any] = {

@@ -237,15 +237,6 @@ Rollbacks = Annotated[
 ]
 
 
-IdempotencyKey = Annotated[
-    str | None,
-    Header(
-        alias=IDEMPOTENCY_HEADER,
-        max_length=200,
-        description="Optional: a submission is recognised by its own digest. The same submission "
-        "again gets the same receipt, another one 409.",
-    ),
-]
 RandomKey = Annotated[
     str | None,
     Header(

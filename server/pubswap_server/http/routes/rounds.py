@@ -17,7 +17,6 @@ from pubswap_server.exchange import exchanges
 from pubswap_server.http.dependencies import (
     ClientRun,
     EvaluatorRun,
-    IdempotencyKey,
     MemberDep,
     Number,
     Rollbacks,
@@ -64,7 +63,6 @@ async def submit_update(
         Query(pattern=digests.PATTERN, description="The adapter that it was trained from."),
     ] = None,
     rollbacks: Rollbacks = None,
-    idempotency_key: IdempotencyKey = None,
 ) -> Receipt:
     """The adapter must have been sent as a blob. A closed round answers `late, unused`.
 
