@@ -110,7 +110,7 @@ def test_a_lost_or_damaged_blob_is_named_with_the_receipts_that_rely_on_it(
     said = admin(settings, "verify")
     assert (said.returncode, digest in said.stdout) == (1, True)
     if column is UpdateRow.canonical:
-        assert report["unchecked"][0]["reason"] == "an update's blob is lost"
+        assert digest in report["unchecked"][0]["reason"]
 
 
 @pytest.mark.parametrize("round_", [0, 1])
@@ -157,7 +157,7 @@ def test_a_round_whose_updates_are_freed_meanwhile_is_no_fault(
     assert report.rounds == 2
     (unchecked,) = report.unchecked
     assert "round 1 of run" in unchecked.round
-    assert unchecked.reason == "what it was made of was freed meanwhile"
+    assert "freed meanwhile" in unchecked.reason
 
 
 @pytest.mark.parametrize("module", [replay, contributions])

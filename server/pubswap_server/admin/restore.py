@@ -6,17 +6,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rich.progress import Progress
-from sqlalchemy import (
-    JSON,
-    Connection,
-    Engine,
-    MetaData,
-    Table,
-    create_engine,
-    func,
-    insert,
-    select,
-)
+from sqlalchemy import Connection, Engine, create_engine, func, insert, select
 
 from pubswap_protocol.command_line.progress_bar import each_of
 from pubswap_protocol.digests import digest_of_file
@@ -45,22 +35,13 @@ def copy_rows(source: Connection, target: Connection) -> dict[str, int]:
     for table in Base.metadata.sorted_tables:
         if table.name in LEFT_OUT:
             continue
-        statement, counts[table.name] = insert(_nulls_as_nulls(table)), 0
+        statement, counts[table.name] = insert(table), 0
         query = select(table).order_by(*table.primary_key)
         rows = source.execute(query, execution_options={"yield_per": _AT_ONCE})
         for part in rows.mappings().partitions():
             target.execute(statement, [dict(row) for row in part])
             counts[table.name] += len(part)
     return counts
-
-
-def _nulls_as_nulls(table: Table) -> Table:
-    """The table for writing: JSON columns take None as NULL, not as the JSON text `null`."""
-    copy = table.to_metadata(MetaData())
-    for column in copy.columns:
-        if isinstance(column.type, JSON):
-            column.type = JSON(none_as_null=True)
-    return copy
 
 
 def reset_sequences(connection: Connection) -> None:

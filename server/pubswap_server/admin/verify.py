@@ -85,7 +85,7 @@ class StorageReport(BaseModel):
             f"differs: {one.round} has {one.adapter}, its updates give {one.recomputed}."
             for one in self.differing
         ]
-        lines += [f"not computed again: {one.round}, for {one.reason}." for one in self.unchecked]
+        lines += [f"not computed again: {one.round}. {one.reason}" for one in self.unchecked]
         whole = f"{self.blobs - len(self.lost)} of {self.blobs} blobs ({size_text(self.bytes)})"
         lines.append(f"{whole} are whole; {self.rounds} rounds gave the same adapter again.")
         if self.freed:
@@ -125,12 +125,8 @@ def verify(settings: ServerSettings, progress: Progress) -> StorageReport:
                     freed += 1
         report = StorageReport(orphans=sorted(stored - known), freed=freed)
         _check_blobs(deployment, uses, report, progress)
-        lost = {one.digest for one in report.lost}
         for run, round_, adapter, inputs in each_of(progress, "rounds", rounds):
             name = f"round {round_} of run {run.id}"
-            if (reason := _not_computable(inputs, lost)) is not None:
-                report.unchecked.append(Unchecked(round=name, reason=reason))
-                continue
             incoming = deployment.storage.incoming
             try:
                 with (
@@ -139,9 +135,8 @@ def verify(settings: ServerSettings, progress: Progress) -> StorageReport:
                 ):
                     into = LocalBlobs(Path(folder), incoming)
                     again = recompute(run, inputs, deployment.blobs, into)
-            except Gone:
-                reason = "what it was made of was freed meanwhile"
-                report.unchecked.append(Unchecked(round=name, reason=reason))
+            except (DamagedBlob, Gone) as error:
+                report.unchecked.append(Unchecked(round=name, reason=error.detail))
                 continue
             deployment.forget_fetched()
             if again == adapter:
@@ -181,15 +176,3 @@ def still_kept(deployment: Deployment, inputs: RoundInputs | None) -> Iterator[N
         if uses.keys() >= made_of - {None}:
             raise
         raise Gone(f"Updates of round {inputs.round} were freed meanwhile; try again.") from None
-
-
-def _not_computable(inputs: RoundInputs | None, lost: set[str]) -> str | None:
-    if inputs is None:
-        return None
-    if not inputs.adapters:
-        return "its updates are not recorded any more"
-    if lost.intersection(inputs.adapters):
-        return "an update's blob is lost"
-    if lost.intersection({inputs.previous, inputs.server_state}):
-        return "what it began from is lost"
-    return None

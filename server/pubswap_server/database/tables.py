@@ -52,9 +52,10 @@ class Base(DeclarativeBase):
     metadata = MetaData(naming_convention=NAMING)
     type_annotation_map = {  # noqa: RUF012 - SQLAlchemy's own protocol
         datetime: UtcDateTime,
-        dict[str, Any]: JSON,
-        list[list[bool]]: JSON,
-        list[int]: JSON,
+        # None is NULL, and not the JSON text `null`.
+        dict[str, Any]: JSON(none_as_null=True),
+        list[list[bool]]: JSON(none_as_null=True),
+        list[int]: JSON(none_as_null=True),
     }
 
 
@@ -286,7 +287,7 @@ class SubmissionRow(_PublicStep, Base):
     member: Mapped[str] = mapped_column(String(63), primary_key=True)
     digest: Mapped[str] = mapped_column(String(71))
     stored: Mapped[str | None] = mapped_column(String(71))
-    correct: Mapped[list[list[bool]] | None] = mapped_column(JSON(none_as_null=True))
+    correct: Mapped[list[list[bool]] | None]
     donatable: Mapped[list[list[bool]] | None]
     late: Mapped[bool]
     received_at: Mapped[datetime] = mapped_column(default=now)
