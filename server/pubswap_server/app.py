@@ -2,13 +2,14 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from typing import Any
 
+import structlog
 from fastapi import FastAPI
 
 from pubswap_protocol import __version__
 from pubswap_server.clock import process_clock
-from pubswap_server.conductor.background import together
 from pubswap_server.conductor.conductor import conduct
 from pubswap_server.conductor.leases import forget, start_name
 from pubswap_server.conductor.maintenance import keep_house
@@ -35,6 +36,8 @@ from pubswap_server.services import Services
 from pubswap_server.settings import ServerSettings
 from pubswap_server.web import forms, pages
 from pubswap_server.web.rendering import ImmutableFiles
+
+log = structlog.get_logger(__name__)
 
 GROUPS = (health, runs, members, rounds, uploads, blobs, exchanges, viewers, pages, forms)
 
@@ -88,7 +91,7 @@ async def _running(settings: ServerSettings, metrics: Metrics) -> AsyncIterator[
     process_clock().not_before(await database.read(events.latest))
     await database.write(ask_again)
     services.background = asyncio.create_task(
-        together(
+        _together(
             {
                 "conductor": conduct(services),
                 "event loop": watch_loop(metrics),
@@ -109,3 +112,26 @@ async def _running(settings: ServerSettings, metrics: Metrics) -> AsyncIterator[
         services.verifiers.close()
         database.close()
         services.incoming.close()
+
+
+async def _together(works: Mapping[str, Coroutine[Any, Any, None]]) -> None:
+    """Do all of these, by their names, until one ends or this is cancelled.
+
+    One that ends takes the others with it, and then the process. Whoever supervises that starts
+    another, which takes its decisions from the database again.
+    """
+    async with asyncio.TaskGroup() as group:
+        for name, work in works.items():
+            group.create_task(_for_ever(name, work))
+
+
+async def _for_ever(name: str, work: Coroutine[Any, Any, None]) -> None:
+    try:
+        await work
+        raise RuntimeError("it returned")
+    except Exception as error:
+        # Its first line: those of a database go on with statements and parameters.
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        log.critical("a background task died, so this process ends", task=name, error=reason)
+        log.debug("where it died", task=name, exc_info=True)
+        raise

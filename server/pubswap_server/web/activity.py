@@ -38,26 +38,26 @@ def read_activity(session: Session, run: RunRow) -> RunActivity:
         return RunActivity(words, alert)
     if state is RunState.AGGREGATING:
         return RunActivity(f"The coordinator averages round {run.round}.", alert)
-    return _round(session, run, members.active_clients(session, run.id), alert)
+    return _round(session, run, alert)
 
 
-def _round(session: Session, run: RunRow, here: set[str], alert: str | None) -> RunActivity:
+def _round(session: Session, run: RunRow, alert: str | None) -> RunActivity:
     """Of a round under way: an exchange that some have answered, or the updates."""
     snapshot = read_snapshot(session, run.id)
     for number, exchange in sorted(snapshot.exchanges.items()):
         if not exchange.closed and exchange.members:
-            return RunActivity(
-                f"Round {run.round}, public step {number}: {len(exchange.members)} of "
-                f"{len(here | exchange.members)} organisations have answered.",
-                alert,
-                exchange.awaited,
+            count = len(exchange.members)
+            words = (
+                f"Round {run.round}, public step {number}: {count} of "
+                f"{count + len(exchange.awaited.members)} organisations have answered."
             )
-    return RunActivity(
-        f"Round {run.round} of {runs.settings_of(run).rounds}: {len(snapshot.handed_in)} of "
-        f"{len(here | snapshot.handed_in)} organisations have handed in their updates.",
-        alert,
-        snapshot.awaited,
+            return RunActivity(words, alert, exchange.awaited)
+    count = len(snapshot.handed_in)
+    words = (
+        f"Round {run.round} of {runs.settings_of(run).rounds}: {count} of "
+        f"{count + len(snapshot.awaited.members)} organisations have handed in their updates."
     )
+    return RunActivity(words, alert, snapshot.awaited)
 
 
 def read_summary(session: Session, run: RunRow) -> str:
