@@ -7,6 +7,7 @@ from typing import Any
 
 import structlog
 from fastapi import FastAPI
+from fastapi.staticfiles import StaticFiles
 
 from pubswap_protocol import __version__
 from pubswap_server.clock import process_clock
@@ -35,7 +36,7 @@ from pubswap_server.runs.runs import ask_again
 from pubswap_server.services import Services
 from pubswap_server.settings import ServerSettings
 from pubswap_server.web import forms, pages
-from pubswap_server.web.rendering import ImmutableFiles
+from pubswap_server.web.rendering import STATIC
 
 log = structlog.get_logger(__name__)
 
@@ -66,7 +67,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
     )
     for group in GROUPS:
         app.include_router(group.router)
-    app.mount("/static", ImmutableFiles())
+    app.mount("/static", StaticFiles(directory=STATIC))
     problems.install(app)
     app.add_middleware(RequestChecks, proxy_secret=settings.proxy_secret)
     app.add_middleware(RequestLog, metrics=metrics)

@@ -1,7 +1,6 @@
 """Serve the application with uvicorn, in this process or in several workers."""
 
 import ctypes
-import errno
 import gc
 import multiprocessing
 import os
@@ -174,7 +173,7 @@ def keep_the_loop_going() -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """The socket to serve on; raises InvalidSettings if the port is taken."""
+    """The socket to serve on; raises InvalidSettings if that cannot be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -183,12 +182,9 @@ def listen(host: str, port: int) -> socket.socket:
         listening.listen(2048)
     except OSError as error:
         listening.close()
-        if error.errno == errno.EADDRINUSE:
-            raise InvalidSettings(
-                f"Port {port} on {host} is in use; stop what listens there or choose another "
-                "with --port."
-            ) from None
-        raise InvalidSettings(f"Cannot listen on {host}:{port}: {error.strerror}") from None
+        raise InvalidSettings(
+            f"Cannot listen on {host}:{port}: {error.strerror}. See --host and --port."
+        ) from None
     return listening
 
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pubswap_protocol.bounds import MAX_MEASURED
 from pubswap_protocol.draws import rng_for
 from pubswap_protocol.messages import Drift
 from pubswap_protocol.tensors.adapter import AdapterSource, Array
@@ -31,19 +30,13 @@ def squared_distances(gram: Matrix) -> Matrix:
     return np.asarray(np.maximum(squares[:, None] + squares[None, :] - 2 * gram, 0))
 
 
-def drift_of(gram: Matrix) -> Drift | None:
-    """Mean distance between pairs of clients, and from their unweighted mean.
-
-    None if that is no number, or one that no run has: an update was not what was checked.
-    """
+def drift_of(gram: Matrix) -> Drift:
+    """Mean distance between pairs of clients, and from their unweighted mean."""
     count = len(gram)
     pairs = np.sqrt(squared_distances(gram)[np.triu_indices(count, 1)])
     from_mean = np.diag(gram) - 2 * gram.mean(axis=1) + gram.mean()
     pairwise = float(pairs.mean()) if count > 1 else 0.0
-    from_mean = float(np.sqrt(np.maximum(from_mean, 0)).mean())
-    if not (pairwise <= MAX_MEASURED and from_mean <= MAX_MEASURED):
-        return None
-    return Drift(pairwise=pairwise, from_mean=from_mean)
+    return Drift(pairwise=pairwise, from_mean=float(np.sqrt(np.maximum(from_mean, 0)).mean()))
 
 
 def sampled(clients: int, seed: int, round_: int) -> Sequence[int]:

@@ -29,7 +29,7 @@ class Aggregated:
     """The outcome of a round: blobs by their digests, and lines for the run's log."""
 
     adapter: Digest
-    drift: Drift | None
+    drift: Drift
     notes: tuple[Note, ...] = ()
     residual: Digest | None = None  # under FedEx-LoRA: what the mean's product lacks, as a stack
     server_state: Digest | None = None  # what the server optimizer remembers
@@ -84,8 +84,6 @@ def aggregate(
         residual, _ = store.write(parts)
         AdapterFile(store.path(residual), layout).check(LARGEST_DERIVED)
     drift = drift_of(passing.matrix if before is None else before)
-    if drift is None:
-        notes.append(Note("drift is no number"))
     return Aggregated(adapter, drift, tuple(notes), residual, new_state)
 
 

@@ -1,7 +1,7 @@
 """The rules of aggregation, how the clients' numbers become one, and their passes over updates."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -95,7 +95,7 @@ Aggregator = TrimmedMean | FedIT
 @dataclass(frozen=True, slots=True)
 class Note:
     kind: str
-    details: dict[str, Any] = field(default_factory=dict)
+    details: dict[str, Any]
 
 
 def rule_for(settings: AggregationSettings, updates: int) -> tuple[Aggregator, list[Note]]:

@@ -213,7 +213,7 @@ async def _aggregate(services: Services, lease: Lease, inputs: RoundInputs) -> N
         done.adapter = result.adapter
         counted = rounds.counted_updates(session, row, inputs.round)
         done.means = history.means_of(session, run, inputs.round, counted).model_dump(mode="json")
-        done.drift = result.drift.model_dump(mode="json") if result.drift else None
+        done.drift = result.drift.model_dump(mode="json")
         done.residual, done.server_state = result.residual, result.server_state
         for update in counted:
             if (steps := update.metrics["steps"]) < inputs.settings.local_steps:
@@ -239,6 +239,4 @@ async def _aggregate(services: Services, lease: Lease, inputs: RoundInputs) -> N
     seconds, notice = await services.database.write(publish)
     services.webhook.put(notice)
     services.metrics.round_seconds.observe(seconds)
-    if result.drift is None:
-        services.metrics.drift_no_number.inc()
     log.info("round published", run=run, round=inputs.round, adapter=result.adapter)

@@ -53,10 +53,6 @@ class Metrics:
             "From an exchange's first responses to its end.",
             buckets=MINUTES,
         )
-        self.drift_no_number = counter(
-            "pubswap_drift_no_number_total",
-            "Published rounds whose clients' drift is no number.",
-        )
         self.loop_late = seconds(
             "pubswap_event_loop_late_seconds",
             "How late the event loop came to look at its clock, every 0.02 s.",

@@ -12,7 +12,6 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from starlette.staticfiles import StaticFiles
 
 from pubswap_protocol.bounds import NAME_FORM
 from pubswap_protocol.command_line.amounts import duration_text, size_text
@@ -27,7 +26,7 @@ POLICY = (
 )
 HEADERS = {"Content-Security-Policy": POLICY, "Cache-Control": "no-store"}
 
-_STATIC = Path(__file__).with_name("static")
+STATIC = Path(__file__).with_name("static")
 
 
 class SignedOut(Exception):
@@ -76,21 +75,10 @@ def page(template: str, status: int = 200, **values: Any) -> HTMLResponse:
     return HTMLResponse(_environment.get_template(template).render(values), status, headers=HEADERS)
 
 
-class ImmutableFiles(StaticFiles):
-    """Scripts and styles, for good: pages ask for one by its digest."""
-
-    def __init__(self) -> None:
-        super().__init__(directory=_STATIC)
-
-    def file_response(self, *args: Any, **options: Any) -> Response:
-        reply = super().file_response(*args, **options)
-        reply.headers["Cache-Control"] = "public, max-age=31536000, immutable"
-        return reply
-
-
 @cache
 def _static_url(name: str) -> str:
-    return f"/static/{name}?{hashlib.sha256((_STATIC / name).read_bytes()).hexdigest()[:12]}"
+    """By its digest: a browser that has kept one of another version asks for this one."""
+    return f"/static/{name}?{hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:12]}"
 
 
 def number_text(value: float | None) -> str:

@@ -139,7 +139,6 @@ FIRES = {
     "RoundNotAveraged": ({'pubswap_runs{state="aggregating",instance="a"}': "1x20"}, "16m"),
     "RunStalled": ({'pubswap_runs_stalled{instance="a"}': "1x10"}, "6m"),
     "RunFails": ({'pubswap_runs_failing{instance="a"}': "1x3"}, "1m"),
-    "DriftIsNoNumber": ({'pubswap_drift_no_number_total{instance="a"}': "0 0 1x9"}, "5m"),
     "WrongTokens": ({requests("/v1/runs", "401"): "0+59x30"}, "20m"),
     "SlowAnswers": (
         {
