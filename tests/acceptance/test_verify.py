@@ -87,7 +87,7 @@ def test_a_whole_place_is_healthy_and_orphans_are_no_fault(
     assert "12 of 12 blobs" in admin(settings, "verify").stdout
 
 
-@pytest.mark.parametrize("column", [UpdateRow.canonical, SubmissionRow.stored, RoundRow.adapter])
+@pytest.mark.parametrize("column", [UpdateRow.stored, SubmissionRow.stored, RoundRow.adapter])
 @pytest.mark.parametrize("fault", ["gone", "one bit"])
 def test_a_lost_or_damaged_blob_is_named_with_the_receipts_that_rely_on_it(
     finished: ServerSettings, tmp_path: Path, column: Any, fault: str
@@ -109,7 +109,7 @@ def test_a_lost_or_damaged_blob_is_named_with_the_receipts_that_rely_on_it(
     assert report["differing"] == []
     said = admin(settings, "verify")
     assert (said.returncode, digest in said.stdout) == (1, True)
-    if column is UpdateRow.canonical:
+    if column is UpdateRow.stored:
         assert digest in report["unchecked"][0]["reason"]
 
 
@@ -135,9 +135,9 @@ def free_first_round(settings: ServerSettings) -> None:
     """Remove its updates, as the coordinator does when later rounds are kept in their place."""
     database, of_it = Database(settings.sqlalchemy_url), UpdateRow.round == 1
     with Session(database.engine) as session, session.begin():
-        for digest in session.scalars(select(UpdateRow.canonical).where(of_it)):
+        for digest in session.scalars(select(UpdateRow.stored).where(of_it)):
             blob(settings, digest or "").unlink()
-        session.execute(update(UpdateRow).where(of_it).values(canonical=None))
+        session.execute(update(UpdateRow).where(of_it).values(stored=None))
     database.close()
 
 

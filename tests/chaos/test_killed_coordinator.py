@@ -36,7 +36,7 @@ def test_a_receipt_that_no_longer_holds_is_found(tmp_path: Path) -> None:
         lives.kill()
         with sqlite3.connect(lives.data_dir / "pubswap.sqlite") as database:
             database.execute("DELETE FROM updates WHERE member = 'a'")
-            digest = database.execute("SELECT canonical FROM updates WHERE member = 'b'").fetchone()
+            digest = database.execute("SELECT stored FROM updates WHERE member = 'b'").fetchone()
         database.close()
         (lives.data_dir / "blobs" / folder_name(digest[0]) / file_name(digest[0])).unlink()
         lives.begin()

@@ -79,7 +79,6 @@ CREATE TABLE blobs (
     run_id VARCHAR(32) NOT NULL,
     digest VARCHAR(71) NOT NULL,
     member VARCHAR(63) NOT NULL,
-    canonical VARCHAR(71) NOT NULL,
     size BIGINT NOT NULL,
     CONSTRAINT pk_blobs PRIMARY KEY (run_id, digest, member),
     CONSTRAINT fk_blobs_run_id FOREIGN KEY(run_id) REFERENCES runs (id)
@@ -113,14 +112,14 @@ CREATE TABLE updates (
     round INTEGER NOT NULL,
     member VARCHAR(63) NOT NULL,
     digest VARCHAR(71) NOT NULL,
-    canonical VARCHAR(71),
+    stored VARCHAR(71),
     metrics JSON NOT NULL,
     late BOOLEAN NOT NULL,
     received_at DATETIME NOT NULL,
     CONSTRAINT pk_updates PRIMARY KEY (run_id, round, member),
     CONSTRAINT fk_updates_run_id FOREIGN KEY(run_id) REFERENCES runs (id)
 );
-CREATE INDEX ix_updates_kept ON updates (run_id, round) WHERE canonical IS NOT NULL;
+CREATE INDEX ix_updates_kept ON updates (run_id, round) WHERE stored IS NOT NULL;
 CREATE TABLE swaps (
     run_id VARCHAR(32) NOT NULL,
     round INTEGER NOT NULL,

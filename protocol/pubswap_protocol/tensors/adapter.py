@@ -201,7 +201,7 @@ class AdapterFile(MappedFile):
 
     @property
     def is_canonical(self) -> bool:
-        """Whether the file is what `canonical` gives, to the byte."""
+        """Whether the file is the one that a layout and its numbers have, to the byte."""
         return self.specs is self.layout.specs
 
     def tensor(self, name: str) -> Array:
@@ -216,12 +216,6 @@ class AdapterFile(MappedFile):
         """Look at all numbers, as `digest` does; raises InvalidAdapter."""
         for name, part in self.slices():
             check_numbers(name, part, largest)
-
-    def canonical(self) -> Iterator[bytes]:
-        """The canonical file, tensor by tensor."""
-        yield self.layout.header
-        for name in self.layout.specs:
-            yield self.tensor(name).tobytes()
 
     def load(self) -> Adapter:
         """All tensors, copied into memory."""

@@ -132,6 +132,9 @@ def encode_update(
     return file.getvalue(), left
 
 
+_NOT_CANONICAL = "The header is not written as a canonical file's."
+
+
 def open_update(
     path: Path, layout: AdapterLayout, precision: Precision, min_rank: int | None = None
 ) -> "AdapterFile | ReducedFile":
@@ -140,9 +143,12 @@ def open_update(
     With `min_rank` its rank may be that one or more, up to the layout's.
     """
     layout = layout_of_update(path, layout, min_rank)
-    if precision == "float32":
-        return AdapterFile(path, layout)
-    return ReducedFile(path, layout, precision)
+    if precision != "float32":
+        return ReducedFile(path, layout, precision)
+    file = AdapterFile(path, layout)
+    if not file.is_canonical:
+        raise InvalidAdapter(_NOT_CANONICAL)
+    return file
 
 
 def view_update(
@@ -170,7 +176,7 @@ def view_update(
 def largest_update(layout: AdapterLayout, precision: Precision) -> int:
     """The most bytes that an update's file may have."""
     if precision == "float32":
-        return layout.largest_file
+        return layout.file_bytes
     return ReducedForm(layout, precision).file_bytes
 
 
@@ -198,7 +204,7 @@ class ReducedFile(MappedFile):
         with path.open("rb") as file:
             if file.read(len(form.header)) != form.header:
                 _check_specs(header_of_file(path)[0], form.specs, precision)
-                raise InvalidAdapter("The header is not written as a canonical file's.")
+                raise InvalidAdapter(_NOT_CANONICAL)
         super().__init__(path, form.specs, len(form.header))
 
     def check_part(self, name: str, values: NDArray[Any]) -> None:

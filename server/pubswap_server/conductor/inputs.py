@@ -39,7 +39,7 @@ def inputs_of(session: Session, run: RunRow, round_: int) -> RoundInputs:
     """
     updates = rounds.counted_updates(session, run, round_)
     before = session.get_one(RoundRow, (run.id, round_ - 1))
-    adapters = [update.canonical for update in updates if update.canonical is not None]
+    adapters = [update.stored for update in updates if update.stored is not None]
     if before.adapter is None or len(adapters) < len(updates):
         raise Gone(f"What round {round_} of run {run.id} was made of is not kept any more.")
     settings = runs.settings_of(run)

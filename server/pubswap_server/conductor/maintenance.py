@@ -37,7 +37,7 @@ ORPHAN_SECONDS = 600.0  # then a blob that nothing names is removed; also the ti
 _DIGEST_LENGTH = 71
 # What a member said that it sent. What is stored of it is named beside it, and may be freed; but an
 # upload's bytes may be a blob a moment before the row that names that.
-ANNOUNCED = frozenset({("blobs", "digest"), ("updates", "digest"), ("submissions", "digest")})
+ANNOUNCED = frozenset({("updates", "digest"), ("submissions", "digest")})
 
 
 def withdraw(session: Session, digest: str) -> list[tuple[str, int]]:
@@ -50,7 +50,7 @@ def withdraw(session: Session, digest: str) -> list[tuple[str, int]]:
     is computed again from its updates, see `recompute`. What the run itself was made of is the
     operator's to put back.
     """
-    for update in session.scalars(select(UpdateRow).where(UpdateRow.canonical == digest)):
+    for update in session.scalars(select(UpdateRow).where(UpdateRow.stored == digest)):
         run = session.get_one(RunRow, update.run_id, with_for_update=True)
         _note(session, run.id, digest, f"update of {update.member} in round {update.round}")
         if update.round == run.round and run.state not in ENDED:
@@ -60,7 +60,7 @@ def withdraw(session: Session, digest: str) -> list[tuple[str, int]]:
     for submission in session.scalars(select(SubmissionRow).where(SubmissionRow.stored == digest)):
         _note(session, submission.run_id, digest, f"responses of {submission.member}")
         submission.late, submission.stored = True, None
-    for blob in session.scalars(select(BlobRow).where(BlobRow.canonical == digest)):
+    for blob in session.scalars(select(BlobRow).where(BlobRow.digest == digest)):
         _note(session, blob.run_id, digest, f"blob of {blob.member}")
         session.delete(blob)
     outcome = or_(

@@ -181,14 +181,13 @@ class ViewerRow(Base):
 
 
 class BlobRow(Base):
-    """An adapter that a member sent in this round, and the canonical file it was stored as."""
+    """An adapter that a member sent in this round."""
 
     __tablename__ = "blobs"
 
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
     digest: Mapped[str] = mapped_column(String(71), primary_key=True)
     member: Mapped[str] = mapped_column(String(63), primary_key=True)
-    canonical: Mapped[str] = mapped_column(String(71))
     size: Mapped[int] = mapped_column(BigInteger)
 
 
@@ -234,16 +233,16 @@ class RoundRow(_Round, Base):
 class UpdateRow(_Round, Base):
     """A member's update of a round.
 
-    `canonical` is the stored file: null once it is freed, see `retention`, or if a late update came
-    without one.
+    `stored` is the blob: null once it is freed, see `retention`, or if a late update came without
+    one.
     """
 
     __tablename__ = "updates"
-    __table_args__ = (_kept("updates", "canonical"),)
+    __table_args__ = (_kept("updates", "stored"),)
 
     member: Mapped[str] = mapped_column(String(63), primary_key=True)
     digest: Mapped[str] = mapped_column(String(71))
-    canonical: Mapped[str | None] = mapped_column(String(71))
+    stored: Mapped[str | None] = mapped_column(String(71))
     metrics: Mapped[dict[str, Any]]
     late: Mapped[bool]
     received_at: Mapped[datetime] = mapped_column(default=now)

@@ -59,7 +59,7 @@ are finite, and at most {LARGEST:.0f} in magnitude.
 d is the trained tensor less the round's adapter, plus what rounding left out of this client's last
 update, d - Q(d), where Q(d) is what was sent: the BF16 numbers, or s q.
 
-A file of bfloat16 or int8 is canonical, to the byte: the tensors of the widest dtype first and then
+The file is canonical, to the byte: the tensors of the widest dtype first and then
 by name, one after another; the header's entries in the same order, each as in
 `{{"NAME":{{"dtype":"I8","shape":[2,64],"data_offsets":[0,128]}}}}`, without spaces or line breaks,
 and padded with spaces to a multiple of 8 bytes.

@@ -6,7 +6,6 @@ from fastapi import Request
 from fastapi.concurrency import contextmanager_in_threadpool
 
 from pubswap_protocol.errors import DigestMismatch, Invalid, LengthMismatch, TooLarge
-from pubswap_protocol.tensors.adapter import AdapterFile
 from pubswap_protocol.tensors.update_encoding import open_update
 from pubswap_server.database.tables import RunRow, UploadRow
 from pubswap_server.runs import runs
@@ -62,15 +61,12 @@ async def append(
             raise LengthMismatch(f"The body has {writer.size} bytes, Content-Range {count}.")
 
 
-def store_upload(services: Services, run: RunRow, upload: UploadRow) -> str:
-    """Check an upload's bytes and keep them as a canonical file; returns that file's digest."""
+def store_upload(services: Services, run: RunRow, upload: UploadRow) -> None:
+    """Check an upload's bytes and keep them as a blob."""
     layout, settings = runs.sent_layout_of(run), runs.settings_of(run)
     with services.uploads.assembled(upload.id, upload.size) as here:
         file = open_update(here.path, layout, settings.wire.precision, settings.lora.min_rank)
         digest = file.digest()
         if digest != upload.digest:
             raise DigestMismatch(f"The bytes received are {digest}, not {upload.digest}.")
-        if isinstance(file, AdapterFile) and not file.is_canonical:
-            return services.blobs.write(file.canonical())[0]
         services.blobs.keep(here.path, digest, here.objects)
-        return digest

@@ -37,9 +37,9 @@ def free_unused(session: Session, run: str, ended: bool) -> None:
 
 def free_through(session: Session, run: str, round_: int) -> None:
     """Free the updates and responses of the rounds up to this one."""
-    for table, blob in ((UpdateRow, UpdateRow.canonical), (SubmissionRow, SubmissionRow.stored)):
-        old = table.run_id == run, table.round <= round_, blob.is_not(None)
-        session.execute(update(table).where(*old).values({blob: None}))
+    for table in (UpdateRow, SubmissionRow):
+        old = table.run_id == run, table.round <= round_, table.stored.is_not(None)
+        session.execute(update(table).where(*old).values(stored=None))
 
 
 def archive(session: Session, run: RunRow) -> None:

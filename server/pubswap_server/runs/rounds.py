@@ -59,17 +59,10 @@ def submit(
     round that has not begun, or was begun again since the run went back, RunCancelled.
     """
     require_going(run.state == RunState.CANCELLED)
-    blob = session.get(BlobRow, (run.id, request.adapter, member.name)) or session.scalar(
-        select(BlobRow).where(
-            BlobRow.run_id == run.id,
-            BlobRow.canonical == request.adapter,
-            BlobRow.member == member.name,
-        )
-    )
+    blob = session.get(BlobRow, (run.id, request.adapter, member.name))
     before = session.get(UpdateRow, (run.id, round_, member.name))
     if before is not None:
-        same = {before.digest, before.canonical}
-        if request.adapter not in same and (blob is None or blob.canonical not in same):
+        if request.adapter != before.digest:
             raise IdempotencyMismatch(f"Your update for round {round_} was another adapter.")
         return receipt_of(before)
     if not 1 <= round_ <= run.round:
@@ -88,7 +81,7 @@ def submit(
         round=round_,
         member=member.name,
         digest=request.adapter,
-        canonical=blob.canonical if blob is not None else None,
+        stored=request.adapter if blob is not None else None,
         metrics=request.metrics.model_dump(mode="json"),
         late=late,
     )

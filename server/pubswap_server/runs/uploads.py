@@ -86,10 +86,8 @@ def find(session: Session, run: RunRow, member: MemberPrincipal, upload: str) ->
     return row
 
 
-def finish(
-    session: Session, run: RunRow, member: MemberPrincipal, upload: UploadRow, stored: str
-) -> None:
-    """Note that the upload is the blob `stored`; the session ends.
+def finish(session: Session, run: RunRow, member: MemberPrincipal, upload: UploadRow) -> None:
+    """Note that the upload is a blob; the session ends.
 
     Raises UnknownUpload if the session has ended otherwise, or as `require_turn` does.
     """
@@ -98,7 +96,7 @@ def finish(
     find(session, run, member, upload.id)
     require_turn(session, run, member)
     key = {"run_id": run.id, "digest": upload.digest, "member": member.name}
-    session.add(BlobRow(**key, canonical=stored, size=upload.size))
+    session.add(BlobRow(**key, size=upload.size))
     forget(session, upload.id)
     traffic.count(session, {(run.id, run.round, member.name, "adapters_up"): upload.size})
 

@@ -72,7 +72,7 @@ def _add(session: Session, run: str, names: Sequence[str], numbers: range, swaps
     )
     if table:
         session.execute(insert(RoundRow), table)
-    update_ = {"digest": DIGEST, "canonical": DIGEST, "metrics": {"examples": 10, "steps": 2}}
+    update_ = {"digest": DIGEST, "stored": DIGEST, "metrics": {"examples": 10, "steps": 2}}
     session.execute(
         insert(UpdateRow),
         [
@@ -153,7 +153,7 @@ def crowd(engine: Engine, run: str, count: int, since: int) -> list[str]:
             insert(UpdateRow),
             [
                 {"run_id": run, "round": round_, "member": name, "digest": DIGEST}
-                | {"canonical": DIGEST, "metrics": metrics, "late": False, "received_at": now()}
+                | {"stored": DIGEST, "metrics": metrics, "late": False, "received_at": now()}
                 for round_, name in both
             ],
         )

@@ -37,8 +37,8 @@ async def has_blob(
     run: Word, digest: BlobName, member: MemberDep, services: ServicesDep
 ) -> Response:
     """404 if it must be sent."""
-    _, stored = await services.database.read(lambda session: _visible(session, run, digest, member))
-    path = await to_thread.run_sync(services.blobs.path, stored)
+    await services.database.read(lambda session: _visible(session, run, digest, member))
+    path = await to_thread.run_sync(services.blobs.path, digest)
     size = path.stat().st_size
     headers = {"ETag": f'"{digest}"', "X-Size": str(size), "Accept-Ranges": "bytes"}
     return Response(status_code=200, headers=headers)
@@ -61,9 +61,7 @@ async def get_blob(
 ) -> Response:
     """Takes Range and If-None-Match. Members see the global adapters, and of what they
     sent what is kept: this round's adapters, and the updates of the last rounds."""
-    row, stored = await services.database.read(
-        lambda session: _visible(session, run, digest, member)
-    )
+    row = await services.database.read(lambda session: _visible(session, run, digest, member))
 
     def count(size: int) -> None:
         if member.role is Role.CLIENT:
@@ -71,37 +69,27 @@ async def get_blob(
 
     if direct and services.presigned is not None:
         with suppress(FileNotFoundError):  # then it is missed below
-            size = await to_thread.run_sync(services.presigned.size, stored)
-            url = await to_thread.run_sync(services.presigned.blob, stored)
+            size = await to_thread.run_sync(services.presigned.size, digest)
+            url = await to_thread.run_sync(services.presigned.blob, digest)
             if "Range" not in request.headers:  # what was cut is counted already
                 count(size)
             return RedirectResponse(url, headers={"Cache-Control": "private, no-store"})
-    path = await to_thread.run_sync(services.blobs.path, stored)
-    return BlobResponse(path, stored, paths.TENSORS_TYPE, on_start=count)
+    path = await to_thread.run_sync(services.blobs.path, digest)
+    return BlobResponse(path, digest, paths.TENSORS_TYPE, on_start=count)
 
 
-def _visible(
-    session: Session, run: str, digest: str, member: MemberPrincipal
-) -> tuple[RunRow, str]:
-    """The run, and the stored file's digest; raises UnknownBlob unless the member may see it."""
+def _visible(session: Session, run: str, digest: str, member: MemberPrincipal) -> RunRow:
+    """The run; raises UnknownBlob unless the member may see the blob."""
     row = runs.find(session, run, member)
-    sent = session.get(BlobRow, (row.id, digest, member.name))
-    if sent is not None:
-        return row, sent.canonical
-    canonical = session.scalar(
-        select(UpdateRow.canonical)
-        .where(UpdateRow.run_id == row.id, UpdateRow.member == member.name)
-        .where(UpdateRow.digest == digest, UpdateRow.canonical.is_not(None))
-        .limit(1)
+    sent = select(BlobRow.digest).where(
+        BlobRow.run_id == row.id, BlobRow.digest == digest, BlobRow.member == member.name
     )
-    if canonical is not None:
-        return row, canonical
-    published = session.scalar(
-        select(RoundRow).where(
-            RoundRow.run_id == row.id,
-            or_(RoundRow.adapter == digest, RoundRow.residual == digest),
-        )
+    kept = select(UpdateRow.stored).where(
+        UpdateRow.run_id == row.id, UpdateRow.member == member.name, UpdateRow.stored == digest
     )
-    if published is None:
+    published = select(RoundRow.round).where(
+        RoundRow.run_id == row.id, or_(RoundRow.adapter == digest, RoundRow.residual == digest)
+    )
+    if not session.scalar(select(or_(sent.exists(), kept.exists(), published.exists()))):
         raise UnknownBlob(f"The blob {digest} is not stored for you.")
-    return row, digest
+    return row

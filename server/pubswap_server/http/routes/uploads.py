@@ -176,13 +176,13 @@ async def _store(run: ClientRun, of: RunRow, row: UploadRow) -> None:
     """Check the bytes, keep them, and note that the upload is a blob."""
     services = run.services
     try:
-        stored = await to_thread.run_sync(store_upload, services, of, row, limiter=services.checks)
+        await to_thread.run_sync(store_upload, services, of, row, limiter=services.checks)
     except PubSwapError as error:
         if not error.retryable and not isinstance(error, LengthMismatch | UnknownUpload):
             await _forget(services, row.id)
         raise
     member = run.principal
-    await run.write(lambda session, run_row: uploads.finish(session, run_row, member, row, stored))
+    await run.write(lambda session, run_row: uploads.finish(session, run_row, member, row))
     await to_thread.run_sync(services.uploads.drop, row.id)
 
 
