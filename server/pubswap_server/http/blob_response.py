@@ -53,7 +53,7 @@ class BlobResponse(FileResponse):
                     if "Content-Range" in headers:
                         reply.headers["Content-Range"] = headers["Content-Range"]
                     await reply(scope, receive, send)
-                elif scope["method"] == "GET":
+                else:
                     self._on_start(int(headers["Content-Length"]))
             else:
                 # Not of the first piece, Starlette's 64 KiB: many begin at once, and count later.

@@ -145,12 +145,6 @@ BLOB_REPLIES: Replies = _download(paths.TENSORS_TYPE, _BLOB) | {
 }
 ADAPTER_REPLIES = _download(paths.TENSORS_TYPE, ADAPTER, _ROUND)
 SET_REPLIES = _download(paths.JSONL_TYPE, JSONL)
-HEAD_REPLIES: Replies = {
-    200: {
-        "description": "It is stored.",
-        "headers": _WHOLE | {"X-Size": header("Bytes of the whole.")},
-    }
-}
 CHUNK_REPLIES: Replies = {
     202: {"description": "The bytes are here.", "headers": {"Range": header(_OFFSET)}},
     416: {},

@@ -70,7 +70,7 @@ def _refused(path: str, method: str, operation: Json) -> set[int]:
         | _ANYWHERE
         | (_WITH_TOKEN if "security" in operation else set())
         | (_WITH_BODY if "requestBody" in operation else set())
-        | (_WRITING if method not in ("get", "head") else set())
+        | (_WRITING if method != "get" else set())
         | (_OF_A_RUN if "{run}" in path else set())
     )
 

@@ -15,7 +15,7 @@ from pubswap_protocol.errors import UnknownBlob
 from pubswap_protocol.messages import Role
 from pubswap_server.database.tables import BlobRow, RoundRow, RunRow, UpdateRow
 from pubswap_server.http.blob_response import BlobResponse
-from pubswap_server.http.bodies import BLOB_REPLIES, CONDITIONAL, HEAD_REPLIES
+from pubswap_server.http.bodies import BLOB_REPLIES, CONDITIONAL
 from pubswap_server.http.dependencies import Direct, MemberDep, ServicesDep
 from pubswap_server.http.plain_json import PlainJsonRoute
 from pubswap_server.runs import runs
@@ -25,23 +25,6 @@ router = APIRouter(tags=["blobs"], route_class=PlainJsonRoute)
 
 
 BlobName = Annotated[str, Path(pattern=digests.PATTERN)]
-
-
-@router.head(
-    paths.BLOB,
-    summary="Whether an adapter is stored",
-    response_class=Response,
-    responses=HEAD_REPLIES,
-)
-async def has_blob(
-    run: Word, digest: BlobName, member: MemberDep, services: ServicesDep
-) -> Response:
-    """404 if it must be sent."""
-    await services.database.read(lambda session: _visible(session, run, digest, member))
-    path = await to_thread.run_sync(services.blobs.path, digest)
-    size = path.stat().st_size
-    headers = {"ETag": f'"{digest}"', "X-Size": str(size), "Accept-Ranges": "bytes"}
-    return Response(status_code=200, headers=headers)
 
 
 @router.get(
