@@ -86,7 +86,7 @@ ALLOWED = {
     "get_blob": MEMBER,
     "submit_update": CLIENT,
     "submit_evaluation": EVALUATOR,
-    "get_swap": OPERATOR | MEMBER,
+    "get_swap": CLIENT,
     "submit_responses": CLIENT,
     "get_exchanged": CLIENT,
 }

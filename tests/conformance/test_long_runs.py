@@ -91,7 +91,7 @@ def readings(fed: Federation, rounds: int) -> dict[str, list[str]]:
         row = session.get_one(RunRow, fed.run.id)
         asked = {
             "show": lambda: runs.view(session, row, Operator()),
-            "page": lambda: history.page(session, row.id, rounds - 5, 5),
+            "page": lambda: history.page(session, row.id, fed.run.settings, rounds - 5, 5),
         }
         for name, ask in asked.items():
             with counted(engine) as counts:

@@ -176,7 +176,7 @@ def view_update(
 def largest_update(layout: AdapterLayout, precision: Precision) -> int:
     """The most bytes that an update's file may have."""
     if precision == "float32":
-        return layout.file_bytes
+        return layout.largest_file
     return ReducedForm(layout, precision).file_bytes
 
 

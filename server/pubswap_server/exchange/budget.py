@@ -1,7 +1,6 @@
 """The budget of one submission: seconds of a verifier's time."""
 
 from collections import deque
-from dataclasses import dataclass
 
 from pubswap_protocol.verifiers.worker import Scored
 
@@ -9,24 +8,6 @@ from pubswap_protocol.verifiers.worker import Scored
 QUICK_SECONDS, LEAST_SECONDS, FREE_SECONDS = 0.25, 0.1, 1.0
 QUICK_BUDGET = 1.0  # what a submission may lose to responses that are cut off at first
 SLOW_TRIES = 2.0  # how many times a response's limit it may lose after that
-
-
-@dataclass(slots=True)
-class Budget:
-    """CPU seconds that a submission may lose to responses that are cut off or very slow."""
-
-    left: float
-    most: float  # of one response
-    least: float
-
-    def limit(self) -> float:
-        """The most for the next response: half of what is left, so that none takes all."""
-        return max(self.least, min(self.most, self.left / 2))
-
-    def charge(self, scored: Scored) -> None:
-        """Count a response; a slow one that comes to an end is paid for in part."""
-        lost = scored.seconds if scored.cut_off else max(0.0, scored.seconds - FREE_SECONDS)
-        self.left = max(0.0, self.left - lost)
 
 
 class Case:
@@ -40,38 +21,47 @@ class Case:
         """`seconds` of CPU are the most for one response."""
         self.correct = [False] * responses
         self._first, self._again = deque(range(responses)), deque[int]()
-        quick = min(QUICK_SECONDS, seconds)
-        self._quick = Budget(QUICK_BUDGET, quick, min(LEAST_SECONDS, seconds))
-        self._slow = Budget(SLOW_TRIES * seconds, seconds, 0.0)
+        self._most, self._quick = seconds, min(QUICK_SECONDS, seconds)
+        self._least = min(LEAST_SECONDS, seconds)
+        self._left = QUICK_BUDGET  # CPU seconds to lose to the responses of this pass
         self._cut_off = 0
 
     @property
     def slow(self) -> bool:
         """Whether it has more slow responses than one has by chance, or only such are left."""
-        return not self._first or self._quick.limit() <= self._quick.least
+        return not self._first or self._limit <= self._least
 
     @property
     def given_up(self) -> int:
         """The responses that are wrong for want of time, once there is no `next`."""
         return self._cut_off + len(self._again)
 
+    @property
+    def _limit(self) -> float:
+        """The most for the next response: half of what is left, so that none takes all."""
+        if self._first:
+            return max(self._least, min(self._quick, self._left / 2))
+        return min(self._most, self._left / 2)
+
     def next(self) -> tuple[int, float] | None:
         """The response to score now, and its CPU seconds; None at the end."""
         if self._first:
-            return self._first[0], self._quick.limit()
-        if self._again and self._slow.limit() > self._quick.most:
-            return self._again[0], self._slow.limit()
+            return self._first[0], self._limit
+        if self._again and self._limit > self._quick:
+            return self._again[0], self._limit
         return None
 
     def note(self, scored: Scored) -> None:
-        """Keep the score of the `next` response."""
+        """Keep the score of the `next` response; a slow one that comes to an end costs a part."""
+        lost = scored.seconds if scored.cut_off else max(0.0, scored.seconds - FREE_SECONDS)
+        self._left = max(0.0, self._left - lost)
         if self._first:
             position = self._first.popleft()
-            self._quick.charge(scored)
             if scored.cut_off:
                 self._again.append(position)
+            if not self._first:
+                self._left = SLOW_TRIES * self._most
         else:
             position = self._again.popleft()
-            self._slow.charge(scored)
             self._cut_off += scored.cut_off
         self.correct[position] = scored.score == 1.0

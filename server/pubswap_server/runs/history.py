@@ -20,6 +20,8 @@ from pubswap_protocol.messages import (
     SwapSummary,
     Traffic,
 )
+from pubswap_protocol.schedule import public_steps_per_round
+from pubswap_protocol.settings import RunSettings
 from pubswap_server.database.tables import EventRow, RoundRow, RunRow, SwapRow, UpdateRow
 from pubswap_server.runs import traffic
 
@@ -31,10 +33,11 @@ MOST_NUMBERS = 200_000
 
 
 def page(
-    session: Session, run: str, after: int, limit: int, numbers_per_round: int = 1
+    session: Session, run: str, settings: RunSettings, after: int, limit: int
 ) -> list[RoundSummary]:
     """The rounds behind `after`, in order: at most `limit`, and at least one if there is one."""
-    limit = max(1, min(limit, MOST_NUMBERS // max(1, numbers_per_round)))
+    numbers = 2 * settings.clients * public_steps_per_round(settings)
+    limit = max(1, min(limit, MOST_NUMBERS // max(1, numbers)))
     query = select(RoundRow).where(RoundRow.run_id == run, RoundRow.round > after)
     rows = list(session.scalars(query.order_by(RoundRow.round).limit(limit)))
     if not rows:

@@ -14,7 +14,6 @@ from pubswap_protocol.bounds import MAX_COUNT, Word
 from pubswap_protocol.command_line.keys import flat
 from pubswap_protocol.errors import NotFound, PubSwapError
 from pubswap_protocol.messages import RunState, RunView
-from pubswap_protocol.schedule import public_steps_per_round
 from pubswap_server.clock import now
 from pubswap_server.database.tables import RunRow
 from pubswap_server.http.dependencies import Number, RunAccess, ServicesDep, SwapNumber
@@ -129,10 +128,8 @@ def _times(rounds: Sequence[history.CurvePoint]) -> list[tuple[str, Values]]:
 
 
 def _steps(database: Session, row: RunRow) -> Values:
-    settings = runs.settings_of(row)
-    numbers = 2 * settings.clients * public_steps_per_round(settings)
-    after = max(-1, row.round - ROUNDS_SHOWN)
-    return {"rounds": history.page(database, row.id, after, ROUNDS_SHOWN + 1, numbers)[::-1]}
+    after, settings = max(-1, row.round - ROUNDS_SHOWN), runs.settings_of(row)
+    return {"rounds": history.page(database, row.id, settings, after, ROUNDS_SHOWN + 1)[::-1]}
 
 
 # In the page's order, each with what its template shows beside the run itself.

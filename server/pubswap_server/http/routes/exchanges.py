@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from pubswap_protocol import paths
 from pubswap_protocol.errors import InvalidResponses
-from pubswap_protocol.messages import PublicPrompt, Receipt, Role, SwapPrompts
+from pubswap_protocol.messages import PublicPrompt, Receipt, SwapPrompts
 from pubswap_protocol.tensors.responses import UNVERIFIED, ResponseRules, decode_responses
 from pubswap_protocol.tensors.responses import Response as ModelResponse
 from pubswap_server.clock import now
@@ -21,7 +21,6 @@ from pubswap_server.http.bodies import EXCHANGED_REPLIES, RESPONSES, binary_body
 from pubswap_server.http.dependencies import (
     ClientRun,
     Number,
-    PrincipalRun,
     Rollbacks,
     SwapNumber,
     Wait,
@@ -29,7 +28,7 @@ from pubswap_server.http.dependencies import (
 from pubswap_server.http.plain_json import PlainJsonRoute
 from pubswap_server.http.upload_body import receive
 from pubswap_server.runs import runs, traffic
-from pubswap_server.runs.auth import MemberPrincipal, require_going, require_own
+from pubswap_server.runs.auth import require_own
 from pubswap_server.runs.snapshot import RunSnapshot, settled, waits_for
 
 router = APIRouter(tags=["public steps"], route_class=PlainJsonRoute)
@@ -37,30 +36,25 @@ router = APIRouter(tags=["public steps"], route_class=PlainJsonRoute)
 
 @router.get(paths.SWAP, summary="A public step's prompts")
 async def get_swap(
-    run: PrincipalRun, round: Number, swap: SwapNumber, rollbacks: Rollbacks = None
+    run: ClientRun, round: Number, swap: SwapNumber, rollbacks: Rollbacks = None
 ) -> SwapPrompts:
     """The same for every client, but for its sampling seed: a function of the seed and the step.
 
     Where the run chooses its prompts by what they have shown, it does so for the first client
     that asks, and keeps to it.
     """
-    principal, services = run.principal, run.services
-    client = None
-    if isinstance(principal, MemberPrincipal):
-        require_going(principal.cancelled)
-        client = principal if principal.role is Role.CLIENT else None
 
     def undecided(session: Session, row: RunRow) -> bool:
         exchanges.check_step(row, round, swap, rollbacks)
         return to_be_chosen(session, row, round, swap)
 
-    if client is not None and await run.read(undecided):
+    if await run.read(undecided):
         await run.write(partial(choose_prompts, round_=round, swap=swap))
     asked = partial(_asked, round=round, swap=swap, rollbacks=rollbacks)
     row, rules, digest = await run.read(asked)
-    problems = await to_thread.run_sync(services.problems, digest)
+    problems = await to_thread.run_sync(run.services.problems, digest)
     prompts = [PublicPrompt(index=index, problem=problems[index]) for index in rules.prompts]
-    seed = _seed(row, client.name, round, swap) if client is not None else None
+    seed = _seed(row, run.principal.name, round, swap)
     return SwapPrompts(round=round, swap=swap, prompts=prompts, sampling_seed=seed)
 
 

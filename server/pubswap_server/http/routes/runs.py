@@ -37,7 +37,6 @@ from pubswap_protocol.messages import (
 )
 from pubswap_protocol.model import fingerprint
 from pubswap_protocol.problems import check_topics, parse_problems
-from pubswap_protocol.schedule import public_steps_per_round
 from pubswap_protocol.tensors.adapter import AdapterLayout, open_stack
 from pubswap_protocol.tokenizer import load_tokenizer
 from pubswap_protocol.verifiers import verifier_version
@@ -118,13 +117,12 @@ async def list_rounds(
 ) -> RoundList:
     """In order, from round 0 on. A page may hold fewer than `limit`; an empty one is the end."""
 
-    def work(session: Session, row: RunRow) -> RoundList:
-        settings = runs.settings_of(row)
-        numbers = 2 * settings.clients * public_steps_per_round(settings)
-        return RoundList(rounds=history.page(session, row.id, after, limit, numbers))
-
     await run.services.heartbeats.flush()
-    return await run.read(work)
+    return await run.read(
+        lambda session, row: RoundList(
+            rounds=history.page(session, row.id, runs.settings_of(row), after, limit)
+        )
+    )
 
 
 @router.put(
