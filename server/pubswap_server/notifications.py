@@ -14,6 +14,8 @@ T = TypeVar("T")
 AT_ONCE = 8  # go on in each turn: some milliseconds
 POLL_SHARE = 0.05  # of the time since a run's last change, and
 LATEST_POLL_SECONDS = 10.0  # at most: so late a deadline may be noticed
+LATEST_RETRY_SECONDS = 60.0
+TRIES = 3  # of a run's next move, before it is a stall
 
 
 class Turns:
@@ -48,11 +50,15 @@ class PollSchedule:
     """When to poll the runs that only time may move: ever rarer, the longer nothing has changed.
 
     A poll costs some queries under the run's lock, and most runs wait for their members for hours.
+    After a move that has failed it comes twice as late each time, up to a minute.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(
+        self, first_retry_seconds: float = 1.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._first_retry, self._clock = first_retry_seconds, clock
         self._runs: dict[str, tuple[float, float]] = {}  # unchanged since, and next poll
+        self._failed: dict[str, tuple[int, float]] = {}  # times since its last move, next try
 
     def changed(self, run: str | None) -> None:
         """Have a run, or with None all, polled at the next tick."""
@@ -66,19 +72,30 @@ class PollSchedule:
         now, found, kept = self._clock(), [], {}
         for run in runs:
             since, following = self._runs.get(run, (now, now))
-            if following <= now:
+            _, retry = self._failed.get(run, (0, now))
+            if max(following, retry) <= now:
                 found.append(run)
                 following = now + min(LATEST_POLL_SECONDS, POLL_SHARE * (now - since))
             kept[run] = since, following
         self._runs = kept
         return found
 
+    def failed(self, run: str) -> bool:
+        """Count a failure; returns whether there have been so many that it is a stall."""
+        count = self._failed.get(run, (0, 0.0))[0] + 1
+        wait = min(LATEST_RETRY_SECONDS, self._first_retry * 2 ** min(count, 16))
+        self._failed[run] = count, self._clock() + wait
+        return count >= TRIES
+
+    def moved(self, run: str) -> None:
+        self._failed.pop(run, None)
+
 
 class ChangeNotifier:
     """Wake-ups by run: of the conductor at a change made here, of members at those they await."""
 
-    def __init__(self) -> None:
-        self.polls = PollSchedule()
+    def __init__(self, first_retry_seconds: float = 1.0) -> None:
+        self.polls = PollSchedule(first_retry_seconds)
         self._turns = Turns()
         self._awaited: dict[str, asyncio.Event] = {}
         self.closed = False

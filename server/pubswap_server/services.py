@@ -14,7 +14,6 @@ from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import AdapterFile, AdapterLayout, initial_file
 from pubswap_protocol.tokenizer import fewest_tokens, load_tokenizer
 from pubswap_protocol.verifiers import VerifierPool
-from pubswap_server.conductor.attempts import Attempts
 from pubswap_server.conductor.leases import Leases
 from pubswap_server.database.engine import Database
 from pubswap_server.exchange.answers import Answers
@@ -54,7 +53,7 @@ class Services:
         self.operator_sha256 = sha256(operator_token(settings))
         self.incoming, self.blobs = storage.incoming, storage.blobs
         self.uploads, self.presigned = storage.uploads, storage.presigned
-        self.changes = ChangeNotifier()
+        self.changes = ChangeNotifier(settings.tick_seconds)
         self.heartbeats = WriteBehind(database)
         self.leases = Leases(replica, settings.lease_seconds)
         rate = settings.member_requests_per_second
@@ -68,7 +67,6 @@ class Services:
             }
         )
         self.answers = Answers(self.blobs)
-        self.attempts = Attempts(settings.tick_seconds)
         self.finishing: set[str] = set()  # uploads that are being checked
         self.checks = CapacityLimiter(CHECKS)
         self.webhook = Webhook(settings.notify_url)

@@ -98,6 +98,6 @@ def test_downloads_say_how_a_part_is_asked_for(name: str) -> None:
 def test_what_is_not_json_is_not_called_json() -> None:
     """Metrics are text, tensors and sets are bytes, and an answer without a body has no type."""
     assert list(OPERATIONS["metrics"]["responses"]["200"]["content"]) == ["text/plain"]
-    for name in ("has_blob", "send_chunk", "heartbeat"):
+    for name in ("send_chunk", "heartbeat"):
         replies = OPERATIONS[name]["responses"]
         assert all("content" not in reply for key, reply in replies.items() if key < "400")

@@ -250,7 +250,7 @@ def test_what_a_replica_changed_before_it_died_is_seen_to_by_the_other(
     # Its transactions are committed, but its conductor never hears of them, nor has it ticks.
     died = pair[0].app.state.services
     monkeypatch.setattr(died.database, "on_change", lambda run, awaited: None)
-    monkeypatch.setattr(died.attempts, "due", lambda run: False)
+    monkeypatch.setattr(died.changes.polls, "due", lambda runs: [])
     for number, name in enumerate("ab"):
         assert here.submit(name, 1, here.adapter(number)) == "accepted"
     assert here.wait_for(1).state is RunState.FINISHED

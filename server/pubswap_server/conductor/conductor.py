@@ -60,8 +60,7 @@ async def conduct(services: Services) -> None:
             if time.monotonic() >= tick:
                 moved_by_time = services.changes.polls.due(await _runs(services, _time_moves()))
                 tick = time.monotonic() + services.settings.tick_seconds
-            due = changed.union(run for run in moved_by_time if services.attempts.due(run))
-            for run in sorted(due - under_way.keys()):
+            for run in sorted(changed.union(moved_by_time) - under_way.keys()):
                 task = under_way[run] = asyncio.create_task(_tried(services, run), name=run)
                 task.add_done_callback(ended)
                 services.metrics.backlog.set(len(under_way))
@@ -98,7 +97,7 @@ def _time_moves() -> Select[str]:
 async def _tried(services: Services, run: str) -> None:
     try:
         await advance(services, run)
-        services.attempts.moved(run)
+        services.changes.polls.moved(run)
     except (Fenced, UnknownRun, WrongState) as error:
         # Another replica, or the operator, has moved or deleted it meanwhile.
         log.info("advance given up", run=run, code=error.code, error=error.detail)
@@ -113,7 +112,7 @@ async def _tried(services: Services, run: str) -> None:
 
 async def _failed(services: Services, run: str, why: str) -> None:
     """Note why a run fails, once it has failed several times."""
-    if not services.attempts.failed(run):
+    if not services.changes.polls.failed(run):
         return
 
     def note(session: Session) -> Notice | None:

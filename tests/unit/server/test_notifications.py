@@ -7,7 +7,14 @@ from itertools import pairwise
 
 import pytest
 
-from pubswap_server.notifications import AT_ONCE, ChangeNotifier, PollSchedule, SingleFlight, Turns
+from pubswap_server.notifications import (
+    AT_ONCE,
+    LATEST_RETRY_SECONDS,
+    ChangeNotifier,
+    PollSchedule,
+    SingleFlight,
+    Turns,
+)
 
 
 class Readings:
@@ -202,3 +209,24 @@ def test_a_run_that_has_changed_is_polled_at_the_next_tick(
     assert changes.polls.due(["run", "other"]) == []
     change(changes)
     assert changes.polls.due(["run", "other"]) == found
+
+
+def test_tries_become_rarer_until_the_run_has_moved() -> None:
+    """Each wait is twice the one before, up to a minute; a success forgets them all."""
+    now = 0.0
+    polls, waits, stalled = PollSchedule(1.0, clock=lambda: now), [], []
+    for _ in range(9):
+        stalled.append(polls.failed("run"))
+        polls.changed("run")
+        began = now
+        while not polls.due(["run"]):
+            now += 0.5
+        waits.append(now - began)
+    assert stalled == [False, False, *[True] * 7]
+    assert waits == [2, 4, 8, 16, 32, *[LATEST_RETRY_SECONDS] * 4]
+    polls.failed("run")
+    polls.changed("run")
+    assert polls.due(["run", "another"]) == ["another"]
+    polls.moved("run")
+    assert polls.due(["run"]) == ["run"]
+    assert polls.failed("run") is False
