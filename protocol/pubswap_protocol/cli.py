@@ -24,7 +24,7 @@ EXTRAS = {
         *("alembic", "fastapi", "obstore", "prometheus_client", "psycopg", "pydantic_settings"),
         *("sqlalchemy", "structlog", "uvicorn"),
     ),
-    "research": ("datasets", "mpmath"),
+    "research": ("mpmath", "pyarrow"),
     "vllm": ("vllm",),
     "dp": ("dp_accounting",),
     "ray": ("ray",),

@@ -13,7 +13,7 @@ from pubswap_client.data.spec import DataSpec
 from pubswap_protocol.digests import sha256_of
 from pubswap_protocol.errors import Conflict, InvalidProblems, InvalidSettings, first_fault
 
-SUFFIXES = (".parquet", ".jsonl", ".json")
+SUFFIXES = (".parquet", ".jsonl")
 
 
 class Origin(BaseModel, extra="forbid", frozen=True):
@@ -40,7 +40,6 @@ def local_files(path: Path) -> list[Path]:
         file
         for file in path.rglob("*")
         if file.suffix in SUFFIXES
-        and not file.name.startswith("dataset_info")  # which the hub puts beside the rows
         and not any(part.startswith(".") for part in file.relative_to(path).parts)
     ]
     if not files:

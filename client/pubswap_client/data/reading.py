@@ -162,8 +162,9 @@ def _hub_sets(
     spec: DataSpec, sets: Sequence[HubSet], tally: Tally, limit: PromptLimit | None
 ) -> Source:
     read: list[Problem] = []
-    with tables(spec, sets) as (loaded, origins), progress_bar() as progress:
-        task = progress.add_task("reading rows", total=sum(len(table) for table in loaded))
+    loaded, origins = tables(spec, sets)
+    with progress_bar() as progress:
+        task = progress.add_task("reading rows", total=sum(map(len, loaded)))
         advance = partial(progress.advance, task)
         for hub_set in sets:
             faults = Tally()
@@ -171,7 +172,7 @@ def _hub_sets(
             for table in files:
                 read += _short(_problems(table, spec, faults, advance), faults, limit)
             # By itself: a large set beside it would hide that all of a small one is broken.
-            faults.check(hub_set.name, sum(len(table) for table in files))
+            faults.check(hub_set.name, sum(map(len, files)))
             for left in faults.reasons.values():
                 tally.merge(left)
     # In an order of their own: the split is the same however the rows are spread over files.

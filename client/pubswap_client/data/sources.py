@@ -10,15 +10,6 @@ from pubswap_client.data.spec import DataSpec, SourceName
 from pubswap_protocol.verifiers.extract import last_boxed
 
 Row = Mapping[str, Any]
-MATH_SUBJECTS = (
-    "algebra",
-    "counting_and_probability",
-    "geometry",
-    "intermediate_algebra",
-    "number_theory",
-    "prealgebra",
-    "precalculus",
-)
 _LETTERS = "ABCD"
 _BRACED = re.compile(r"\\(?:boxed|fbox|framebox)\s*\{")
 _UNBRACED = re.compile(r"\\(?:boxed|fbox)\s*([^\s{$][^$\n]*?)\s*\$")
@@ -31,15 +22,15 @@ Read = Callable[[Row, DataSpec], Example]
 class HubSet:
     """One data set of the hub.
 
-    `columns` are those that `read` takes. `marks` are columns that only this set of its source has,
-    by which local files are told apart.
+    `files` are patterns of what is downloaded, `columns` those that `read` takes. `marks` are
+    columns that only this set of its source has, by which local files are told apart.
     """
 
     name: str
     hub: str
     columns: tuple[str, ...]
     read: Read
-    configs: tuple[str | None, ...] = (None,)
+    files: tuple[str, ...] = ("*.parquet", "*.jsonl")
     verifier: str = "math"
     marks: tuple[str, ...] = ()
 
@@ -125,7 +116,6 @@ HUB_SETS: Mapping[SourceName, tuple[HubSet, ...]] = {
         HubSet(
             name="math",
             hub="EleutherAI/hendrycks_math",
-            configs=MATH_SUBJECTS,
             columns=("problem", "solution", "type"),
             read=_math,
         ),
@@ -142,7 +132,7 @@ HUB_SETS: Mapping[SourceName, tuple[HubSet, ...]] = {
         HubSet(
             name="gsm8k",
             hub="openai/gsm8k",
-            configs=("main",),
+            files=("main/*.parquet",),
             columns=("question", "answer"),
             read=_gsm8k,
         ),

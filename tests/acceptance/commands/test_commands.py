@@ -84,7 +84,7 @@ def test_help_lists_every_command_without_importing_torch() -> None:
         "try: main()\n"
         "except SystemExit: pass\n"
         "heavy = {'torch', 'transformers', 'sqlalchemy', 'fastapi', 'reasoning_gym', 'sympy',"
-        " 'datasets', 'matplotlib'}\n"
+        " 'pyarrow', 'matplotlib'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

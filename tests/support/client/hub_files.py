@@ -7,8 +7,6 @@ from typing import Any
 
 from datasets import ClassLabel, Dataset, Features, Value
 
-from pubswap_client.data.sources import MATH_SUBJECTS
-
 Row = Mapping[str, Any]
 STRING = Value("string")
 MATH_FEATURES = Features(dict.fromkeys(("problem", "level", "type", "solution"), STRING))
@@ -27,6 +25,15 @@ MEDMCQA_FEATURES = Features(
         "cop": ClassLabel(names=["a", "b", "c", "d"]),
         **dict.fromkeys(("choice_type", "exp", "subject_name", "topic_name"), STRING),
     }
+)
+MATH_SUBJECTS = (
+    "algebra",
+    "counting_and_probability",
+    "geometry",
+    "intermediate_algebra",
+    "number_theory",
+    "prealgebra",
+    "precalculus",
 )
 TOPICS = (
     "Mathematics -> Algebra -> Linear Algebra -> Determinants",

@@ -3,24 +3,26 @@
 import json
 import shutil
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from datasets import Dataset
+from huggingface_hub.utils import filter_repo_objects
 from typer.testing import CliRunner
 
 from pubswap_client.data.drawing import fitted
 from pubswap_client.data.loading import tables
 from pubswap_client.data.manifest import (
     DataManifest,
+    Origin,
     SplitFile,
     check_files,
     draw_topics,
     read_manifest,
 )
 from pubswap_client.data.prepare import prepare
-from pubswap_client.data.sources import HUB_SETS, MATH_SUBJECTS
+from pubswap_client.data.sources import HUB_SETS
 from pubswap_client.data.spec import DataSpec, SourceName, SplitSizes
 from pubswap_client.data.tasks import half_of
 from pubswap_protocol.cli import build_app
@@ -165,25 +167,35 @@ def test_the_split_does_not_depend_on_how_rows_are_spread_over_files(tmp_path: P
 def test_a_repository_of_the_hub_is_read_as_it_is_laid_out(
     hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All configurations and splits that a repository's README declares are read.
+    """All subjects of MATH, and of GSM8K's two forms the one; the commit is the origin's.
 
     The repository is a folder here; only the download itself is not in this test.
     """
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-    repository = tmp_path / "hendrycks_math"
-    shutil.copytree(hub / "math", repository)
-    declared = "".join(
-        f"- config_name: {subject}\n  data_files:\n"
-        + "".join(f"  - split: {s}\n    path: {subject}/{s}-*\n" for s in ("train", "test"))
-        for subject in MATH_SUBJECTS
-    )
-    (repository / "README.md").write_text(f"---\nconfigs:\n{declared}---\n# MATH\n")
-    hub_set = replace(HUB_SETS["math"][0], hub=str(repository))
-    with tables(DataSpec(source="math"), [hub_set]) as (found, origins):
-        assert [len(table) for table in found] == [6, 10] * 7
-        subjects = {row["type"] for table in found for _, row in table}
-    assert len(subjects) == 7
-    assert [origin.name for origin in origins] == [str(repository)]
+    rows = [{"question": "?", "answer": "#### 1"}]
+    for form in ("main", "socratic"):
+        Dataset.from_list(rows).to_parquet(str(tmp_path / "gsm8k" / form / "train.parquet"))
+
+    def download(name: str, repo_type: str, allow_patterns: list[str]) -> str:
+        assert repo_type == "dataset"
+        folder = {"EleutherAI/hendrycks_math": hub / "math", "openai/gsm8k": tmp_path / "gsm8k"}
+        commit = tmp_path / name / "snapshots" / "c0ffee"
+        files = (path for path in folder[name].rglob("*") if path.is_file())
+        wanted = filter_repo_objects(
+            [path.relative_to(folder[name]).as_posix() for path in files],
+            allow_patterns=allow_patterns,
+        )
+        for file in wanted:
+            (commit / file).parent.mkdir(parents=True, exist_ok=True)
+            (commit / file).symlink_to(folder[name] / file)
+        return str(commit)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    found, origins = tables(DataSpec(source="math"), HUB_SETS["math"])
+    assert sorted(len(table) for table in found) == [6] * 7 + [10] * 7
+    assert len({row["type"] for table in found for _, row in table}) == 7
+    assert origins == [Origin(name="EleutherAI/hendrycks_math", revision="c0ffee")]
+    (table,), _ = tables(DataSpec(source="gsm8k"), HUB_SETS["gsm8k"])
+    assert [row for _, row in table] == rows
 
 
 def test_alpha_and_clients_leave_the_public_and_test_sets_as_they_are(tmp_path: Path) -> None:
@@ -335,7 +347,7 @@ def test_wrong_files_are_refused_with_the_reason(hub: Path, tmp_path: Path) -> N
     junk = tmp_path / "junk"
     junk.mkdir()
     (junk / "a.parquet").write_text("junk")
-    (tmp_path / "half.json").write_text('{"problem":')
+    (tmp_path / "half.jsonl").write_text('{"problem":')
     (tmp_path / "text.txt").write_text("hello")
     (tmp_path / "empty.jsonl").touch()
     topicless = {"problem": "What is 1?", "solution": "It is $\\boxed{1}$."}
@@ -350,7 +362,7 @@ def test_wrong_files_are_refused_with_the_reason(hub: Path, tmp_path: Path) -> N
         ),
         ("medical", hub / "medical" / "medmcqa", "no file in the format of GBaker/MedQA"),
         ("math", junk, "a.parquet cannot be read as parquet"),
-        ("math", tmp_path / "half.json", "half.json cannot be read as json"),
+        ("math", tmp_path / "half.jsonl", "half.jsonl cannot be read as jsonl"),
         ("math", tmp_path / "text.txt", "text.txt is none of"),
         ("math", tmp_path / "empty.jsonl", "empty.jsonl cannot be read"),
         ("jsonl", tmp_path / "empty.jsonl", "empty.jsonl holds no problem"),
@@ -383,7 +395,7 @@ def test_options_that_are_not_counted_as_the_hub_s_are_refused(
     """
     write_medqa(tmp_path / "from" / "medqa", train=1000)
     rows = [{**row, "cop": counted[n % len(counted)]} for n, row in enumerate(medmcqa_rows(80))]
-    write_jsonl(tmp_path / "from" / "train.json", rows)
+    write_jsonl(tmp_path / "from" / "train.jsonl", rows)
     with pytest.raises(InvalidProblems, match=r"of 80 rows of medmcqa .* cop: not 0 to 3"):
         prepare(spec_for("medical", tmp_path / "from"), tmp_path / "out")
 
