@@ -6,6 +6,7 @@ And where it ends a process in time, before a scheduler does.
 import logging
 import os
 import signal
+import sys
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -19,14 +20,13 @@ from accelerate import PartialState
 from accelerate.tracking import GeneralTracker, TensorBoardTracker, TrackioTracker, WandBTracker
 from rich.console import Console, Group
 from rich.live import Live
-from rich.logging import RichHandler
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from pubswap_client.operator.tables import sparkline
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_protocol.bounds import printable
-from pubswap_protocol.command_line.logs import values
+from pubswap_protocol.command_line.logs import log_to, values
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.files import private_folder
 from pubswap_protocol.messages import Digest
@@ -180,18 +180,10 @@ FIGURES: dict[str, tuple[Callable[[StepMetrics], float], str]] = {
 }
 
 
-class _Plain(logging.Formatter):
-    """A line may quote a coordinator."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record))
-
-
 class LiveDisplay(Reporter):
     """Redraws itself; log lines are printed above it."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
         self._what = "starting"
         self._last: StepReport | None = None
         self._history: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=WIDTH))
@@ -208,11 +200,9 @@ class LiveDisplay(Reporter):
         self._handlers: list[logging.Handler] = []
 
     def __enter__(self) -> Self:
-        root = logging.getLogger()
-        handler = RichHandler(console=self._console)
-        handler.setFormatter(_Plain())
-        self._handlers, root.handlers = root.handlers, [handler]
+        self._handlers = [*logging.getLogger().handlers]
         self._live.start()
+        log_to(sys.stderr)  # which is the display's from here on
         return self
 
     def __exit__(self, *_: object) -> None:

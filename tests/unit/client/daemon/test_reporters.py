@@ -60,7 +60,7 @@ def test_the_live_display_shows_where_the_run_is_and_how_figures_move() -> None:
     """Steps of the whole run, what happens now, each figure with its course; logs stay above."""
     file = io.StringIO()
     console = Console(file=file, force_terminal=True, width=120)
-    before = logging.getLogger().handlers
+    before = [*logging.getLogger().handlers]
     with LiveDisplay(console) as display:
         for step in (1, 2, 3):
             display.step(report(step))
