@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pubswap_client.consent.limits import number_of
+from pubswap_client.consent.limits import number_of, shown
 from pubswap_protocol.command_line.amounts import size_text
 from pubswap_protocol.messages import RunView
 from pubswap_protocol.schedule import public_steps_per_round
@@ -16,11 +16,11 @@ FACTS = {
     "rounds": "rounds",
     "local steps a round": "local_steps",
     "LoRA rank": "lora.rank",
-    "longest response": "grpo.max_response_tokens",
+    "tokens of the longest response": "grpo.max_response_tokens",
     "temperature": "grpo.temperature",
     "learning rate": "grpo.learning_rate",
     "KL weight": "grpo.kl_beta",
-    "differential privacy": "privacy.epsilon",
+    "epsilon of differential privacy": "privacy.epsilon",
 }
 """The facts that are a setting's number, and the setting."""
 
@@ -77,25 +77,17 @@ class Ask:
 
     def facts(self) -> dict[str, str]:
         """What a person approves: it is approved again when any of it changes."""
-        settings, grpo = self.settings, self.settings.grpo
+        grpo = self.settings.grpo
         sent = (
             f"{self.responses} a round: {grpo.responses_per_prompt} to a prompt, "
             f"{grpo.prompts_per_step} prompts to a public step"
         )
         size = "unknown" if self.update_bytes is None else f"up to {size_text(self.update_bytes)}"
-        epsilon = settings.privacy.epsilon
         return {
             "coordinator": self.coordinator or "unknown",
             "run": f"{self.name} ({self.run})" if self.run else self.name,
             "base model": f"{self.model}, weights {self.weights or 'unknown'}",
-            "rounds": str(self.rounds),
-            "local steps a round": str(settings.local_steps),
-            "LoRA rank": str(settings.lora.rank),
-            "longest response": f"{grpo.max_response_tokens} tokens",
-            "temperature": f"{grpo.temperature:g}",
-            "learning rate": f"{grpo.learning_rate:g}",
-            "KL weight": f"{grpo.kl_beta:g}",
-            "differential privacy": "none" if epsilon is None else f"epsilon {epsilon:g}",
+            **{what: shown(self.number(setting)) for what, setting in FACTS.items()},
             "sends responses": sent if self.sends_responses else "no",
             "sends an adapter": f"each round, {size}",
             **({SENDS_GAIN: "yes, each round"} if self.sends_gain else {}),
