@@ -48,7 +48,6 @@ from pubswap_client.doctor.private_data import (
     check_answers,
     check_count,
     check_file,
-    check_lengths,
     check_verifiers,
     survey,
 )
@@ -71,7 +70,7 @@ from pubswap_protocol.bounds import escaped
 from pubswap_protocol.command_line.progress_bar import next_stage, progress_bar
 from pubswap_protocol.messages import Role, RunView, SetKind
 from pubswap_protocol.model import ModelCard
-from pubswap_protocol.problems import Problem
+from pubswap_protocol.problems import Problem, PromptLimit
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.verifiers import VerifierPool
 
@@ -105,6 +104,7 @@ class Examination:
         self._stored: StoredMembership | None = None
         self._model: tuple[Path, ModelCard] | None = None
         self._tokenizer: PromptTokenizer | None = None
+        self._limit: PromptLimit | None = None
         self._survey: Survey | None = None
         self._trainable: list[Problem] = []
         self._prediction: Prediction | None = None
@@ -186,12 +186,13 @@ class Examination:
             *(self._run.model if self._run else card, self.rules),
         )
         kind = SetKind.TEST if self.role is Role.EVALUATOR else SetKind.PUBLIC
+        if self._tokenizer and self._run:
+            self._limit = self._tokenizer.limit(self.rules)
         if kind is SetKind.TEST or self.rules.method == "pubswap":
             # The operator's, that this member answers.
-            limit = self._tokenizer.limit(self.rules) if self._tokenizer and self._run else None
             self._check(
                 *(f"{kind} prompts", "a tokenizer and the run", check_prompts),
-                *(self.settings.state, self._stored, limit, kind),
+                *(self.settings.state, self._stored, self._limit, kind),
             )
 
     def _check_data(self) -> None:
@@ -208,20 +209,21 @@ class Examination:
             own = own_settings(self.settings, self.rules)
             return check_count(file, own, known, self.settings.holdout)
 
-        def lengths(file: Survey, tokenizer: PromptTokenizer) -> tuple[Finding, list[Problem]]:
-            encode = partial(tokenizer.encode_for, self.rules)
-            task = self._stage("measuring prompts", len(file.problems))
-            numbered = zip(file.lines, file.problems, strict=True)
-            followed = self.progress.track(numbered, len(file.problems), task_id=task)
-            return check_lengths(file, followed, encode, self.rules, known)
+        def lengths(file: Survey, limit: PromptLimit) -> tuple[Finding, list[Problem]]:
+            self._stage("measuring prompts")
+            limit.check(file.problems, str(file.path))
+            return ok(f"none over the limit of {limit.most} tokens"), list(file.problems)
 
         def round_trip(file: Survey, tokenizer: PromptTokenizer) -> Finding:
             return check_round_trip(tokenizer, sample(file.problems, SAMPLE, "doctor"))
 
-        needed, both = "private data and a tokenizer", (self._survey, self._tokenizer)
-        self._check("number of problems", "private data", count, self._survey)
-        self._trainable = self._check("prompt lengths", needed, lengths, *both) or []
-        self._check("round trip", needed, round_trip, *both)
+        file, needed = self._survey, "private data and a tokenizer"
+        self._check("number of problems", "private data", count, file)
+        self._trainable = (
+            self._check("prompt lengths", f"{needed}, and the run", lengths, file, self._limit)
+            or []
+        )
+        self._check("round trip", needed, round_trip, file, self._tokenizer)
 
     def _check_answers(self, pool: VerifierPool) -> None:
         default = self._run.settings.verifier if self._run else None

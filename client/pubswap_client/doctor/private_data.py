@@ -3,7 +3,7 @@
 Findings name line numbers and ids, never a prompt or an answer.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,14 +22,13 @@ class Survey:
 
     path: Path
     problems: tuple[Problem, ...]
-    lines: tuple[int, ...]  # of the problems, from 1
     faults: tuple[str, ...]  # of lines that are no problem
     repeated: tuple[str, ...]  # `line 7 (id)` for an id that was there before
 
 
 def survey(path: Path) -> Survey:
     """Read a file to its end; raises InvalidProblems if that is not possible."""
-    problems, lines, faults, repeated = [], [], [], []
+    problems, faults, repeated = [], [], []
     seen: set[str] = set()
     try:
         with path.open(encoding="utf-8-sig") as file:
@@ -44,10 +43,9 @@ def survey(path: Path) -> Survey:
                     continue
                 seen.add(problem.id)
                 problems.append(problem)
-                lines.append(number)
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidProblems(f"{path} cannot be read: {error}") from error
-    return Survey(path, tuple(problems), tuple(lines), tuple(faults), tuple(repeated))
+    return Survey(path, tuple(problems), tuple(faults), tuple(repeated))
 
 
 def check_file(file: Survey) -> Finding:
@@ -77,38 +75,6 @@ def check_count(file: Survey, run: RunSettings, known: bool, holdout: int = 0) -
     if count < 4 * needed:
         return warning(text, "Training goes, but sees the same problems in nearly every step.")
     return ok(text)
-
-
-def check_lengths(
-    file: Survey,
-    numbered: Iterable[tuple[int, Problem]],
-    encode: Callable[[str], list[int]],
-    run: RunSettings,
-    known: bool,
-) -> tuple[Finding, list[Problem]]:
-    """No prompt is longer than the run takes; returns those that are not.
-
-    `numbered` are the lines and problems of `file`, perhaps with a bar that follows them.
-    """
-    limit = run.grpo.max_prompt_tokens
-    fitting, long, longest = [], [], 0
-    for line, problem in numbered:
-        length = len(encode(problem.prompt))
-        longest = max(longest, length)
-        if length > limit:
-            long.append(line)
-        else:
-            fitting.append(problem)
-    bound = f"the limit of {limit} tokens" if known else f"{limit} tokens, the default limit"
-    if not long:
-        return ok(f"the longest has {longest} tokens, within {bound}"), fitting
-    bad = failure if known else warning
-    return bad(
-        f"{len(long)} of {len(file.problems)} prompts are over {bound}: "
-        f"lines {first_few(long)} (the longest has {longest})",
-        f"Shorten or remove them in {file.path}, or ask the operator for a larger "
-        "grpo.max_prompt_tokens in the run.",
-    ), fitting
 
 
 SERIOUS_SHARE = 0.05

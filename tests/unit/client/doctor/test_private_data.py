@@ -9,11 +9,9 @@ from pubswap_client.data.drawing import sample
 from pubswap_client.data.rewriting import mutated, rewritten, right_response, wrong_response
 from pubswap_client.doctor.findings import Finding, Status
 from pubswap_client.doctor.private_data import (
-    Survey,
     check_answers,
     check_count,
     check_file,
-    check_lengths,
     check_verifiers,
     survey,
 )
@@ -35,13 +33,6 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "private.jsonl"
 
 
-def lengths(found: Survey, known: bool = True, limit: int = 10) -> tuple[Finding, list[Problem]]:
-    """With one token for each character."""
-    run = RunSettings.model_validate({"grpo": {"max_prompt_tokens": limit}})
-    pairs = list(zip(found.lines, found.problems, strict=True))
-    return check_lengths(found, pairs, lambda text: [0] * len(text), run, known)
-
-
 def answers(problems: Sequence[Problem], default: str) -> Finding:
     """With the real verifiers, in this process."""
     return check_answers(
@@ -54,13 +45,10 @@ def answers(problems: Sequence[Problem], default: str) -> Finding:
 
 
 def test_a_good_file_is_well(data: Path) -> None:
-    """Readable, enough, and short enough."""
+    """Readable, and enough."""
     found = survey(data)
     assert check_file(found).status is Status.OK
     assert check_count(found, RunSettings(), known=True).status is Status.OK
-    finding, fitting = lengths(found)
-    assert finding.status is Status.OK
-    assert len(fitting) == 40
 
 
 def test_every_fault_is_found_and_none_quotes_a_problem(data: Path) -> None:
@@ -100,16 +88,6 @@ def test_too_few_problems_are_a_failure_and_few_a_warning(
     """A step takes eight different ones."""
     write_problems(tmp_path / "few.jsonl", numbered(count))
     assert check_count(survey(tmp_path / "few.jsonl"), RunSettings(), known=True).status == status
-
-
-def test_prompts_over_the_limit_are_named_by_line(data: Path) -> None:
-    """A warning only where the limit is a guess; the others are left to try."""
-    finding, fitting = lengths(survey(data), limit=7)
-    assert finding.status is Status.FAILURE
-    assert "30 of 40 prompts are over the limit of 7 tokens" in finding.found
-    assert "lines 11, 12, 13, 14, 15 and 25 more" in finding.found
-    assert len(fitting) == 10
-    assert lengths(survey(data), known=False, limit=7)[0].status is Status.WARNING
 
 
 def test_encoding_is_the_policy_s(policy: Policy, data: Path) -> None:

@@ -323,6 +323,21 @@ def test_the_trial_step_takes_no_held_out_problem(
     assert tried == [split(private, 4)[0]]
 
 
+def test_prompts_over_the_limit_are_named_and_nothing_is_tried(
+    view: RunView, tiny_qwen3: Path, tmp_path: Path
+) -> None:
+    """By line and id, as a start refuses them, and without their words."""
+    private = [Problem(id=f"p{n}", prompt=f"{n} + 1 =", answer=str(n + 1)) for n in range(9)]
+    private[4] = Problem(id="long", prompt="secret " * 2000, answer="2")
+    write_problems(tmp_path / "private.jsonl", private)
+    own: dict[str, Any] = {"data": tmp_path / "private.jsonl"}
+    found = findings_of(ClientSettings(device="cpu", model=str(tiny_qwen3), **own), view)
+    assert found["prompt lengths"].status is Status.FAILURE
+    said = found["prompt lengths"].found + found["prompt lengths"].advice
+    assert "line 5 (long: " in said and "Shorten or remove them" in said and "secret" not in said
+    assert found["trial step"].status is Status.SKIPPED
+
+
 def test_an_evaluator_needs_no_data_and_makes_no_step(tmp_path: Path) -> None:
     """Its engine, its device and its model are checked; what follows is its own command."""
     settings = ClientSettings(state=tmp_path / "none", model=str(MODEL), device="cpu")
