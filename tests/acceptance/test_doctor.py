@@ -117,31 +117,37 @@ def test_all_is_well_and_the_prediction_holds(coordinator: Coordinator) -> None:
 
 @pytest.mark.full
 def test_several_faults_are_named_at_once_with_what_to_do(coordinator: Coordinator) -> None:
-    """A revoked token and an answer that no response can match: exit 1."""
+    """An overlong prompt and an answer that no response can match; then a revoked token: exit 1."""
     run = create_run(coordinator, {"name": "ill"})
     state = enroll(coordinator, run, "unwell")
-    stored = load_membership(state)
-    wrong = stored.membership.model_copy(update={"token": "no-such-token"})
-    save_membership(state, stored.model_copy(update={"membership": wrong}))
     data = state / "private.jsonl"
+    long = Problem(id="long", prompt="1 + " * 2000 + "1 =", answer="2001", verifier="math")
     unmatched = Problem(id="unmatched", prompt="A or B?", answer="B. the second", verifier="choice")
-    write_problems(data, [*sums(3, 8), unmatched])
+    write_problems(data, [*sums(3, 8), long, unmatched])
 
     report, findings = examined(state, data)
 
     assert not report["healthy"]
-    assert findings["token and run"]["status"] == "failure"
-    assert "may have been revoked" in findings["token and run"]["found"]
-    assert "pubswap client enroll" in findings["token and run"]["advice"]
+    assert "line 9" in findings["prompt lengths"]["found"]
+    assert "Shorten or remove" in findings["prompt lengths"]["advice"]
     assert findings["answers"]["status"] == "failure"
     assert "unmatched" in findings["answers"]["found"]
     assert "one letter" in findings["answers"]["advice"]
     assert findings["coordinator"]["status"] == "ok"
     assert findings["trial step"]["status"] == "skipped"
 
+    stored = load_membership(state)
+    wrong = stored.membership.model_copy(update={"token": "no-such-token"})
+    save_membership(state, stored.model_copy(update={"membership": wrong}))
+    _, findings = examined(state, data)
+    assert findings["token and run"]["status"] == "failure"
+    assert "may have been revoked" in findings["token and run"]["found"]
+    assert "pubswap client enroll" in findings["token and run"]["advice"]
+    assert findings["private data"]["status"] == "ok"
+
     table = doctor(state, data, "--no-trial")
     assert table.returncode == 1
-    for words in ("✗ failure", "! warning", "✓ ok", "- skipped", "what to do"):
+    for words in ("✗ failure", "✓ ok", "- skipped", "what to do"):
         assert words in table.stdout
     assert "the second" not in table.stdout + table.stderr
 

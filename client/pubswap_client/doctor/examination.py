@@ -70,7 +70,7 @@ from pubswap_protocol.bounds import escaped
 from pubswap_protocol.command_line.progress_bar import next_stage, progress_bar
 from pubswap_protocol.messages import Role, RunView, SetKind
 from pubswap_protocol.model import ModelCard
-from pubswap_protocol.problems import Problem, PromptLimit
+from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.verifiers import VerifierPool
 
@@ -104,20 +104,14 @@ class Examination:
         self._stored: StoredMembership | None = None
         self._model: tuple[Path, ModelCard] | None = None
         self._tokenizer: PromptTokenizer | None = None
-        self._limit: PromptLimit | None = None
-        self._survey: Survey | None = None
+        self._file: Survey | None = None
         self._trainable: list[Problem] = []
         self._prediction: Prediction | None = None
-
-    @property
-    def rules(self) -> RunSettings:
-        """The run's settings; the defaults if it is not known."""
-        return self._run.settings if self._run else RunSettings()
 
     def examine(self) -> Checklist:
         self._check_membership()
         self._check_coordinator()
-        self._check("settings", "", partial(_own_settings, self.settings, self._run, self.role))
+        self._check("settings", "the run", _own_settings, self.settings, self._run, self.role)
         self._check_model()
         if self.role is Role.EVALUATOR:
             self._check_device()
@@ -175,69 +169,70 @@ class Examination:
             self._check("disk", "the run there", check_disk, state, run and run.model.layout)
 
     def _check_model(self) -> None:
+        run, kind = self._run, SetKind.TEST if self.role is Role.EVALUATOR else SetKind.PUBLIC
         self._stage("reading the model's files")
-        self._model = self._check("model files", "", partial(check_model, self.settings, self._run))
-        folder, card = self._model or (None, None)
+        self._model = self._check("model files", "the run", check_model, self.settings, run)
         self._tokenizer = self._check(
-            "chat template", "the model's files", _template, folder, self.rules
+            "chat template", "the run's own model", _template, self._model, run
         )
-        self._check(
-            *("end of sequence", "a tokenizer", check_end, self._tokenizer),
-            *(self._run.model if self._run else card, self.rules),
-        )
-        kind = SetKind.TEST if self.role is Role.EVALUATOR else SetKind.PUBLIC
-        if self._tokenizer and self._run:
-            self._limit = self._tokenizer.limit(self.rules)
-        if kind is SetKind.TEST or self.rules.method == "pubswap":
+
+        def end(tokenizer: PromptTokenizer, run: RunView) -> Finding:
+            return check_end(tokenizer, run.model, run.settings)
+
+        def prompts(stored: StoredMembership, tokenizer: PromptTokenizer, run: RunView) -> Finding:
+            return check_prompts(self.settings.state, stored, tokenizer.limit(run.settings), kind)
+
+        self._check("end of sequence", "a tokenizer", end, self._tokenizer, run)
+        if kind is SetKind.TEST or run is None or run.settings.method == "pubswap":
             # The operator's, that this member answers.
-            self._check(
-                *(f"{kind} prompts", "a tokenizer and the run", check_prompts),
-                *(self.settings.state, self._stored, self._limit, kind),
-            )
+            needed = "a membership and a tokenizer"
+            self._check(f"{kind} prompts", needed, prompts, self._stored, self._tokenizer, run)
 
     def _check_data(self) -> None:
-        path, known = self.settings.data, self._run is not None
+        path = self.settings.data
         if path is None:
             advice = "Say where: --data private.jsonl."
             self.findings["private data"] = failure("no private problems are named", advice)
         else:
             self._stage("reading the private problems")
             advice = f"Give a JSONL file in UTF-8 with --data, not {path}."
-            self._survey = self._check("private data", "", _private_data, path, advice=advice)
+            self._file = self._check("private data", "", _private_data, path, advice=advice)
 
-        def count(file: Survey) -> Finding:
-            own = own_settings(self.settings, self.rules)
-            return check_count(file, own, known, self.settings.holdout)
+        def count(file: Survey, run: RunView) -> Finding:
+            own = own_settings(self.settings, run.settings)
+            return check_count(file, own, self.settings.holdout)
 
-        def lengths(file: Survey, limit: PromptLimit) -> tuple[Finding, list[Problem]]:
+        def lengths(
+            file: Survey, tokenizer: PromptTokenizer, run: RunView
+        ) -> tuple[Finding, list[Problem]]:
             self._stage("measuring prompts")
+            limit = tokenizer.limit(run.settings)
             limit.check(file.problems, str(file.path))
             return ok(f"none over the limit of {limit.most} tokens"), list(file.problems)
 
         def round_trip(file: Survey, tokenizer: PromptTokenizer) -> Finding:
             return check_round_trip(tokenizer, sample(file.problems, SAMPLE, "doctor"))
 
-        file, needed = self._survey, "private data and a tokenizer"
-        self._check("number of problems", "private data", count, file)
-        self._trainable = (
-            self._check("prompt lengths", f"{needed}, and the run", lengths, file, self._limit)
-            or []
-        )
-        self._check("round trip", needed, round_trip, file, self._tokenizer)
+        file, tokenizer, both = self._file, self._tokenizer, "private data and a tokenizer"
+        self._check("number of problems", "private data and the run", count, file, self._run)
+        fitting = self._check("prompt lengths", both, lengths, file, tokenizer, self._run)
+        self._trainable = fitting or []
+        self._check("round trip", both, round_trip, file, tokenizer)
 
     def _check_answers(self, pool: VerifierPool) -> None:
-        default = self._run.settings.verifier if self._run else None
+        def verifiers(file: Survey, run: RunView) -> tuple[Finding, list[Problem]]:
+            return check_verifiers(file.problems, run.settings.verifier)
 
-        def answers(file: Survey, usable: list[Problem]) -> Finding:
+        def answers(file: Survey, usable: list[Problem], run: RunView) -> Finding:
             chosen = sample(usable, SAMPLE, "doctor")
             task = self._stage("verifying the problems' own answers", len(chosen))
             advance = partial(self.progress.advance, task)
+            default = run.settings.verifier
             return check_answers(chosen, len(file.problems), default, pool.score_many, advance)
 
-        file = self._survey
-        verifiers = partial(check_verifiers, default=default)
-        usable = self._check("verifiers", "private data", verifiers, file and file.problems)
-        self._check("answers", "private data", answers, file, usable)
+        needed = "private data and the run"
+        usable = self._check("verifiers", needed, verifiers, self._file, self._run)
+        self._check("answers", needed, answers, self._file, usable, self._run)
 
     def _check_device(self) -> None:
         """The device, its memory, and the engine on it."""
@@ -250,9 +245,9 @@ class Examination:
             needs = estimate_memory(settings, run, card, folder, device, evaluator)
             return check_memory(settings, run, device, needs, evaluator)
 
-        needed = "a device, the run and the model's files"
+        needed = "a device and the run's own model"
         self._check("memory", needed, memory, device, run, self._model)
-        self._check("rollout engine", "", partial(check_engine, settings, run))
+        self._check("rollout engine", "the run", check_engine, settings, run)
 
     def _try(self, pool: VerifierPool) -> None:
         """Check what needs the loaded model.
@@ -261,7 +256,7 @@ class Examination:
         """
         names = ["packed path", "trial step", "prediction"] if self.trial else ["packed path"]
         run, model = self._run, self._model
-        if run is None or model is None or not self._good("model files", "memory"):
+        if run is None or model is None or not self._good("memory"):
             self._skip("the run, its own model, and memory for it", *names)
             return
         folder, _ = model
@@ -293,14 +288,13 @@ class Examination:
             self._skip(f"a successful {names[0]}", *names[1:])
 
 
-def _own_settings(settings: ClientSettings, run: RunView | None, role: Role) -> Finding:
+def _own_settings(settings: ClientSettings, run: RunView, role: Role) -> Finding:
     """Check our own settings against the run's, as a start does."""
-    if run is not None:
-        check_possible(run.settings, settings, alone=settings.processes == 1)
+    check_possible(run.settings, settings, alone=settings.processes == 1)
     if role is Role.CLIENT:
-        check_installed(run.settings if run else RunSettings())
+        check_installed(run.settings)
         check_trackers(settings.track)
-    return ok(f"they go together{' and with the run' if run else ''}; engine {settings.engine}")
+    return ok(f"they go with the run; engine {settings.engine}")
 
 
 def _membership(state: Path, role: Role) -> tuple[Finding, StoredMembership]:
@@ -308,9 +302,9 @@ def _membership(state: Path, role: Role) -> tuple[Finding, StoredMembership]:
     return check_membership(stored, role), stored
 
 
-def _template(folder: Path, rules: RunSettings) -> tuple[Finding, PromptTokenizer]:
-    tokenizer = PromptTokenizer(folder)
-    return check_template(tokenizer, rules), tokenizer
+def _template(model: tuple[Path, ModelCard], run: RunView) -> tuple[Finding, PromptTokenizer]:
+    tokenizer = PromptTokenizer(model[0])
+    return check_template(tokenizer, run.settings), tokenizer
 
 
 def _private_data(path: Path) -> tuple[Finding, Survey]:

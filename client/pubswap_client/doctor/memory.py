@@ -105,13 +105,13 @@ def _room(device: Device, needs: MemoryEstimate) -> str:
     )
 
 
-def check_engine(settings: ClientSettings, run: RunSettings | None) -> Finding:
+def check_engine(settings: ClientSettings, run: RunSettings) -> Finding:
     """Check that the engine is installed, or answers; it samples in the trial step only."""
-    chosen = chosen_engine(settings, run or RunSettings())
+    chosen = chosen_engine(settings, run)
     if chosen == "vllm-server":
         return check_replicas(settings, run)
     if chosen == "transformers":
-        reason = settings.engine == "auto" and why_not_vllm(settings, run or RunSettings())
+        reason = settings.engine == "auto" and why_not_vllm(settings, run)
         return ok(f"transformers, and not vLLM: {reason}" if reason else "transformers")
     if find_spec("vllm") is None:
         return failure(
@@ -122,7 +122,7 @@ def check_engine(settings: ClientSettings, run: RunSettings | None) -> Finding:
     return ok("vLLM is installed")
 
 
-def check_replicas(settings: ClientSettings, run: RunSettings | None) -> Finding:
+def check_replicas(settings: ClientSettings, run: RunSettings) -> Finding:
     """Check that each replica answers and takes the run's lengths, and the shared folder."""
     folder = settings.vllm.adapter_dir
     if folder is None or not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
@@ -130,7 +130,7 @@ def check_replicas(settings: ClientSettings, run: RunSettings | None) -> Finding
             f"vllm.adapter_dir {folder} is no folder that can be written to",
             "Make it on a disk that this machine and all replicas see at the same path.",
         )
-    longest = run.grpo.longest_row if run else 0
+    longest = run.grpo.longest_row
     key = settings.vllm.api_key.get_secret_value() if settings.vllm.api_key else None
     for url in settings.vllm.urls:
         with closing(InferenceServer(url, key, connect_seconds=0)) as server:

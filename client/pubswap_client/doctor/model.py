@@ -8,16 +8,15 @@ from pathlib import Path
 
 import numpy as np
 
-from pubswap_client.base_model import model_folder
-from pubswap_client.doctor.findings import Finding, failure, first_few, of_error, ok, warning
+from pubswap_client.base_model import own_model
+from pubswap_client.doctor.findings import Finding, failure, first_few, ok, warning
 from pubswap_client.policy.tokenizer import PromptTokenizer
 from pubswap_client.settings import ClientSettings
 from pubswap_protocol.command_line.amounts import size_text
-from pubswap_protocol.errors import BaseModelMismatch, PubSwapError
 from pubswap_protocol.messages import RunView
-from pubswap_protocol.model import ModelCard, model_card, weight_files
+from pubswap_protocol.model import ModelCard, weight_files
 from pubswap_protocol.problems import Problem
-from pubswap_protocol.settings import LoraSettings, RunSettings
+from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tokenizer import decode
 
 EXAMPLE = "What is 12 + 30?"
@@ -89,37 +88,13 @@ def _text(tokenizer: PromptTokenizer, token: int) -> str:
     return str(tokenizer.plain.decode([token], skip_special_tokens=False))
 
 
-def check_model(
-    settings: ClientSettings, run: RunView | None
-) -> tuple[Finding, tuple[Path, ModelCard] | None]:
-    """The files that training would use are here and, if the run is known, have its digests."""
-    source = settings.model or (run.model.source if run else None)
-    if source is None:
-        advice = "Correct what failed above, or name the model: --model FOLDER-OR-HUB-ID."
-        return warning("no model is named, and the run is not known", advice), None
-    lora = run.settings.lora if run else LoraSettings()
-    try:
-        folder = model_folder(source, settings.revision or (run.model.revision if run else None))
-        card = model_card(folder, lora, str(folder), settings.revision)
-    except PubSwapError as error:
-        advice = "Give the folder or the hub id of the run's base model: --model."
-        return of_error(error, advice), None
-    return _compared(folder, card, run), (folder, card)
+def check_model(settings: ClientSettings, run: RunView) -> tuple[Finding, tuple[Path, ModelCard]]:
+    """The files that training would use are here, and are the run's.
 
-
-def _compared(folder: Path, card: ModelCard, run: RunView | None) -> Finding:
-    """By the digests, as the coordinator does when a member joins; it is not asked."""
+    By their digests, as the coordinator compares them when a member joins; it is not asked. Raises
+    what `own_model` does.
+    """
+    folder, card = own_model(settings, run)
     size = size_text(sum(file.stat().st_size for file in weight_files(folder)))
     text = f"{folder}: {card.architecture}, {card.parameters:,} parameters, {size}"
-    if run is None:
-        return warning(f"{text}; not compared with the run's", "Correct what failed above first.")
-    try:
-        run.model.check_same(card)
-    except BaseModelMismatch as error:
-        revision = f" --revision {run.model.revision}" if run.model.revision else ""
-        return failure(
-            f"{text}. {error.detail}",
-            f"Get the operator's files, such as: hf download {run.model.source}{revision}; and "
-            "give their folder with --model.",
-        )
-    return ok(f"{text}; config, tokenizer and weights are the run's")
+    return ok(f"{text}; config, tokenizer and weights are the run's"), (folder, card)

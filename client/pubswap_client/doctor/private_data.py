@@ -63,13 +63,13 @@ def check_file(file: Survey) -> Finding:
     return ok(f"{file.path} is readable")
 
 
-def check_count(file: Survey, run: RunSettings, known: bool, holdout: int = 0) -> Finding:
-    """There are enough for a step. `known` is False where `run` are the defaults."""
+def check_count(file: Survey, run: RunSettings, holdout: int = 0) -> Finding:
+    """There are enough for a step."""
     trained, held_out = split(file.problems, holdout)
     count, needed = len(trained), run.grpo.prompts_per_step
     besides = f" to train on, {len(held_out)} held out" if held_out else ""
-    text = f"{count} problems{besides}; a step takes {needed}{'' if known else ' (by default)'}"
-    if count < needed and (known or not count):
+    text = f"{count} problems{besides}; a step takes {needed}"
+    if count < needed:
         advice = f"Add problems until there are {needed}, better hundreds, to {file.path}."
         return failure(text, advice)
     if count < 4 * needed:
@@ -81,18 +81,14 @@ SERIOUS_SHARE = 0.05
 _CHUNK = 32
 
 
-def check_verifiers(
-    problems: Sequence[Problem], default: str | None
-) -> tuple[Finding, list[Problem]]:
-    """Every verifier that is named exists; returns the problems whose verifier is known and does.
+def check_verifiers(problems: Sequence[Problem], default: str) -> tuple[Finding, list[Problem]]:
+    """Every verifier that is named exists; returns the problems whose verifier does.
 
-    `default` is the run's verifier, None if the run is not known.
+    `default` is the run's verifier.
     """
-    names = {problem.verifier or default for problem in problems} - {None}
-    faults = {name: fault for name in names if name and (fault := _fault(name))}
-    usable = [
-        p for p in problems if (name := p.verifier or default) is not None and name not in faults
-    ]
+    names = {problem.verifier or default for problem in problems}
+    faults = {name: fault for name in names if (fault := _fault(name))}
+    usable = [problem for problem in problems if (problem.verifier or default) not in faults]
     if faults:
         bad = [problem.id for problem in problems if (problem.verifier or default) in faults]
         return failure(
@@ -100,13 +96,13 @@ def check_verifiers(
             + " ".join(faults.values()),
             'Correct "verifier" in these lines, or leave it out to take the run\'s.',
         ), usable
-    return ok(first_few(sorted(name for name in names if name)) or "none named"), usable
+    return ok(first_few(sorted(names))), usable
 
 
 def check_answers(
     problems: Sequence[Problem],
     total: int,
-    default: str | None,
+    default: str,
     score: Score,
     advance: Callable[[int], None],
 ) -> Finding:

@@ -48,7 +48,7 @@ def test_a_good_file_is_well(data: Path) -> None:
     """Readable, and enough."""
     found = survey(data)
     assert check_file(found).status is Status.OK
-    assert check_count(found, RunSettings(), known=True).status is Status.OK
+    assert check_count(found, RunSettings()).status is Status.OK
 
 
 def test_every_fault_is_found_and_none_quotes_a_problem(data: Path) -> None:
@@ -87,7 +87,7 @@ def test_too_few_problems_are_a_failure_and_few_a_warning(
 ) -> None:
     """A step takes eight different ones."""
     write_problems(tmp_path / "few.jsonl", numbered(count))
-    assert check_count(survey(tmp_path / "few.jsonl"), RunSettings(), known=True).status == status
+    assert check_count(survey(tmp_path / "few.jsonl"), RunSettings()).status == status
 
 
 def test_encoding_is_the_policy_s(policy: Policy, data: Path) -> None:
@@ -113,14 +113,6 @@ def test_unknown_verifiers_are_named_with_their_problems() -> None:
     assert "no_such_task" in found.found
     assert [problem.id for problem in usable] == ["c", "d"]
     assert check_verifiers(problems[2:], "math")[0].status is Status.OK
-
-
-def test_without_the_run_only_problems_that_name_their_verifier_can_be_checked() -> None:
-    """The others are left out, and not guessed."""
-    problems = [*numbered(2), Problem(id="own", prompt="?", answer="1", verifier="exact")]
-    found, usable = check_verifiers(problems, None)
-    assert found.status is Status.OK
-    assert [problem.id for problem in usable] == ["own"]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from pubswap_client.doctor.findings import Status
 from pubswap_client.doctor.model import check_end, check_model, check_round_trip, check_template
 from pubswap_client.policy.tokenizer import PromptTokenizer
 from pubswap_client.settings import ClientSettings
+from pubswap_protocol.errors import BaseModelMismatch, InvalidSettings
 from pubswap_protocol.messages import RunState, RunView
 from pubswap_protocol.model import ModelCard, model_card
 from pubswap_protocol.problems import Problem
@@ -56,49 +57,31 @@ def card() -> ModelCard:
 
 def test_the_run_s_own_files_are_well(view: RunView) -> None:
     """The folder and the card are given to the checks that follow."""
-    found, model = check_model(ClientSettings(model=str(MODEL)), view)
+    found, (folder, found_card) = check_model(ClientSettings(model=str(MODEL)), view)
     assert found.status is Status.OK
-    assert model is not None
-    assert (model[0], model[1].weights_digest) == (MODEL, view.model.weights_digest)
+    assert (folder, found_card.weights_digest) == (MODEL, view.model.weights_digest)
 
 
-def test_the_size_of_a_model_is_of_what_is_loaded(copied: Path) -> None:
+def test_the_size_of_a_model_is_of_what_is_loaded(view: RunView, copied: Path) -> None:
     """Not of the same weights once more, in Mistral's consolidated.safetensors."""
-    before = check_model(ClientSettings(model=str(copied)), None)[0].found
+    before = check_model(ClientSettings(model=str(copied)), view)[0].found
     shutil.copy(copied / "model.safetensors", copied / "consolidated.safetensors")
-    assert check_model(ClientSettings(model=str(copied)), None)[0].found == before
+    assert check_model(ClientSettings(model=str(copied)), view)[0].found == before
 
 
-def test_other_files_are_named_with_where_to_get_the_right_ones(
-    view: RunView, copied: Path
-) -> None:
+def test_other_files_are_named(view: RunView, copied: Path) -> None:
     """A changed config and a changed tokenizer are both said; the weights are not."""
     for name in ("config.json", "tokenizer.json"):
         (copied / name).write_text((copied / name).read_text() + "\n")
-    found, model = check_model(ClientSettings(model=str(copied)), view)
-    assert found.status is Status.FAILURE
-    assert "config, tokenizer." in found.found
-    assert "hf download model --revision v1" in found.advice
-    assert model is not None and model[0] == copied
+    with pytest.raises(BaseModelMismatch, match=r"config, tokenizer\. The run uses .* v1"):
+        check_model(ClientSettings(model=str(copied)), view)
 
 
 def test_a_folder_without_weights_is_no_model(view: RunView, copied: Path) -> None:
     """What is missing is said."""
     (copied / "model.safetensors").unlink()
-    found, model = check_model(ClientSettings(model=str(copied)), view)
-    assert found.status is Status.FAILURE
-    assert "safetensors" in found.found
-    assert model is None
-
-
-def test_without_the_run_the_files_are_found_but_not_compared() -> None:
-    """A model that is named can be looked at; without a name there is nothing to look at."""
-    found, model = check_model(ClientSettings(model=str(MODEL)), None)
-    assert found.status is Status.WARNING
-    assert model is not None and model[0] == MODEL
-    found, model = check_model(ClientSettings(), None)
-    assert (found.status, model) == (Status.WARNING, None)
-    assert "--model" in found.advice
+    with pytest.raises(InvalidSettings, match="safetensors"):
+        check_model(ClientSettings(model=str(copied)), view)
 
 
 def test_an_example_s_first_and_last_tokens_are_shown(copied: Path) -> None:

@@ -288,19 +288,18 @@ def test_settings_with_which_a_start_would_end_fail(
 
 
 def test_one_failure_does_not_stop_what_does_not_depend_on_it(tmp_path: Path) -> None:
-    """Without a membership, the model, the data, the device and the engine are still checked."""
+    """Without a membership no run is known; the data and the device are still checked."""
     write_problems(
         tmp_path / "d.jsonl", [Problem(id="1", prompt="?", answer="A", verifier="choice")]
     )
-    settings = ClientSettings(
-        state=tmp_path / "none", data=tmp_path / "d.jsonl", model=str(MODEL), device="cpu"
+    found = findings_of(
+        ClientSettings(state=tmp_path / "none", data=tmp_path / "d.jsonl", device="cpu")
     )
-    found = findings_of(settings)
     assert found["membership"].status is Status.FAILURE
     assert "pubswap client enroll" in found["membership"].advice
     for name in ("token and run", "disk", "memory", "packed path", "trial step", "prediction"):
         assert found[name].status is Status.SKIPPED
-    for name in ("device", "rollout engine", "private data", "answers", "end of sequence"):
+    for name in ("device", "private data"):
         assert found[name].status is Status.OK
 
 
@@ -338,17 +337,18 @@ def test_prompts_over_the_limit_are_named_and_nothing_is_tried(
     assert found["trial step"].status is Status.SKIPPED
 
 
-def test_an_evaluator_needs_no_data_and_makes_no_step(tmp_path: Path) -> None:
+def test_an_evaluator_needs_no_data_and_makes_no_step(
+    view: RunView, tiny_qwen3: Path, tmp_path: Path
+) -> None:
     """Its engine, its device and its model are checked; what follows is its own command."""
-    settings = ClientSettings(state=tmp_path / "none", model=str(MODEL), device="cpu")
+    settings = ClientSettings(state=tmp_path / "none", model=str(tiny_qwen3), device="cpu")
     with progress_bar(Console(file=io.StringIO())) as progress:
-        report = Examination(settings, progress, role=Role.EVALUATOR).examine()
+        report = Examination(settings, progress, role=Role.EVALUATOR, carded=view).examine()
     assert report.following == "pubswap evaluate"
     assert not report.findings.keys() & {"private data", "disk", "packed path", "trial step"}
-    for name in ("device", "rollout engine", "end of sequence"):
+    for name in ("device", "rollout engine", "end of sequence", "memory"):
         assert report.findings[name].status is Status.OK
-    for name in ("test prompts", "memory"):
-        assert report.findings[name].status is Status.SKIPPED
+    assert report.findings["test prompts"].status is Status.SKIPPED
 
 
 def test_no_data_and_no_model_leave_little_to_check(tmp_path: Path) -> None:
@@ -360,12 +360,13 @@ def test_no_data_and_no_model_leave_little_to_check(tmp_path: Path) -> None:
         assert "it needs" in found[name].found
 
 
-def test_a_check_that_breaks_is_a_failure_of_that_check(tmp_path: Path) -> None:
+def test_a_check_that_breaks_is_a_failure_of_that_check(view: RunView, tmp_path: Path) -> None:
     """Such as a tokenizer that transformers cannot read; the others go on."""
     for file in MODEL.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     (tmp_path / "tokenizer.json").write_text("{}")
-    found = findings_of(ClientSettings(state=tmp_path, model=str(tmp_path), device="cpu"))
+    run = view.model_copy(update={"model": model_card(tmp_path, view.settings.lora, "m", None)})
+    found = findings_of(ClientSettings(state=tmp_path, model=str(tmp_path), device="cpu"), run)
     assert found["chat template"].status is Status.FAILURE
     assert found["end of sequence"].status is Status.SKIPPED
     assert found["device"].status is Status.OK
