@@ -96,15 +96,15 @@ def page(
         member=member,
         version=__version__,
         outcome=next(lines(run)),
-        scores=Curve.of("round", [(number, each.pass_at_1) for number, each in scores]),
+        scores=SummaryPlot.of("round", [(number, each.pass_at_1) for number, each in scores]),
         last=scores[-1][0] if scores else 0,
         topics=[
             (topic, f"{before:.3f}", f"{after:.3f}", f"{after - before:+.3f}")
             for topic, before, after in (by_topic(scores[0][1], scores[-1][1]) if scores else [])
         ],
-        held_out=Curve.of("round", [(each.round, each.pass_at_1) for each in kept]),
+        held_out=SummaryPlot.of("round", [(each.round, each.pass_at_1) for each in kept]),
         held_out_text=held_out_text(kept) if kept else "",
-        rewards=Curve.of("step", [(n, r) for n, r in enumerate(rewards, 1) if r is not None]),
+        rewards=SummaryPlot.of("step", [(n, r) for n, r in enumerate(rewards, 1) if r is not None]),
         rounds=[_row(each) for each in history],
     )
 
@@ -116,7 +116,7 @@ def _row(each: RoundFigures) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Curve:
+class SummaryPlot:
     """A line over its axes; the ends of both are named."""
 
     across: str
