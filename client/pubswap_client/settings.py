@@ -57,48 +57,50 @@ class VllmSettings(BaseModel, extra="forbid", frozen=True):
     )
     adapter_dir: Path | None = Field(
         default=None,
-        description="vllm-server: a folder that we write and all replicas read, at the same path.",
+        description="vllm-server: a folder that the daemon writes and all replicas read, at the "
+        "same path.",
     )
     api_key: SecretStr | None = Field(
-        default=None, description="vllm-server: what the replicas were given as --api-key."
+        default=None, description="vllm-server: the replicas' --api-key."
     )
     connect_seconds: float = Field(
         default=120,
         ge=0,
         le=MAX_SECONDS,
-        description="vllm-server: how long to wait for a replica to come back.",
+        description="vllm-server: longest wait for a replica that is away.",
     )
     response_seconds: TimeSpan = Field(
-        default=3600, description="vllm-server: how long one prompt's responses may take."
+        default=3600, description="vllm-server: longest time for one prompt's responses."
     )
     sleep: bool | Literal["auto"] = Field(
         default="auto",
-        description="vllm: leave the GPU's memory to the trainer while nothing is sampled. auto: "
-        "unless both are estimated to fit at once.",
+        description="vllm: release the GPU's memory to the trainer between rollouts. auto: only "
+        "if both do not fit at once.",
     )
     gpu_memory_utilization: float = Field(
-        default=0.4, gt=0, lt=1, description="vllm: the share of the GPU's memory it may take."
+        default=0.4, gt=0, lt=1, description="vllm: share of the GPU's memory for vLLM."
     )
     kv_cache_gib: float | None = Field(
         default=None,
         gt=0,
         le=MAX_FACTOR,
-        description="vllm: the key-value cache; by default what that share leaves, 1 on a CPU.",
+        description="vllm: size of the key-value cache; by default the rest of that share, and 1 "
+        "on a CPU.",
     )
-    tensor_parallel: Parallel = Field(default=1, description="vllm: GPUs for one replica.")
+    tensor_parallel: Parallel = Field(default=1, description="vllm: GPUs for each replica.")
     max_mismatch: float | None = Field(
         default=None,
         gt=0,
         le=MAX_FACTOR,
         description="Mean difference between the engine's and the trainer's log-probabilities, in "
-        "nats a token, from which the engine is taken to serve another policy. By default more "
-        "than rounding gives: 0.25 / temperature on a GPU, 0.05 on a CPU. Quantized weights may "
-        "need more.",
+        "nats a token, above which training stops because the engine serves another policy. By "
+        "default more than rounding explains: 0.25 / temperature on a GPU, 0.05 on a CPU. "
+        "Quantized weights may need more.",
     )
     extra: dict[str, JsonValue] = Field(
         default={},
-        description="vllm: a table of further engine arguments under vLLM's own names, such as "
-        "max_num_seqs, kv_cache_dtype, quantization or speculative_config.",
+        description="vllm: further engine arguments under vLLM's own names, such as max_num_seqs, "
+        "kv_cache_dtype, quantization or speculative_config.",
     )
 
     @field_validator("extra")
@@ -118,92 +120,97 @@ class ClientSettings(BaseSettings):
         env_prefix="PUBSWAP_CLIENT_", env_nested_delimiter="__", extra="forbid", frozen=True
     )
 
-    state: Path = Field(default=Path("pubswap-state"), description="Token and local progress.")
-    data: Path | None = Field(default=None, description="The private JSONL; it is only ever read.")
+    state: Path = Field(
+        default=Path("pubswap-state"),
+        description="State folder, with the token and the local progress.",
+    )
+    data: Path | None = Field(default=None, description="Private problems (JSONL); only read.")
     holdout: int = Field(
         default=0,
         ge=0,
         le=4096,
-        description="Private problems that are never trained on. Each round's global adapter gives "
-        "one response to each of them, and the share of right ones is kept in the state folder; "
-        "nothing of it is sent. 0: none.",
+        description="Number of private problems to hold out from training. Each round's global "
+        "adapter answers each of them once. The share of correct responses stays in the state "
+        "folder and is not sent. 0: none.",
     )
     model: str | None = Field(
-        default=None, description="A local folder or a hub id; by default the run's own source."
+        default=None, description="Base model: a local folder or a hub id; by default the run's."
     )
-    revision: str | None = Field(default=None, description="The hub revision.")
+    revision: str | None = Field(default=None, description="Revision on the hub.")
     device: Literal["auto", "cpu", "cuda"] = Field(
-        default="auto", description="auto: a GPU if any."
+        default="auto", description="auto: a GPU if there is one."
     )
     threads: Parallel | None = Field(
-        default=None, description="CPU threads of each process; by default all, shared out."
+        default=None,
+        description="CPU threads of each process; by default all cores, divided among the "
+        "processes.",
     )
     processes: Parallel = Field(
         default=1, description="Processes that share each update, one for each GPU."
     )
     shard: bool = Field(
         default=False,
-        description="Spread the base model's layers over the processes (FSDP2), for one that does "
-        "not fit a GPU. Sample with vllm-server then: transformers samples slowly in shards.",
+        description="Spread the base model's layers over the processes (FSDP2), if the model does "
+        "not fit one GPU. Use it with vllm-server, because transformers samples slowly in shards.",
     )
     round_steps: Positive | None = Field(
         default=None,
-        description="Hand in after so many local steps of a round, where the run takes fewer than "
-        "all of them (members.fewest_steps).",
+        description="Local steps after which to hand in a round, if the run allows fewer steps "
+        "(members.fewest_steps).",
     )
     round_seconds: TimeSpan | None = Field(
         default=None,
-        description="Begin no further local step after so many seconds of a round, where the run "
-        "takes fewer steps.",
+        description="Seconds after which to begin no further local step of a round, if the run "
+        "allows fewer steps.",
     )
     prompts_per_step: Positive | None = Field(
         default=None,
-        description="b of this member's private steps, where it is to be less than the run's.",
+        description="b for this member's private steps, if smaller than the run's.",
     )
     responses_per_prompt: Annotated[int, Field(ge=2, le=MAX_NUMBER)] | None = Field(
         default=None,
-        description="K of this member's private steps, where it is to be less than the run's.",
+        description="K for this member's private steps, if smaller than the run's.",
     )
     rank: Positive | None = Field(
         default=None,
-        description="The rank that this member trains and sends, where the run takes less than its "
-        "own (lora.min_rank).",
+        description="Rank that this member trains and sends, if the run allows lower ranks "
+        "(lora.min_rank).",
     )
     micro_batch_tokens: Positive | None = Field(
         default=None,
-        description="Tokens computed at a time in the update; by default what memory is estimated "
-        "to hold. It halves by itself when memory runs out.",
+        description="Tokens in a micro-batch of the update; by default estimated from the memory. "
+        "Halved automatically when memory runs out.",
     )
     gradient_checkpointing: bool = Field(
         default=False, description="Compute layers twice and keep much less of them in memory."
     )
     engine: Literal["auto", "transformers", "vllm", "vllm-server"] = Field(
         default="auto",
-        description="What samples: transformers, a vLLM that we start, or `vllm serve` replicas. "
-        "auto: vLLM where it is installed and there is a GPU, else transformers.",
+        description="Rollout engine: transformers, a vLLM started by the daemon, or `vllm serve` "
+        "replicas. auto: vLLM if it is installed and there is a GPU, otherwise transformers.",
     )
     vllm: VllmSettings = VllmSettings()
     track: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = Field(
-        default=(), description="Where each step's figures go besides the terminal."
+        default=(), description="Trackers for each step's figures."
     )
     log_format: Literal["json", "console"] = Field(
-        default="console", description="json for machines, console for people."
+        default="console", description="json for programs, console for people."
     )
     keep_sent_adapters: bool = Field(
         default=False,
-        description="Keep the bytes of the adapters that were sent beside the ledger, which "
-        "otherwise has their digests.",
+        description="Keep the bytes of sent adapters beside the ledger, not only their digests.",
     )
     rollout_rows: Positive = Field(
         default=512,
-        description="Sequences that transformers samples at a time at most: on a GPU, as many of "
-        "them as are estimated to fit. It halves by itself when memory runs out.",
+        description="Largest batch of sequences for transformers; on a GPU, as many of these as "
+        "should fit. Halved automatically when memory runs out.",
     )
     verifier_workers: Parallel = Field(
         default=1, description="Processes for verifiers that could hang."
     )
     verifier_seconds: CpuSeconds = Field(
-        default=5.0, description="CPU time: a response that takes longer to verify is wrong."
+        default=5.0,
+        description="CPU time for verifying a response; a response that needs more is wrong.",
     )
 
     @model_validator(mode="after")

@@ -58,17 +58,20 @@ class LoraSettings(Strict):
 
     rank: Group = Field(
         default=32,
-        description="r, the rows of A and the columns of B. {min = 1, max = 32} sets min_rank too.",
+        description="r, the rows of A and the columns of B. {min = 1, max = 32} also sets "
+        "min_rank.",
     )
     min_rank: Group | None = Field(
         default=None,
-        description="A member may train and send the first directions alone, so many of them or "
-        "more; with aggregation.rule = 'svd'. Unset: all have the run's rank.",
+        description="Lowest rank that a member may train and send; requires aggregation.rule = "
+        "'svd'. Unset: all members have the run's rank.",
     )
-    alpha: PositiveFactor = Field(default=64, description="B A is scaled by alpha / rank.")
+    alpha: PositiveFactor = Field(
+        default=64, description="Scale of the adapter: B A is multiplied by alpha / rank."
+    )
     target_modules: Literal["all-linear"] | Modules = Field(
         default="all-linear",
-        description="'all-linear', or the last parts of the module names, such as 'q_proj'.",
+        description="'all-linear', or the last parts of module names, such as 'q_proj'.",
     )
 
     @model_validator(mode="before")
@@ -91,35 +94,43 @@ class LoraSettings(Strict):
 class GrpoSettings(Strict):
     """One GRPO step (paper, section 3.1 and appendix)."""
 
-    prompts_per_step: Group = Field(default=8, description="b, the prompts of one step.")
+    prompts_per_step: Group = Field(default=8, description="b, the prompts in a step.")
     responses_per_prompt: Annotated[int, Field(ge=2, le=1 << 16, strict=True)] = Field(
         default=8, description="K, the responses to each prompt."
     )
-    gradient_epochs: Group = Field(default=2, description="Optimizer steps on one batch.")
-    learning_rate: PositiveShare = Field(default=1e-5, description="AdamW's, at the clients.")
+    gradient_epochs: Group = Field(default=2, description="Optimizer steps on each batch.")
+    learning_rate: PositiveShare = Field(
+        default=1e-5, description="Learning rate of the clients' AdamW."
+    )
     learning_rate_shape: Literal["constant", "warmup", "decay", "warmup_decay"] = Field(
         default="constant",
-        description="Over the steps of each round: as it is, growing to it in the first tenth, "
-        "falling to 0 by the end, or both. constant is the paper's.",
+        description="Learning rate over the steps of a round: constant, rising during the first "
+        "tenth, falling to 0 by the end, or both. The paper has constant.",
     )
-    weight_decay: Share = Field(default=0.01, description="AdamW's.")
+    weight_decay: Share = Field(default=0.01, description="Weight decay of AdamW.")
     max_grad_norm: PositiveFactor = Field(
-        default=1.0, description="A longer gradient is scaled down."
+        default=1.0, description="Gradient norm; longer gradients are scaled down to it."
     )
-    clip_low: Decay = Field(default=0.2, description="Ratios are clipped at 1 - clip_low.")
-    clip_high: Factor = Field(default=0.25, description="Ratios are clipped at 1 + clip_high.")
+    clip_low: Decay = Field(
+        default=0.2, description="Lower clip: ratios are clipped at 1 - clip_low."
+    )
+    clip_high: Factor = Field(
+        default=0.25, description="Upper clip: ratios are clipped at 1 + clip_high."
+    )
     clipping: Literal["token", "sequence", "soft", "asymmetric"] = Field(
         default="token",
-        description="Clipped is each token's ratio; the geometric mean of a response's (GSPO, "
-        "with far smaller clip_low and clip_high); softly, a token's weight, so that no gradient "
-        "stops (CISPO); or that of responses worse than their group, at 1 (TOPR). token is the "
-        "paper's.",
+        description="token: clip each token's ratio. sequence: clip the geometric mean over a "
+        "response (GSPO, with much smaller clip_low and clip_high). soft: clip a token's weight "
+        "and keep its gradient (CISPO). asymmetric: clip only responses worse than their group, "
+        "at 1 (TOPR). The paper has token.",
     )
     dual_clip: Annotated[float, Field(gt=1, le=MAX_FACTOR, strict=True)] | None = Field(
         default=None,
-        description="Bounds the term of a token with negative advantage; verl has 3.0.",
+        description="Bound on the term of a token with a negative advantage; verl has 3.0.",
     )
-    kl_beta: Factor = Field(default=1e-4, description="Weight of the KL to the base model.")
+    kl_beta: Factor = Field(
+        default=1e-4, description="Weight of the KL divergence from the base model."
+    )
     entropy_coefficient: Annotated[float, Field(ge=-MAX_FACTOR, le=MAX_FACTOR, strict=True)] = (
         Field(default=0.0, description="Weight of the entropy bonus.")
     )
@@ -128,44 +139,56 @@ class GrpoSettings(Strict):
     )
     loss_aggregation: Literal["sequence_mean", "token_mean"] = Field(
         default="sequence_mean",
-        description="The mean over responses of each one's mean, or the mean over all tokens.",
+        description="sequence_mean: mean over responses of each response's mean. token_mean: mean "
+        "over all tokens.",
     )
     donor_ratio: Literal["local", "donor", "decoupled", "shaped"] = Field(
         default="local",
-        description="The old log-probabilities of a donated response: recomputed here, its "
-        "donor's, or ours with a truncated weight ours / donor's. shaped: none; p / (p + 0.1) of "
-        "its probability p here takes the clipped ratio's place (LUFFY).",
+        description="Old log-probabilities of a donated response. local: recomputed by the "
+        "receiver. donor: the donor's. decoupled: local, weighed by the truncated ratio local / "
+        "donor. shaped: none; p / (p + 0.1), with p its probability at the receiver, replaces the "
+        "clipped ratio (LUFFY).",
     )
-    donor_ratio_cap: PositiveFactor = Field(default=2.0, description="C of the decoupled ratio.")
+    donor_ratio_cap: PositiveFactor = Field(
+        default=2.0, description="C, the cap of the decoupled ratio."
+    )
     rollout_correction: Literal["token_truncate", "none"] = Field(
         default="token_truncate",
-        description="Weigh own tokens by min(pi_old / pi_engine, C): 1 but for rounding when the "
-        "trainer itself samples, a correction when vLLM does.",
+        description="Weight of own tokens, min(pi_old / pi_engine, C): 1 up to rounding with "
+        "transformers, a correction with vLLM.",
     )
-    rollout_correction_cap: PositiveFactor = Field(default=2.0, description="C of that ratio.")
+    rollout_correction_cap: PositiveFactor = Field(
+        default=2.0, description="C, the cap of that weight."
+    )
     zero_variance: Literal["kl", "drop"] = Field(
         default="kl",
-        description="A group of equal rewards teaches nothing but its KL term: keep or drop it.",
+        description="Groups of equal rewards, which have only a KL term: keep that term, or drop "
+        "the groups.",
     )
     resample: Annotated[int, Field(ge=0, le=MAX_DRAWS, strict=True)] = Field(
         default=0,
-        description="How often a private step draws fresh prompts in place of those whose rewards "
-        "are all equal (DAPO's dynamic sampling). 0, never, is the paper's.",
+        description="Number of further draws of fresh prompts that a private step may make to "
+        "replace groups of equal rewards (DAPO's dynamic sampling). The paper has 0.",
     )
     overlap: Annotated[int, Field(ge=0, le=1, strict=True)] = Field(
         default=0,
-        description="1: a private step is sampled before the update of the step before it, which "
-        "a vLLM engine does beside that update; its responses are one update late. 0, which "
-        "is on-policy, is the paper's.",
+        description="1: sample a private step before the previous step's update, so that a vLLM "
+        "engine works during the update; the responses are one update late. The paper has 0, "
+        "on-policy.",
     )
     optimizer_state: Literal["reset", "keep"] = Field(
-        default="reset", description="AdamW's state at the start of a round: new, or the last one."
+        default="reset",
+        description="AdamW's state at the start of a round: reset it, or keep the last one.",
     )
-    temperature: PositiveFactor = Field(default=0.7, description="At which responses are sampled.")
+    temperature: PositiveFactor = Field(
+        default=0.7, description="Sampling temperature of responses."
+    )
     max_prompt_tokens: Tokens = Field(
-        default=1024, description="Sets with longer ones are refused."
+        default=1024, description="Longest prompt; problem sets with longer ones are refused."
     )
-    max_response_tokens: Tokens = Field(default=2048, description="Responses end there.")
+    max_response_tokens: Tokens = Field(
+        default=2048, description="Longest response; sampling stops there."
+    )
 
     @property
     def longest_row(self) -> int:
@@ -190,59 +213,63 @@ class SwapSettings(Strict):
 
     strategy: Literal["keep", "random"] = Field(
         default="keep",
-        description="keep: peers' correct responses fill a group of wrong ones up to half. "
-        "random: K of the responses of all.",
+        description="keep: correct responses of peers replace wrong ones, up to half of the "
+        "group. random: K of all members' responses.",
     )
     period: Rounds = Field(
-        default=2, description="Step s = 1, 2, ... is public when s mod period = 0."
+        default=2, description="Step s = 1, 2, ... is public if s mod period = 0."
     )
     schedule: Literal["even", "early", "late"] = Field(
         default="even",
-        description="Where the local_steps // period public steps of a round are: every period-th "
-        "step, the first steps, or the last. even is the paper's.",
+        description="Position of the local_steps // period public steps in a round: every "
+        "period-th step, the first steps, or the last steps. The paper has even.",
     )
     prompts: Literal["uniform", "informative"] = Field(
         default="uniform",
-        description="Which public prompts a step takes: each as often as another, or more often "
-        "those whose rewards have varied most so far. uniform is the paper's.",
+        description="Choice of public prompts. uniform: all equally often. informative: more "
+        "often those whose rewards have varied most so far. The paper has uniform.",
     )
     donors: Literal["uniform", "likely"] = Field(
         default="uniform",
-        description="Which correct responses of peers a client gets with `keep`: any, or of "
-        "several candidates those most likely under its own policy. uniform is the paper's.",
+        description="Choice among correct responses of peers, with strategy = 'keep'. uniform: "
+        "any. likely: of several candidates, the most likely under the receiver's own policy. The "
+        "paper has uniform.",
     )
     candidates: Group = Field(
         default=4, description="Candidates for each place to fill, with donors = 'likely'."
     )
     mode: Literal["synchronous", "pipelined"] = Field(
         default="synchronous",
-        description="pipelined: make the next private step while peers answer, and update on the "
-        "exchange after it, one step late. synchronous, which waits, is the paper's.",
+        description="synchronous: wait for the exchange. pipelined: make the next private step "
+        "while peers answer, and update on the exchange one step late. The paper has synchronous.",
     )
     replay: StrictBool = Field(
         default=False,
-        description="Each client keeps right responses to public prompts, own and donated ones, "
-        "and fills a group with them when its prompt comes again and right ones are too few; "
-        "with `keep`. false is the paper's.",
+        description="Keep correct responses to public prompts, own and donated, and reuse them "
+        "when the prompt returns with too few correct ones; with strategy = 'keep'. The paper has "
+        "false.",
     )
     max_donated_tokens: Tokens | None = Field(
-        default=None, description="A longer response is not donated; by default any length is."
+        default=None, description="Longest response that is donated. Unset: any length."
     )
     max_donor_share: PositiveShare = Field(
         default=1.0,
-        description="The largest share of a receiver's donated responses in one exchange that one "
-        "donor may give. 1 is the paper's.",
+        description="Largest share of a receiver's donated responses in an exchange from one "
+        "donor. The paper has 1.",
     )
     sampling_check: Literal["off", "report", "exclude"] = Field(
         default="report",
-        description="Whether receivers check that donated responses were sampled. report: the "
-        "operator is told who is doubted. exclude: who is doubted by two receivers, and by most of "
-        "those that have judged, donates no more. off: a public step's draws follow from the seed "
-        "alone, so that the run can be repeated bit for bit.",
+        description="Check by receivers that donated responses were sampled. report: show the "
+        "operator which members are doubted. exclude: also stop donations of a member doubted by "
+        "two receivers and by most of those that have judged it. off: draw public steps from the "
+        "seed alone, so that the run can be repeated bit for bit.",
     )
-    quorum: Clients = Field(default=1, description="Fewest clients an exchange may close with.")
+    quorum: Clients = Field(
+        default=1, description="Fewest clients with which an exchange may close."
+    )
     deadline_seconds: Deadline = Field(
-        default=600, description="Counted from the first client's responses."
+        default=600,
+        description="Deadline of an exchange, counted from the first client's responses.",
     )
 
     def impossible(self, responses: int, local_steps: int) -> Iterator[str]:
@@ -295,50 +322,55 @@ class SwapSettings(Strict):
 class FedProxSettings(Strict):
     """(mu / 2) |theta - theta_round|^2 over the LoRA factors."""
 
-    mu: Factor = Field(default=0.01, description="Weight of the term; method fedprox alone.")
+    mu: Factor = Field(
+        default=0.01, description="Weight of the proximal term; only for method = 'fedprox'."
+    )
 
 
 class AggregationSettings(Strict):
     """How the clients' factors become the next global ones; see docs/aggregation.md."""
 
     rule: Literal["fedit", "ffa", "fedex", "svd", "median", "trimmed_mean", "multi_krum"] = Field(
-        default="fedit", description="docs/aggregation.md compares them."
+        default="fedit", description="Averaging rule; docs/aggregation.md compares them."
     )
     weights: Literal["uniform", "examples", "steps", "improvement"] = Field(
         default="uniform",
-        description="All clients alike, or by the number of private examples, or by the local "
-        "steps that their updates were made of (members.fewest_steps), or by what the round has "
-        "gained them on their own held-out problems (`holdout` in client.toml).",
+        description="Weights of clients: all alike; by private examples; by local steps "
+        "(members.fewest_steps); or by their gain in this round on their own held-out problems "
+        "(`holdout` in client.toml).",
     )
     max_weight_share: PositiveShare = Field(
         default=0.5,
-        description="With weights = 'examples' or 'improvement', which members report themselves: "
-        "the largest share of the mean that one member has. The others share the rest by their "
-        "weights; where that cannot be, all have the same.",
+        description="Largest share of the mean for one member, with weights = 'examples' or "
+        "'improvement', which members report themselves. The others share the rest by their "
+        "weights. If that is impossible, all weigh the same.",
     )
     trim: Annotated[float, Field(gt=0, lt=0.5, strict=True)] = Field(
-        default=0.2, description="beta: what trimmed_mean drops at either end."
+        default=0.2, description="beta, the share that trimmed_mean drops at either end."
     )
-    krum_f: Clients = Field(default=1, description="How many bad clients multi_krum stands.")
+    krum_f: Clients = Field(
+        default=1, description="Number of bad clients that multi_krum tolerates."
+    )
     krum_m: Clients | None = Field(
-        default=None, description="How many clients multi_krum averages; n - f if not set."
+        default=None, description="Number of clients that multi_krum averages; n - f by default."
     )
     clip_norm: PositiveFactor | None = Field(
         default=None,
-        description="c: no |theta_n - theta_round| is over c times the median of them.",
+        description="c: longer updates |theta_n - theta_round| are scaled down to c times their "
+        "median.",
     )
     server_optimizer: Literal["none", "momentum", "adam", "yogi"] = Field(
-        default="none", description="Takes the averaged update as a gradient."
+        default="none", description="Optimizer that takes the averaged update as a gradient."
     )
     server_learning_rate: PositiveFactor | None = Field(
-        default=None, description="eta; if not set, 1 for momentum and 0.01 for the others."
+        default=None, description="eta; by default 1 for momentum and 0.01 for the others."
     )
     server_beta1: Decay = Field(default=0.9, description="Decay of the first moment.")
     server_beta2: Decay = Field(default=0.99, description="Decay of the second moment.")
-    server_tau: PositiveFactor = Field(default=1e-3, description="Adaptivity; v begins at tau^2.")
-    quorum: Clients = Field(default=1, description="Fewest updates a round may close with.")
+    server_tau: PositiveFactor = Field(default=1e-3, description="Adaptivity; v starts at tau^2.")
+    quorum: Clients = Field(default=1, description="Fewest updates with which a round may close.")
     deadline_seconds: Deadline = Field(
-        default=3600, description="Counted from the round's first update."
+        default=3600, description="Deadline of a round, counted from its first update."
     )
 
     def contradictions(self) -> Iterator[str]:
@@ -394,18 +426,18 @@ class MembersSettings(Strict):
 
     expected: Clients | None = Field(
         default=None,
-        description="Another name of `clients`: give one of the two.",
+        description="Another name for `clients`; give one of the two.",
     )
     minimum: Clients | None = Field(
         default=None,
-        description="With so many the run can be started, and goes on while so many are here: a "
-        "quorum is at most the number of members that are here. Unset: it takes all of `clients`, "
-        "and a quorum is what it says.",
+        description="Fewest members with which the run starts and continues; quorums are then at "
+        "most the number of members present. Unset: the run starts with all `clients`, and "
+        "quorums are fixed.",
     )
     fewest_steps: Rounds | None = Field(
         default=None,
-        description="Fewest local steps that an update may be made of, for members without the "
-        "problems or the time for more. Unset: all local_steps.",
+        description="Fewest local steps in an update, for members short of problems or time. "
+        "Unset: all local_steps.",
     )
 
 
@@ -413,8 +445,8 @@ class EvaluationSettings(Strict):
     """pass@1 on the held-out test set, after every round."""
 
     samples: Group = Field(default=1, description="Responses to each test problem.")
-    temperature: PositiveFactor = Field(default=0.7, description="At which they are sampled.")
-    batch_size: Group = Field(default=512, description="Test problems at a time.")
+    temperature: PositiveFactor = Field(default=0.7, description="Sampling temperature.")
+    batch_size: Group = Field(default=512, description="Test problems in a batch.")
 
 
 class PrivacySettings(Strict):
@@ -425,11 +457,14 @@ class PrivacySettings(Strict):
 
     epsilon: Annotated[float, Field(ge=0.1, le=100, strict=True)] | None = Field(
         default=None,
-        description="The most that the whole run may tell of one private prompt of a member, whose "
-        "noise follows from it; delta is min(1e-5, 1 / (10 n)) for n prompts. Unset: no noise.",
+        description="Bound on what the whole run reveals about one private prompt of a member; "
+        "the noise follows from it. delta is min(1e-5, 1 / (10 n)) for n prompts. Unset: no "
+        "noise.",
     )
     clip: PositiveFactor = Field(
-        default=1.0, description="C: a longer gradient of one prompt's responses is scaled down."
+        default=1.0,
+        description="C, the gradient norm of one prompt's responses; longer gradients are scaled "
+        "down to it.",
     )
 
 
@@ -438,9 +473,9 @@ class WireSettings(Strict):
 
     precision: Precision = Field(
         default="float32",
-        description="float32: the adapter itself. bfloat16 and int8: its difference to the "
-        "round's global adapter, of half and a quarter of the size; what rounding leaves out is "
-        "kept at the client and goes into its next update.",
+        description="float32: send the adapter itself. bfloat16, int8: send its difference to the "
+        "round's global adapter, in a half or a quarter of the bytes; the client adds the "
+        "rounding error to its next update.",
     )
 
 
@@ -449,24 +484,28 @@ class RunSettings(Strict):
 
     seed: Annotated[int, Field(ge=0, le=MAX_COUNT, strict=True)] = Field(
         default=0,
-        description="Decides the run's random draws, but for those that follow from a secret: with "
-        "swap.sampling_check and privacy.epsilon.",
+        description="Seed of all random draws, except those from a secret (swap.sampling_check, "
+        "privacy.epsilon).",
     )
     method: Literal["fedavg", "fedprox", "pubswap"] = Field(
-        default="pubswap", description="fedavg and fedprox have no public steps."
+        default="pubswap", description="Training method; fedavg and fedprox have no public steps."
     )
-    rounds: Rounds = Field(default=9, description="Each: local training, then the average.")
-    local_steps: Rounds = Field(default=40, description="tau, the GRPO steps of a round.")
+    rounds: Rounds = Field(
+        default=9, description="Number of rounds, each of local training and an average."
+    )
+    local_steps: Rounds = Field(default=40, description="tau, the GRPO steps in a round.")
     clients: Clients = Field(
-        default=4, description="N: a run can be started when so many have enrolled."
+        default=4, description="N, the number of clients; the run can start when all have enrolled."
     )
-    verifier: Word = Field(default="math", description="Decides which responses are correct.")
+    verifier: Word = Field(
+        default="math", description="Verifier of responses; docs/data.md lists them."
+    )
     chat_template: Literal["auto", "none"] = Field(
-        default="auto", description="auto: the base model's own, if it has one."
+        default="auto", description="auto: the base model's chat template, if it has one."
     )
     chat_template_options: TemplateOptions = Field(
         default={},
-        description="What the chat template is given by name, such as enable_thinking = false.",
+        description="Arguments of the chat template, such as enable_thinking = false.",
     )
     lora: LoraSettings = LoraSettings()
     grpo: GrpoSettings = GrpoSettings()

@@ -32,96 +32,98 @@ class ServerSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="PUBSWAP_", extra="ignore", frozen=True)
 
-    host: str = Field(default="127.0.0.1", description="The address to listen on.")
-    port: int = Field(default=8470, ge=0, le=65535, description="The port to listen on; 0: any.")
+    host: str = Field(default="127.0.0.1", description="Address to listen on.")
+    port: int = Field(
+        default=8470, ge=0, le=65535, description="Port to listen on; 0: any free port."
+    )
     data_dir: Path = Field(
         default=Path("pubswap-data"),
-        description="The folder for blobs, the operator token and SQLite, or for what is fetched "
-        "from blob_url.",
+        description="Folder for blobs, the operator token and SQLite, or for the cache of "
+        "blob_url.",
     )
     database_url: str | None = Field(
         default=None,
-        description="Such as postgresql+psycopg://user:password@host/database; by default SQLite "
-        "in data_dir.",
+        description="Database, such as postgresql+psycopg://user:password@host/database; by "
+        "default SQLite in data_dir.",
     )
     operator_token: SecretStr | None = Field(
         default=None,
-        description="The operator's token; by default made once and kept in "
+        description="The operator's token; by default generated once and stored in "
         "data_dir/operator-token.",
     )
     blob_url: str | None = Field(
         default=None,
-        description="Such as s3://bucket/prefix, with AWS_... in the environment; by default a "
-        "folder in data_dir.",
+        description="Blob store, such as s3://bucket/prefix, with AWS_... in the environment; by "
+        "default a folder in data_dir.",
     )
     bucket_endpoint: str | None = Field(
         default=None,
-        description="The endpoint of blob_url's bucket as members reach it, such as "
-        "https://s3.eu-central-1.amazonaws.com: adapters then go straight to the bucket and from "
-        "it. By default they go through the coordinator.",
+        description="Endpoint of blob_url's bucket as members reach it, such as "
+        "https://s3.eu-central-1.amazonaws.com, for adapters to go straight to the bucket. By "
+        "default they go through the coordinator.",
     )
     keep_rounds: int = Field(
         default=2,
         ge=0,
         le=MAX_NUMBER,
-        description="For how many of a run's last rounds the members' updates and responses are "
-        "kept; 0: for all. Global adapters are kept for ever.",
+        description="Number of a run's last rounds whose updates and responses are kept; 0: all. "
+        "Global adapters are kept forever.",
     )
     spare_bytes: int = Field(
         default=256 << 20,
         ge=0,
         le=MAX_COUNT,
-        description="Of the disk, never promised to an upload; with less left, /readyz is 503.",
+        description="Disk space never given to uploads; with less left, /readyz answers 503.",
     )
-    max_wait_seconds: TimeSpan = Field(
-        default=30.0, description="A long poll is answered after this time at the latest."
-    )
+    max_wait_seconds: TimeSpan = Field(default=30.0, description="Longest wait of a long poll.")
     verifier_seconds: CpuSeconds = Field(
-        default=5.0, description="CPU time: a response that takes longer to verify is wrong."
+        default=5.0,
+        description="CPU time for verifying a response; a response that needs more is wrong.",
     )
     tick_seconds: TimeSpan = Field(
         default=1.0,
-        description="How often deadlines are looked at; up to 10 s apart in a run without changes.",
+        description="Interval between checks of deadlines; up to 10 s in a run without changes.",
     )
     workers: int = Field(default=1, gt=0, le=256, description="Processes that share the port.")
     lease_seconds: TimeSpan = Field(
-        default=15.0, description="A replica that shows no life for so long is replaced."
+        default=15.0, description="Silence after which a replica is replaced."
     )
     idle_seconds: TimeSpan = Field(
-        default=30, description="A body, or the reading of an answer, may stop for this long."
+        default=30, description="Longest pause in a body or in the reading of an answer."
     )
     member_requests_per_second: float = Field(
         default=20,
         ge=0.001,
         le=MAX_FACTOR,
-        description="Of one member, in the long run; twice as many may come at once. Chunks that "
-        "were stored are not counted.",
+        description="Average request rate of one member; bursts of twice as many are allowed. "
+        "Stored chunks do not count.",
     )
-    tls_cert: Path | None = Field(default=None, description="The certificate chain, as PEM.")
-    tls_key: Path | None = Field(default=None, description="The certificate's key, as PEM.")
+    tls_cert: Path | None = Field(default=None, description="Certificate chain, as PEM.")
+    tls_key: Path | None = Field(default=None, description="Key of the certificate, as PEM.")
     trusted_proxies: str = Field(
         default="127.0.0.1,::1",
-        description="Addresses, separated by commas, whose X-Forwarded-For is believed.",
+        description="Addresses, separated by commas, whose X-Forwarded-For is trusted.",
     )
     proxy_secret: SecretStr | None = Field(
         default=None,
-        description="What a proxy sends as X-PubSwap-Proxy-Secret beside X-PubSwap-Client-Cert.",
+        description="Secret that a proxy sends as X-PubSwap-Proxy-Secret beside "
+        "X-PubSwap-Client-Cert.",
     )
     require_client_certificate: bool = Field(
         default=False,
-        description="Members come with a client certificate, and are bound to the one they "
-        "enrolled with. The proxy checks it; needs proxy_secret.",
+        description="Require a client certificate of members, and bind each member to the one it "
+        "enrolled with. The proxy verifies it; needs proxy_secret.",
     )
     notify_url: SecretStr | None = Field(
         default=None,
-        description="Where a small JSON is POSTed when a run waits, fails or is finished: https, "
-        "or http on this machine.",
+        description="Webhook for a small JSON when a run waits, fails or is finished: https, or "
+        "http on this machine.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="The least grave log lines: debug, info, warning or error."
+        default="info", description="Lowest level of log lines: debug, info, warning or error."
     )
     log_format: Literal["json", "console"] = Field(
-        default="console", description="json for machines, console for people."
+        default="console", description="json for programs, console for people."
     )
 
     @model_validator(mode="after")

@@ -35,42 +35,55 @@ Names = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(min_len
 class LocalPolicy(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
     """The file, validated; see docs/organisation.md."""
 
-    coordinators: Names | None = Field(default=None, description="Their addresses.")
+    coordinators: Names | None = Field(
+        default=None, description="Allowed coordinators, by address."
+    )
     buckets: tuple[str, ...] = Field(
         default=(),
-        description="What the addresses begin with that adapters may also go straight to and come "
-        "from; all others go through the coordinator.",
+        description="Address prefixes of buckets that adapters may also go straight to and come "
+        "from. Unset: only through the coordinator.",
     )
-    runs: Names | None = Field(default=None, description="Their ids or names.")
+    runs: Names | None = Field(default=None, description="Allowed runs, by id or name.")
     base_models: tuple[ModelDigest, ...] | None = Field(
-        default=None, min_length=1, description="The digests of their weights."
+        default=None,
+        min_length=1,
+        description="Allowed base models, by the digest of their weights.",
     )
     limits: Limits = Field(
         default={},
-        description="The least (`min`) and the most (`max`) of any number of a run's settings: "
-        "limits.lora.rank.max = 64. A run that leaves a limited number unset is refused.",
+        description="Smallest (`min`) and largest (`max`) value of any numeric setting of a run: "
+        "limits.lora.rank.max = 64. A run that leaves a limited setting unset is refused.",
     )
     send_responses: bool = Field(
         default=True, strict=True, description="Whether responses to public prompts may be sent."
     )
     max_responses_a_round: Count | None = Field(
-        default=None, description="To public prompts, of all public steps of a round."
+        default=None,
+        description="Most responses to public prompts in a round, over all of its public steps.",
     )
     counters: Literal["all"] | tuple[str, ...] = Field(
-        default="all", description="Those that may be sent, beside the number of examples."
+        default="all",
+        description="Counters that may be sent. The number of examples is always sent.",
     )
-    max_bytes_a_day: Count | None = Field(default=None, description="All requests' bodies (UTC).")
+    max_bytes_a_day: Count | None = Field(
+        default=None, description="Most bytes in the bodies of all requests in a UTC day."
+    )
     max_rounds_a_day: Count | None = Field(
-        default=None, description="Rounds with something sent; one that is made again counts again."
+        default=None,
+        description="Most rounds in a UTC day in which something is sent; a repeated round counts "
+        "again.",
     )
     hours: str | None = Field(
-        default=None, description='When it trains and sends, local time, such as "18:00-07:00".'
+        default=None,
+        description='Hours for training and sending, in local time, such as "18:00-07:00".',
     )
     days: tuple[Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"], ...] | None = Field(
-        default=None, min_length=1, description="On which; hours over midnight are the first day's."
+        default=None,
+        min_length=1,
+        description="Days for training and sending; hours over midnight belong to the first day.",
     )
     approve: Literal["first", "every-round", "never"] = Field(
-        default="first", description="When a person has to approve what the run asks."
+        default="first", description="When a person has to approve the run."
     )
 
     @field_validator("counters")

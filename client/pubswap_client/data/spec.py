@@ -57,15 +57,18 @@ class DataSpec(BaseModel, extra="forbid", frozen=True, populate_by_name=True):
         alias="from",
         description="Local files in the hub's own format instead of the hub; jsonl: the file.",
     )
-    clients: Size = Field(default=4, description="Private sets; in a recipe, the run's.")
+    clients: Size = Field(
+        default=4, description="Number of private sets; in a recipe, the run's clients."
+    )
     alpha: float = Field(
         default=0.3,
         gt=0,
         allow_inf_nan=False,
-        description="Of the Dirichlet priors over topics: the smaller, the fewer a client has.",
+        description="Dirichlet parameter of the topics; the smaller, the fewer topics a client "
+        "has.",
     )
     seed: int = Field(
-        default=0, ge=0, description="Decides the split; in a recipe by default the run's."
+        default=0, ge=0, description="Seed of the split; in a recipe by default the run's."
     )
     private_size: Size | None = Field(
         default=None, description="Problems of each client; by default the paper's."
@@ -76,18 +79,20 @@ class DataSpec(BaseModel, extra="forbid", frozen=True, populate_by_name=True):
     prompt_column: str = Field(default="prompt", description="jsonl: the column of prompts.")
     answer_column: str = Field(default="answer", description="jsonl: the column of answers.")
     verifier: str | None = Field(
-        default=None, description="jsonl: for the lines that name none; by default the run's."
+        default=None,
+        description="jsonl: the verifier of lines that name none; by default the run's.",
     )
     instruction: str | None = Field(
         default=None,
-        description="What each prompt ends with, how to answer; by default the data set's own.",
+        description="Instruction at the end of each prompt on how to answer; by default the data "
+        "set's own.",
     )
     tasks: dict[str, dict[str, Any]] = Field(
         default={}, description="reasoning-gym: the tasks, each with its generator's settings."
     )
     half: Literal["pretraining", "demo"] | None = Field(
         default=None,
-        description="reasoning-gym: only prompts of one half; base models made here were "
+        description="reasoning-gym: only prompts of one half; the base models made here were "
         "pretrained on the half 'pretraining'.",
     )
 

@@ -41,14 +41,14 @@ _NOT_SWEPT = {
 class Recipe(RunSettings):
     """The whole file: what a run is, and in `[sweep]` what is varied."""
 
-    name: Name = Field(description="The run's name; by default the file's.")
+    name: Name = Field(description="Name of the run; by default the file's.")
     about: str = Field(default="", description="One line for `pubswap recipe list`.")
     model: ModelSource
     data: RecipeData
     total_steps: Positive | None = Field(
         default=None,
-        description="GRPO steps in all, from which `rounds` follows. In the file it may be a table "
-        "by local_steps, with `else` for those that it does not name.",
+        description="GRPO steps in total; `rounds` follows from it. In the file it may be a table "
+        "by local_steps, with `else` for all other values.",
     )
     sweep: Sweep = Sweep()
 

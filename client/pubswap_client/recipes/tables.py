@@ -18,14 +18,14 @@ PUBLIC, TEST = "public.jsonl", "test.jsonl"
 class ModelSource(BaseModel, extra="forbid", frozen=True):
     """`[model]`: a hub id with its revision, or a local folder."""
 
-    source: str = Field(description="A hub id, or a folder.")
-    revision: str | None = Field(default=None, description="The hub revision.")
+    source: str = Field(description="Hub id or folder.")
+    revision: str | None = Field(default=None, description="Revision on the hub.")
     folder: Path | None = Field(
-        default=None, description="Where the files are, if they are here; found by itself."
+        default=None, description="Local folder of the files; found automatically."
     )
     stop_token_ids: Annotated[tuple[Number, ...], Field(max_length=16)] = Field(
         default=(),
-        description="Tokens that end a response, beside the model's own eos_token_id.",
+        description="Tokens that end a response, in addition to the model's eos_token_id.",
     )
 
     @property
@@ -46,10 +46,12 @@ class DataFiles:
 class RecipeData(BaseModel, extra="forbid", frozen=True):
     """`[data]`: `public` and `test` files, or the `folder` of a split, or how to `prepare` one."""
 
-    public: Path | None = Field(default=None, description="The public problems (JSONL).")
-    test: Path | None = Field(default=None, description="The held-out problems (JSONL).")
+    public: Path | None = Field(default=None, description="Public problems (JSONL).")
+    test: Path | None = Field(default=None, description="Held-out problems (JSONL).")
     private: tuple[Path, ...] = Field(default=(), description="One file for each client.")
-    folder: Path | None = Field(default=None, description="What `pubswap data prepare` wrote.")
+    folder: Path | None = Field(
+        default=None, description="A folder written by `pubswap data prepare`."
+    )
     prepare: DataSpec | None = None
 
     @model_validator(mode="after")
@@ -89,7 +91,7 @@ class Sweep(BaseModel, extra="forbid", frozen=True):
     """
 
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(
-        default=(0,), min_length=1, description="Each setting is run with each of them."
+        default=(0,), min_length=1, description="Seeds for each setting."
     )
     grid: tuple[Axes, ...] = Field(
         default=(), description="Tables of axes; an axis is a dotted key with its values."
