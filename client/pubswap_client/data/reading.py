@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from pubswap_client.data.examples import Tally, Unusable, ask, unique
 from pubswap_client.data.loading import SourceTable, tables
@@ -19,9 +19,11 @@ from pubswap_client.data.spec import DataSpec
 from pubswap_client.data.tasks import TaskSpec
 from pubswap_protocol.command_line.progress_bar import progress_bar
 from pubswap_protocol.draws import rng_for
-from pubswap_protocol.errors import InvalidProblems, InvalidSettings, first_fault
+from pubswap_protocol.errors import InvalidProblems, first_fault
 from pubswap_protocol.problems import Problem, PromptLimit
 from pubswap_protocol.verifiers import check_usable
+
+_ROW = TypeAdapter(dict[str, Any])
 
 
 def jsonl_problems(path: Path, spec: DataSpec) -> Iterator[Problem]:
@@ -30,55 +32,35 @@ def jsonl_problems(path: Path, spec: DataSpec) -> Iterator[Problem]:
     Raises InvalidProblems, naming the line and the column, for anything that cannot be used: the
     file is the user's own, to be corrected.
     """
+    try:
+        with path.open(encoding="utf-8-sig") as lines:
+            for number, line in enumerate(lines, start=1):
+                yield _own_problem(line, number, f"{path}, line {number}", spec)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidProblems(f"from: {path} cannot be read: {error}.") from None
+
+
+def _own_problem(line: str, number: int, where: str, spec: DataSpec) -> Problem:
     columns = {
         "prompt": spec.prompt_column,
         "answer": spec.answer_column,
         "topic": spec.topic_column,
     }
-    seen: set[str | None] = {None}
-    for number, row in _rows(path):
-        where = f"{path}, line {number}"
-        values = {role: _text(row, column, role, where) for role, column in columns.items()}
-        values["prompt"] = ask(values["prompt"], spec)
-        try:
-            problem = Problem(
-                id=str(row.get("id", f"line-{number}")),
-                verifier=row.get("verifier", spec.verifier),
-                metadata=row.get("metadata", {}),
-                **values,
-            )
-        except ValidationError as error:
-            raise InvalidProblems(f"{where}: {first_fault(error)}.") from None
-        if problem.verifier not in seen:
-            try:
-                check_usable(str(problem.verifier))
-            except InvalidSettings as error:
-                raise InvalidProblems(f"{where}: verifier: {error.detail}") from None
-            seen.add(problem.verifier)
-        yield problem
-
-
-def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     try:
-        with path.open(encoding="utf-8-sig") as lines:
-            for number, line in enumerate(lines, start=1):
-                try:
-                    row = json.loads(line)
-                except (ValueError, RecursionError) as error:
-                    raise InvalidProblems(
-                        f"from: {path}, line {number} is not JSON ({error})."
-                    ) from None
-                if not isinstance(row, dict):
-                    raise InvalidProblems(
-                        f"from: {path}, line {number} is no JSON object: a line looks like "
-                        '{"prompt": "2 + 2 =", "answer": "4", "topic": "sums"}.'
-                    )
-                yield number, row
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidProblems(f"from: {path} cannot be read: {error}.") from None
+        row = _ROW.validate_json(line)
+        values = {role: _value(row, column, role, where) for role, column in columns.items()}
+        problem = Problem(
+            id=str(row.get("id", f"line-{number}")),
+            verifier=row.get("verifier", spec.verifier),
+            metadata=row.get("metadata", {}),
+            **values,
+        )
+    except ValidationError as error:
+        raise InvalidProblems(f"{where}: {first_fault(error)}.") from None
+    return problem.model_copy(update={"prompt": ask(problem.prompt, spec)})
 
 
-def _text(row: dict[str, Any], column: str, role: str, where: str) -> str:
+def _value(row: dict[str, Any], column: str, role: str, where: str) -> Any:
     if column not in row:
         raise InvalidProblems(
             f"{role}_column: {where} has no column {column!r}. It has {', '.join(row) or 'none'}; "
@@ -88,9 +70,7 @@ def _text(row: dict[str, Any], column: str, role: str, where: str) -> str:
     # An answer may be a number in the file; what is compared with a response is its text.
     if isinstance(value, int | float) and not isinstance(value, bool) and role != "prompt":
         value = json.dumps(value)
-    if not isinstance(value, str) or not value.strip():
-        raise InvalidProblems(f"{where}: {column}: must be a text that is not empty.")
-    return value.strip()
+    return value.strip() if isinstance(value, str) else value
 
 
 _STEP = 256
@@ -148,6 +128,8 @@ def _task_problems(
 def _jsonl(spec: DataSpec, tally: Tally, limit: PromptLimit | None) -> Source:
     assert spec.from_ is not None  # the spec's own rule
     read = list(_short(jsonl_problems(spec.from_, spec), tally, limit))
+    for verifier in sorted({problem.verifier for problem in read if problem.verifier}):
+        check_usable(verifier)
     ids = Counter(problem.id for problem in read)
     if ids and (most := ids.most_common(1)[0])[1] > 1:
         raise InvalidProblems(f"{spec.from_}: id {most[0]!r} occurs {most[1]} times.")

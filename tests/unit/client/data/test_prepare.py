@@ -429,14 +429,14 @@ def test_a_few_broken_rows_are_left_out_and_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("{", "line 2 is not JSON"),
-        ("[" * 10**5, "line 2 is not JSON"),
-        ("[1]", "line 2 is no JSON object"),
+        ("{", "line 2: Invalid JSON"),
+        ("[" * 10**5, "line 2: Invalid JSON"),
+        ("[1]", "line 2: Input should be an object"),
         ('{"prompt": "a", "topic": "t"}', "answer_column: .*line 2 has no column 'answer'"),
         ('{"prompt": "a", "answer": "b"}', "topic_column: .*line 2 has no column 'topic'"),
         ('{"prompt": "a", "answer": "", "topic": "t"}', "line 2: answer"),
         ('{"prompt": 3, "answer": "b", "topic": "t"}', "line 2: prompt"),
-        ('{"prompt": "a", "answer": "b", "topic": "t", "verifier": "x"}', "line 2: verifier"),
+        ('{"prompt": "a", "answer": "b", "topic": "t", "verifier": "x"}', "'x'"),
         ('{"prompt": "a", "answer": "b", "topic": "t", "metadata": 3}', "line 2: metadata"),
         ('{"prompt": "a", "answer": "b", "topic": "t", "id": "line-1"}', "'line-1' occurs 2"),
     ],
@@ -445,7 +445,7 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, reason: str) -> None:
     """A user's own file is refused at its first line that cannot be used."""
     path = tmp_path / "own.jsonl"
     path.write_text(json.dumps(numbered(1)[0]) + "\n" + line + "\n")
-    with pytest.raises(InvalidProblems, match=reason):
+    with pytest.raises(PubSwapError, match=reason):
         prepare(spec_for("jsonl", path), tmp_path / "out")
 
 
