@@ -72,9 +72,9 @@ def predict(
 
     Private ones have as many responses as are drawn on average. Each way goes one adapter, and a
     file of b K responses for each public step; down, what FedEx-LoRA leaves comes beside it, and
-    with donors = 'likely' the candidates, as if right responses were the right prompts' alone. Each
-    held-out problem is answered once a round, and with weights by improvement twice: with the
-    global adapter, and with the own one at its end.
+    with donors = 'likely' some candidates more than are counted here. Each held-out problem is
+    answered once a round, and with weights by improvement twice: with the global adapter, and with
+    the own one at its end.
     """
     steps = update_order(run)[: client.round_steps]
     public = sum(public_step(run, step) is not None for step in steps)
@@ -93,22 +93,10 @@ def predict(
         private_seconds=drawn / trained * trial.seconds,
         public_seconds=responses * (sampling + 2 * verifying + updating),
         bytes_up=_update_bytes(run, layout, client) + round(public * file),
-        bytes_down=layout.file_bytes
-        + residual_bytes(run, layout)
-        + round(public * file * (1 + _offered(run, 1 - trial.reward))),
+        bytes_down=layout.file_bytes + residual_bytes(run, layout) + round(public * file),
         rounds=run.rounds,
         held_out_seconds=looks * client.holdout * (sampling + verifying),
     )
-
-
-def _offered(run: RunSettings, wrong: float) -> float:
-    """Candidates for each own response, with so large a share of prompts for which none is right.
-
-    They are for half of a group's K places, and peers have no more than K (N - 1).
-    """
-    if run.swap.donors == "uniform":
-        return 0.0
-    return wrong * min(run.swap.candidates / 2, run.clients - 1)
 
 
 def _update_bytes(run: RunSettings, layout: AdapterLayout, client: ClientSettings) -> int:

@@ -185,20 +185,6 @@ def test_a_draw_that_came_out_small_is_taken_for_the_mean() -> None:
     assert found.private_seconds == TRIAL.update_seconds
 
 
-def test_candidates_to_choose_from_are_received_too() -> None:
-    """With donors = 'likely', for up to half of a group; no more than peers have."""
-    layout = model_card(MODEL, RunSettings().lora, "model", None).layout
-    run = RunSettings.model_validate({"swap": {"donors": "likely", "candidates": 4}, "clients": 2})
-    plain = predict(TRIAL, RunSettings(clients=2), layout, ClientSettings())
-    found = predict(TRIAL, run, layout, ClientSettings())
-    responses = plain.bytes_down - layout.file_bytes
-    assert found.bytes_up == plain.bytes_up
-    assert found.bytes_down - plain.bytes_down == pytest.approx(0.6 * 1 * responses, abs=1)
-    run = RunSettings.model_validate({"swap": {"donors": "likely", "candidates": 4}, "clients": 9})
-    found = predict(TRIAL, run, layout, ClientSettings())
-    assert found.bytes_down - plain.bytes_down == pytest.approx(0.6 * 2 * responses, abs=1)
-
-
 def test_fewer_steps_are_predicted_and_what_a_reduced_update_sends() -> None:
     """What is received is the whole adapter."""
     run = RunSettings(
