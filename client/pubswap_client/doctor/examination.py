@@ -111,7 +111,7 @@ class Examination:
     def examine(self) -> Checklist:
         self._check_membership()
         self._check_coordinator()
-        self._check("settings", "the run", _own_settings, self.settings, self._run, self.role)
+        self._check("settings", _own_settings, self.settings, self._run, self.role, needs="the run")
         self._check_model()
         if self.role is Role.EVALUATOR:
             self._check_device()
@@ -124,15 +124,20 @@ class Examination:
         return Checklist(self.findings, self._prediction)
 
     def _check(
-        self, name: str, needed: str, check: Callable[..., Any], *arguments: Any, advice: str = ""
+        self,
+        name: str,
+        check: Callable[..., Any],
+        *arguments: Any,
+        needs: str = "",
+        advice: str = "",
     ) -> Any:
         """Note what a check finds, or the error that ends it; the other checks go on.
 
-        It is skipped if an argument is None: that is `needed`, and no check before has found it.
-        Returns what the check gives for later ones, beside its finding; else None.
+        It is skipped if an argument is None, which is what it `needs` and no check before has
+        found. Returns what the check gives for later ones, beside its finding; else None.
         """
         if any(argument is None for argument in arguments):
-            self._skip(needed, name)
+            self._skip(needs, name)
             return None
         try:
             found = check(*arguments)
@@ -152,28 +157,29 @@ class Examination:
             self._skip("a membership, without --run", "state folder", "daemon", "membership")
             return
         state = self.settings.state
-        self._check("state folder", "", check_folder, state)
-        self._check("daemon", "", check_daemon, state)
-        self._stored = self._check("membership", "", _membership, state, self.role)
+        self._check("state folder", check_folder, state)
+        self._check("daemon", check_daemon, state)
+        self._stored = self._check("membership", _membership, state, self.role)
 
     def _check_coordinator(self) -> None:
         state, stored = self.settings.state, self._stored
         self._stage("asking the coordinator")
-        self._check("coordinator", "a membership", check_coordinator, state, stored)
+        self._check("coordinator", check_coordinator, state, stored, needs="a membership")
         answers = stored if self._good("coordinator") else None
-        run = self._check("token and run", "a coordinator that answers", check_run, state, answers)
+        needs = "a coordinator that answers"
+        run = self._check("token and run", check_run, state, answers, needs=needs)
         self._run = run or self._run
         if self.role is Role.CLIENT:  # an evaluator has no policy, and keeps no checkpoint
-            there = stored and stored.coordinator
-            self._check("policy", "the run there", check_policy, self.settings, run, there)
-            self._check("disk", "the run there", check_disk, state, run and run.model.layout)
+            there, needs = stored and stored.coordinator, "the run there"
+            self._check("policy", check_policy, self.settings, run, there, needs=needs)
+            self._check("disk", check_disk, state, run and run.model.layout, needs=needs)
 
     def _check_model(self) -> None:
         run, kind = self._run, SetKind.TEST if self.role is Role.EVALUATOR else SetKind.PUBLIC
         self._stage("reading the model's files")
-        self._model = self._check("model files", "the run", check_model, self.settings, run)
+        self._model = self._check("model files", check_model, self.settings, run, needs="the run")
         self._tokenizer = self._check(
-            "chat template", "the run's own model", _template, self._model, run
+            "chat template", _template, self._model, run, needs="the run's own model"
         )
 
         def end(tokenizer: PromptTokenizer, run: RunView) -> Finding:
@@ -182,11 +188,11 @@ class Examination:
         def prompts(stored: StoredMembership, tokenizer: PromptTokenizer, run: RunView) -> Finding:
             return check_prompts(self.settings.state, stored, tokenizer.limit(run.settings), kind)
 
-        self._check("end of sequence", "a tokenizer", end, self._tokenizer, run)
+        self._check("end of sequence", end, self._tokenizer, run, needs="a tokenizer")
         if kind is SetKind.TEST or run is None or run.settings.method == "pubswap":
             # The operator's, that this member answers.
-            needed = "a membership and a tokenizer"
-            self._check(f"{kind} prompts", needed, prompts, self._stored, self._tokenizer, run)
+            needs, both = "a membership and a tokenizer", (self._stored, self._tokenizer)
+            self._check(f"{kind} prompts", prompts, *both, run, needs=needs)
 
     def _check_data(self) -> None:
         path = self.settings.data
@@ -196,7 +202,7 @@ class Examination:
         else:
             self._stage("reading the private problems")
             advice = f"Give a JSONL file in UTF-8 with --data, not {path}."
-            self._file = self._check("private data", "", _private_data, path, advice=advice)
+            self._file = self._check("private data", _private_data, path, advice=advice)
 
         def count(file: Survey, run: RunView) -> Finding:
             own = own_settings(self.settings, run.settings)
@@ -213,11 +219,12 @@ class Examination:
         def round_trip(file: Survey, tokenizer: PromptTokenizer) -> Finding:
             return check_round_trip(tokenizer, sample(file.problems, SAMPLE, "doctor"))
 
-        file, tokenizer, both = self._file, self._tokenizer, "private data and a tokenizer"
-        self._check("number of problems", "private data and the run", count, file, self._run)
-        fitting = self._check("prompt lengths", both, lengths, file, tokenizer, self._run)
+        file, run, needs = self._file, self._run, "private data and the run"
+        self._check("number of problems", count, file, run, needs=needs)
+        tokenizer, needs = self._tokenizer, "private data and a tokenizer"
+        fitting = self._check("prompt lengths", lengths, file, tokenizer, run, needs=needs)
         self._trainable = fitting or []
-        self._check("round trip", both, round_trip, file, tokenizer)
+        self._check("round trip", round_trip, file, tokenizer, needs=needs)
 
     def _check_answers(self, pool: VerifierPool) -> None:
         def verifiers(file: Survey, run: RunView) -> tuple[Finding, list[Problem]]:
@@ -230,14 +237,14 @@ class Examination:
             default = run.settings.verifier
             return check_answers(chosen, len(file.problems), default, pool.score_many, advance)
 
-        needed = "private data and the run"
-        usable = self._check("verifiers", needed, verifiers, self._file, self._run)
-        self._check("answers", needed, answers, self._file, usable, self._run)
+        file, run, needs = self._file, self._run, "private data and the run"
+        usable = self._check("verifiers", verifiers, file, run, needs=needs)
+        self._check("answers", answers, file, usable, run, needs=needs)
 
     def _check_device(self) -> None:
         """The device, its memory, and the engine on it."""
         settings, run = self.settings, self._run.settings if self._run else None
-        device = self._check("device", "", _device, settings, advice=_NO_GPU)
+        device = self._check("device", _device, settings, advice=_NO_GPU)
 
         def memory(device: Device, run: RunSettings, model: tuple[Path, ModelCard]) -> Finding:
             folder, card = model
@@ -245,9 +252,9 @@ class Examination:
             needs = estimate_memory(settings, run, card, folder, device, evaluator)
             return check_memory(settings, run, device, needs, evaluator)
 
-        needed = "a device and the run's own model"
-        self._check("memory", needed, memory, device, run, self._model)
-        self._check("rollout engine", "the run", check_engine, settings, run)
+        needs = "a device and the run's own model"
+        self._check("memory", memory, device, run, self._model, needs=needs)
+        self._check("rollout engine", check_engine, settings, run, needs="the run")
 
     def _try(self, pool: VerifierPool) -> None:
         """Check what needs the loaded model.
