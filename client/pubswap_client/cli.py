@@ -32,7 +32,7 @@ from pubswap_protocol.command_line.statuses import CANCELLED
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.messages import Role, RunState
 
-run_commands = typer.Typer(help="Create, watch and move runs.", no_args_is_help=True)
+run_commands = typer.Typer(help="Create, watch and manage runs.", no_args_is_help=True)
 run_commands.command("create")(runs.create)
 run_commands.command("list")(runs.list_runs)
 run_commands.command("show")(runs.show)
@@ -48,10 +48,10 @@ run_commands.command("exclude")(ending.exclude)
 run_commands.command("rollback")(ending.rollback)
 run_commands.command("export")(export)
 
-export_commands = typer.Typer(help="Check what was exported.", no_args_is_help=True)
+export_commands = typer.Typer(help="Verify exported folders.", no_args_is_help=True)
 export_commands.command("verify")(verify)
 
-member_commands = typer.Typer(help="See, suspend and revoke members.", no_args_is_help=True)
+member_commands = typer.Typer(help="List, suspend and revoke members.", no_args_is_help=True)
 member_commands.command("list")(members.list_members)
 member_commands.command("suspend")(members.suspend)
 member_commands.command("reinstate")(members.reinstate)
@@ -59,7 +59,9 @@ member_commands.command("revoke")(ending.revoke)
 member_commands.command("reissue")(members.reissue)
 member_commands.command("certificate")(members.certificate)
 
-viewer_commands = typer.Typer(help="Let people look at the dashboard.", no_args_is_help=True)
+viewer_commands = typer.Typer(
+    help="Give people read-only access to the dashboard.", no_args_is_help=True
+)
 viewer_commands.command("add")(viewers.add)
 viewer_commands.command("list")(viewers.list_viewers)
 viewer_commands.command("remove")(viewers.remove)
@@ -97,7 +99,9 @@ def register(app: typer.Typer) -> None:
 def enroll(
     coordinator: Annotated[str, typer.Option(help="The coordinator's address.")],
     invite: Annotated[str, typer.Option(help="The one-time code from the operator.")],
-    state: Annotated[Path, typer.Option(help="Where to keep the token.")] = Path("pubswap-state"),
+    state: Annotated[
+        Path, typer.Option(help="State folder for the token and the progress.")
+    ] = Path("pubswap-state"),
     ca_file: Annotated[
         Path | None, typer.Option(help="The CA of the coordinator's certificate (PEM).")
     ] = None,
@@ -108,11 +112,11 @@ def enroll(
 ) -> None:
     """Exchange an invite for this organisation's long-lived token.
 
-    It shows what the run asks, and writes a policy.toml beside the token that allows that and no
-    more. If you have put one there before, approve the run with `pubswap client approve`.
+    It shows the run's settings and writes a policy.toml that allows these settings and no more. If
+    the state folder already has a policy, approve the run with `pubswap client approve`.
 
-    The TLS files stay where they are; their paths are kept beside the token. Should anything go
-    wrong in the middle, the same command with the same folder gets the same token again.
+    The paths of the TLS files are stored beside the token, so leave the files where they are. If
+    enrolment fails halfway, repeat the same command with the same folder: you get the same token.
     """
     from pubswap_client.organisation import enrolling
 
@@ -143,17 +147,17 @@ def start(
 ) -> None:
     """Train on the private data until the run ends.
 
-    Stop at any time, with Ctrl-C, SIGTERM or a power cut, and start again: it goes on after its
-    last finished step, which it keeps in the state folder. `pubswap client doctor` with the same
-    options tells beforehand what is missing, and how long a round will take; `pubswap client
-    status` beside it shows how it goes. In the end it says what came out, and leaves a summary and
-    the adapter in the state folder.
+    You can stop it at any time (Ctrl-C, SIGTERM, power cut) and start it again: it continues after
+    its last finished step, which is in the state folder. Before you start, `pubswap client doctor`
+    with the same options checks everything and predicts the duration of a round. `pubswap client
+    status` shows the progress. At the end of the run it prints the results, and leaves a summary
+    and the adapter in the state folder.
 
-    What is trained is the run's to say. Where and on what is said here or in a client.toml, for
+    The run decides what is trained. Options and client.toml decide where and on what data, for
     example: micro_batch_tokens, gradient_checkpointing, shard, track = ["tensorboard"], [vllm].
 
-    Exit status: 0 if the run is finished, 3 if it is cancelled, 75 if the time of --until is up,
-    130 if this was stopped, 1 if it failed.
+    Exit status: 0 if the run has finished, 3 if it was cancelled, 75 if the time of --until is up,
+    130 if you stopped it, 1 after an error.
     """
     end = time.monotonic() + seconds_of(until, "--until") if until is not None else None
     settings = given.settings(data=data, engine=engine, processes=processes)
@@ -175,36 +179,36 @@ def doctor(
     data: Data = None,
     engine: Engine = None,
     processes: Processes = None,
-    role: Annotated[Role, typer.Option(help="What this member does in the run.")] = Role.CLIENT,
+    role: Annotated[Role, typer.Option(help="Role of this member in the run.")] = Role.CLIENT,
     run: Annotated[
         Path | None,
-        typer.Option(help="A bundle's run.json: examine for that run, without a coordinator."),
+        typer.Option(help="A bundle's run.json: check for that run, without a coordinator."),
     ] = None,
     no_trial: Annotated[
-        bool, typer.Option("--no-trial", help="Try no step: seconds instead of a step's minutes.")
+        bool, typer.Option("--no-trial", help="Skip the trial step, which may take minutes.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Check all that training needs, or an evaluator, and say what to do.
+    """Check everything that training, or an evaluator, needs, and recommend fixes.
 
-    It takes the options of `start`, but for --until.
+    It takes the options of `start`, except --until.
 
-    In this order: the state folder and its membership; the coordinator, the token and the run;
-    the run against your own policy; the model's files against the run's; chat template and end of
-    sequence; the private problems (lengths, ids, answers that their own verifier refuses); the
-    device, and an estimate of the memory that training takes; the rollout engine; the path of the
-    update; and one private step on your data, from which a round's duration and traffic are
-    predicted. For an evaluator: the same without policy, data, update and step, with the operator's
-    test problems and the memory of sampling.
+    It checks in this order: the state folder and its membership; the coordinator, the token and the
+    run; your own policy against the run; the model's files against the run's; chat template and
+    end-of-sequence token; the private problems (lengths, ids, answers that their verifier cannot
+    read); the device and an estimate of the memory; the rollout engine; the path of the update. It
+    then makes one private step on your data, and predicts a round's duration and traffic from it.
+    For an evaluator it skips policy, private data, update and step, and checks the operator's test
+    problems and the memory for sampling.
 
-    Nothing is changed or sent: the coordinator is asked for its version, the run and its problems,
-    the step's adapter is thrown away, and the report names lines and ids, but holds no prompt or
+    It changes and sends nothing. It asks the coordinator for its version, the run and its problems,
+    and discards the step's adapter. The report names lines and ids, and contains no prompt or
     answer.
 
-    With --run FILE, the run card of a bundle, what needs a membership or a coordinator is left out:
-    so a machine is examined before anything reaches it.
+    With --run FILE, the run card of a bundle, it skips everything that needs a membership or a
+    coordinator, so you can check a machine without a network.
 
-    Exit status: 0 if nothing failed (there may be warnings), 1 otherwise.
+    Exit status: 0 if nothing failed (warnings are possible), 1 otherwise.
     """
     from pubswap_client.doctor.examination import run_doctor
 
@@ -222,16 +226,16 @@ def evaluate(
     adapters: Annotated[
         Path | None,
         typer.Option(
-            help="Score the PEFT folders in this one instead, and compare with its `all`."
+            help="Score the PEFT folders in this folder instead, and compare with its `all`."
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="With --adapters: print JSON.")] = False,
 ) -> None:
     """Evaluate every round's adapter on the coordinator's test set (role: evaluator).
 
-    With --adapters it scores what `pubswap admin contributions` or `replay` has written, or any
-    adapter of the run, and hands nothing in. Each answers the same problems with the same draws.
-    Where a folder `all` lies beside an adapter, the difference is paired by problem.
+    With --adapters it scores the folders of `pubswap admin contributions` or `replay`, or any
+    adapter of the run, and hands in nothing. All adapters answer the same problems with the same
+    draws. If there is a folder `all` beside an adapter, the difference is paired by problem.
     """
     settings = given.settings(engine=engine)
     log_to(sys.stderr, settings.log_format)

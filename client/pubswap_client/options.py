@@ -12,11 +12,12 @@ if TYPE_CHECKING:
     from pubswap_client.settings import ClientSettings
 
 Config = Annotated[Path | None, typer.Option(help="A client.toml with these settings.")]
-State = Annotated[Path | None, typer.Option(help="The folder with token and progress.")]
+State = Annotated[Path | None, typer.Option(help="The state folder, with token and progress.")]
 Model = Annotated[str | None, typer.Option(help="The base model: a folder or a hub id.")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
 Threads = Annotated[
-    int | None, typer.Option(help="CPU threads of each process; by default all, shared out.")
+    int | None,
+    typer.Option(help="CPU threads of each process; by default all cores, divided among them."),
 ]
 
 Data = Annotated[Path | None, typer.Option(help="The private problems (JSONL).")]

@@ -49,16 +49,16 @@ def serve(
     ] = None,
     print_settings: Annotated[
         bool,
-        typer.Option("--print-settings", help="Print all settings as they are, and do not serve."),
+        typer.Option("--print-settings", help="Print the current settings and exit."),
     ] = False,
 ) -> None:
     """Run the coordinator.
 
-    Without options: SQLite and a folder, one process, on this machine only. The schema is brought
-    up to date at the start. It may be stopped or killed at any time, and goes on where it was.
+    Without options: one process on this machine only, with SQLite and a folder. It upgrades the
+    database schema when it starts. You can stop or kill it at any time; it continues where it was.
 
-    All limits and times can be set in the environment: `pubswap settings server` lists them. Put a
-    TLS proxy in front of it, `pubswap admin backup` in a timer, and /readyz in a monitor.
+    All limits and times can be set in the environment; `pubswap settings server` lists them. In
+    production use a TLS proxy, a timer for `pubswap admin backup`, and a monitor of /readyz.
     """
     from pubswap_server.settings import load_settings
 

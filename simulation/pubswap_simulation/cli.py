@@ -22,7 +22,7 @@ def simulate(
     out: Annotated[Path, typer.Option(help="The results store.")] = Path("simulations"),
     given: Annotated[
         list[str] | None,
-        typer.Option("--set", help="key=value: another value than the recipe's, such as rounds=2."),
+        typer.Option("--set", help="key=value: replace a value of the recipe, such as rounds=2."),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="The run's seed.")] = None,
     sweep: Annotated[
@@ -35,24 +35,27 @@ def simulate(
         ),
     ] = None,
     seeds: Annotated[
-        str | None, typer.Option(help="With --sweep, instead of the recipe's: 0-4, or 0,3,7.")
+        str | None, typer.Option(help="With --sweep, seeds instead of the recipe's: 0-4, or 0,3,7.")
     ] = None,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="With --sweep, runs at a time; one for each device.")
+        int | None,
+        typer.Option(
+            min=1, help="With --sweep, number of parallel runs; by default one for each device."
+        ),
     ] = None,
     backend: Annotated[
-        Backend, typer.Option(help="With --sweep, where: this machine, or a cluster's nodes.")
+        Backend, typer.Option(help="With --sweep, run on this machine or on a cluster's nodes.")
     ] = Backend.LOCAL,
     resources: Annotated[
         list[str] | None,
         typer.Option(
             "--resource",
-            help="key=value: what each run takes of a cluster, as an option of a Ray task "
+            help="key=value: resources for each run on a cluster, as an option of a Ray task "
             "(num_gpus=1) or a long one of sbatch (gpus_per_node=1, time=240 minutes).",
         ),
     ] = None,
     devices: Annotated[
-        str | None, typer.Option(help="With --sweep, GPUs to share out: cuda:0,cuda:1.")
+        str | None, typer.Option(help="With --sweep, GPUs to use: cuda:0,cuda:1.")
     ] = None,
     config: Annotated[
         Path | None, typer.Option(help="A client.toml with settings for all members.")
@@ -60,7 +63,8 @@ def simulate(
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
     engine: Annotated[str | None, typer.Option(help="transformers, vllm or vllm-server.")] = None,
     threads: Annotated[
-        int | None, typer.Option(help="CPU threads of each run; by default all, shared out.")
+        int | None,
+        typer.Option(help="CPU threads of each run; by default all cores, divided among the runs."),
     ] = None,
     keep_work: Annotated[
         bool, typer.Option("--keep-work", help="Keep the coordinator's and the members' state.")
@@ -71,17 +75,17 @@ def simulate(
 ) -> None:
     """Run a recipe's whole federation on this machine, in one process.
 
-    The real coordinator and the real daemons, which share one model and take turns: on a CPU the
-    final adapter has the very bits of one that separate daemons train, with a quorum of all and
-    swap.sampling_check = "off", as here. Stop at any time and start again: it goes on where it was.
-    What is done is not done again.
+    It uses the real coordinator and the real daemons, which share one model and take turns. On a
+    CPU the final adapter equals that of separate daemons bit for bit, if these have a quorum of all
+    and swap.sampling_check = "off", as here. You can stop it at any time and start it again: it
+    continues where it was and repeats nothing.
 
-    `--sweep` runs each setting with each seed in a process of its own. The axis `members` makes
+    `--sweep` runs each setting with each seed in its own process. The axis `members` adds
     baselines: pooled is one client with all private sets, alone is each client by itself.
 
-    `--backend ray` gives the runs to the Ray cluster of RAY_ADDRESS or of this machine, `--backend
-    slurm` submits them to Slurm as one array. The store lies in a folder that all nodes share. A
-    run whose node dies goes on from its last step on another; its result is there whole or not.
+    `--backend ray` sends the runs to the Ray cluster at RAY_ADDRESS or of this machine; `--backend
+    slurm` submits them to Slurm as one array. All nodes must share the store's folder. If a node
+    dies, its run continues from its last step on another one.
     """
     from rich.console import Console
 

@@ -33,14 +33,14 @@ def make(
         typer.Option(help="Your Ed25519 key, which signs; made if it is not there."),
     ] = None,
 ) -> None:
-    """Put all that a member without internet needs for a run into one folder.
+    """Collect everything that a member without internet needs for a run in one folder.
 
-    The wheels of PubSwap and of all that it needs, for this machine's platform and Python; the base
-    model; the run card, by which `pubswap client doctor --run run.json` examines a machine that
-    reaches no coordinator; and the SHA-256 of each file. README.txt in it says what to type there.
+    The bundle contains PubSwap and its dependencies as wheels, for this machine's platform and
+    Python; the base model; the run card, for `pubswap client doctor --run run.json` on a machine
+    without a coordinator; and the SHA-256 of each file. Its README.txt lists the commands.
 
-    The folder is there whole or not at all, and nothing is written over. Stop at any time: what pip
-    and the hub have given is in their caches for the next time.
+    It never overwrites a folder and never leaves a partial one behind. You can stop it at any time:
+    pip and the hub keep their downloads in their caches.
     """
     from pubswap_client.bundle.making import make as make_bundle
     from pubswap_client.recipes.inheritance import parse_set
@@ -64,13 +64,13 @@ def verify(
         Path | None, typer.Option(help="The maker's public key, *.pub, if it is signed.")
     ] = None,
 ) -> None:
-    """Find every changed, missing or added file of a bundle; nothing is asked of any host.
+    """Find every changed, missing or added file of a bundle, offline.
 
-    Without a key, who can change the folder can also change its SHA256SUMS: compare the digest that
-    is printed with the one that its maker was shown. `sha256sum --check SHA256SUMS` finds what is
-    changed or missing where PubSwap is not installed yet.
+    Without a key, anyone who can change the folder can also change its SHA256SUMS. Compare the
+    printed digest with the one from the bundle's maker. Before PubSwap is installed, use
+    `sha256sum --check SHA256SUMS` to find changed or missing files.
 
-    Exit status: 0 if each file is as it was made, 1 otherwise.
+    Exit status: 0 if every file is as it was made, 1 otherwise.
     """
     end_with(faults(folder, key))
     signed = f", as the holder of {key} signed it" if key else ""

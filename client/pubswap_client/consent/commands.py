@@ -21,7 +21,7 @@ from pubswap_protocol.messages import RunView
 from pubswap_protocol.model import model_card
 
 policy_commands = typer.Typer(
-    help="See what this organisation allows, and try it on a run.", no_args_is_help=True
+    help="Show this organisation's policy, and test it on a run.", no_args_is_help=True
 )
 
 State = Annotated[Path, typer.Option(help="The folder with token, progress and policy.toml.")]
@@ -33,7 +33,7 @@ def show(
     state: State = STATE,
     as_json: Annotated[bool, typer.Option("--json", help="Print the policy as JSON.")] = False,
 ) -> None:
-    """Show the policy in force, what was decided on the run, and what was sent today."""
+    """Show the current policy, the decision on the run, and today's traffic."""
     policy = _policy(policy_path(state))
     if as_json:
         typer.echo(escaped(policy.model_dump_json(indent=2)))
@@ -59,12 +59,12 @@ def check(
     ] = None,
     state: State = STATE,
 ) -> None:
-    """Try the policy on a run: what it asks, what is allowed, and what is refused now.
+    """Test the policy on a run: its settings, what is allowed, and what is refused now.
 
-    Before you enrol, ask the operator for the run's file: an invite tells nothing of a run.
-    Nothing is changed, and the coordinator is only asked.
+    Before you enrol, ask the operator for the run's file; an invite does not describe the run.
+    This command changes nothing.
 
-    Exit status: 0 if all is allowed, 1 otherwise.
+    Exit status: 0 if everything is allowed, 1 otherwise.
     """
     rules = _policy(policy or policy_path(state))
     if run_file is not None:
@@ -81,10 +81,10 @@ def check(
 
 
 def approve(state: State = STATE, yes: Yes = False) -> None:
-    """Approve what the run asks, which is shown beside what the policy allows.
+    """Approve the run, after showing its settings beside the policy.
 
-    With approve = "every-round" in the policy, it is the round under way that is approved. A daemon
-    that waits for it comes back by itself.
+    With approve = "every-round" in the policy, this approves the current round. A waiting daemon
+    continues automatically.
     """
     policy, stored = _policy(policy_path(state)), load_membership(state)
     view = _view(state, stored)
@@ -100,7 +100,7 @@ def approve(state: State = STATE, yes: Yes = False) -> None:
 
 
 def deny(state: State = STATE) -> None:
-    """Take no part in the run until it is approved: a running daemon stays away from now on."""
+    """Take no part in the run until it is approved; a running daemon stays away from now on."""
     member = load_membership(state).membership
     decide(state, member.run, False)
     typer.echo(f"Denied: run {member.run_name}. `pubswap client approve` takes it back.")

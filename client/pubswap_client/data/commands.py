@@ -50,7 +50,7 @@ _spec.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
 @sharing(_spec)
 def prepare_command(
     spec: DataSpec,
-    out: Annotated[Path, typer.Option(help="The folder to make.")],
+    out: Annotated[Path, typer.Option(help="The new folder to write.")],
     model: Annotated[
         str | None,
         typer.Option(
@@ -61,15 +61,15 @@ def prepare_command(
         int, typer.Option(min=1, help="With --model: the run's grpo.max_prompt_tokens.")
     ] = 1024,
 ) -> None:
-    """Make private, public and test sets with a manifest and a picture of who holds which topics.
+    """Create private, public and test sets, with a manifest and a picture of the topics.
 
-    math, deepmath, medical and gsm8k come from the Hugging Face hub, or with --from from files that
-    were downloaded before; the first three have the paper's sizes unless others are given. jsonl
-    takes any file with a prompt, an answer and a topic in each line. reasoning-gym needs no
-    download; --tasks are names, such as chain_sum,gcd, or a TOML file with a table for each.
+    math, deepmath, medical and gsm8k come from the Hugging Face hub, or with --from from downloaded
+    files. The first three have the paper's sizes by default. jsonl takes any file with a prompt, an
+    answer and a topic in each line. reasoning-gym needs no download; --tasks takes names, such as
+    chain_sum,gcd, or a TOML file with a table for each task.
 
-    Clients get equal numbers of problems, and topics by Dirichlet(alpha). No prompt is in two
-    sets. The same command again changes nothing.
+    Clients get equal numbers of problems; topics follow Dirichlet(alpha). No prompt is in two sets.
+    Repeating the same command changes nothing.
     """
     from pubswap_client.data.prepare import prepare
     from pubswap_protocol.problems import read_problems
@@ -94,7 +94,7 @@ def show(
     folder: Annotated[Path, typer.Argument(help="A folder made by `data prepare`.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the manifest.")] = False,
 ) -> None:
-    """Show who holds which topics, and check that no file was changed."""
+    """Show the topics of each set, and check that no file has changed."""
     from rich.console import Console
 
     from pubswap_client.data.examples import UNREAD

@@ -17,18 +17,20 @@ from pubswap_client.operator.connecting import (
 def demo(
     method: Annotated[str | None, typer.Option(help="pubswap, fedavg or fedprox.")] = None,
     strategy: Annotated[str | None, typer.Option(help="keep or random.")] = None,
-    swap_period: Annotated[int | None, typer.Option(help="Every which step is public.")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Rounds.")] = None,
+    swap_period: Annotated[
+        int | None, typer.Option(help="Every how many steps one is public.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="Number of rounds.")] = None,
     local_steps: Annotated[int | None, typer.Option(help="GRPO steps a round (tau).")] = None,
     seed: Annotated[int | None, typer.Option(help="The run's seed; also draws the data.")] = None,
-    clients: Annotated[int | None, typer.Option(help="Organisations.")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="Of differential privacy.")] = None,
-    out: Annotated[Path, typer.Option(help="Where results go.")] = Path("demo-out"),
+    clients: Annotated[int | None, typer.Option(help="Number of organisations.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Epsilon of differential privacy.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("demo-out"),
 ) -> None:
     """Train a small model in a federation of real processes on this machine, in minutes.
 
     A coordinator, four clients with private problems of different topics, and an evaluator.
-    The run is described by a file that is printed first; the options override it.
+    It first prints the name of the run file; the options override that file.
     """
     from rich.console import Console
 
@@ -54,7 +56,7 @@ def demo(
 
 
 def demo_federate(
-    out: Annotated[Path, typer.Option(help="Where the members' folders go.")] = Path("demo-out"),
+    out: Annotated[Path, typer.Option(help="Folder for the members' folders.")] = Path("demo-out"),
     url: Url = DEFAULT_URL,
     token_file: TokenFile = DEFAULT_TOKEN_FILE,
 ) -> None:

@@ -38,9 +38,9 @@ def show(
     model: Model = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print entries as JSON lines.")] = False,
 ) -> None:
-    """List what was sent: when, what, how large, and its digest.
+    """List everything that was sent: time, kind, size and digest.
 
-    Requests that only ask, without a body, are left out unless `--kind question` wants them.
+    Requests without a body, which only ask, appear only with `--kind question`.
     """
     folder, decode = _existing(state), _decoder(model)
     try:
@@ -66,12 +66,12 @@ def verify(
     ] = None,
     state: State = Path("pubswap-state"),
 ) -> None:
-    """Check the ledger: any change, gap, reordering or missing end.
+    """Check the ledger for changes, gaps, reordering and a missing end.
 
-    Whoever can write the ledger can write all of it anew. Keep a signed export, or the hash that
-    this prints, with somebody else: a later ledger must hold that entry too.
+    Anyone who can write to the ledger can replace all of it. Give a signed export, or the hash that
+    this command prints, to somebody else: a later ledger must contain that entry too.
 
-    Exit status: 0 if it is as it was written, 1 otherwise.
+    Exit status: 0 if the ledger is intact, 1 otherwise.
     """
     folder = folder or _existing(state)
     if not any(day_files(folder)) and not (folder / "head").exists():
@@ -95,9 +95,9 @@ def export(
         Path | None, typer.Option(help="Your Ed25519 key, which signs; by default the state's own.")
     ] = None,
 ) -> None:
-    """Write a signed report for an auditor: the ledger, the bodies, and a text to read.
+    """Write a signed report for an auditor: the ledger, the bodies, and a readable text.
 
-    It holds the responses that were sent: give it to nobody who may not read them.
+    It contains the responses that were sent, so give it only to people who may read them.
     """
     require_vacant(out)
     folder, key = _existing(state), key or state / "audit-key"

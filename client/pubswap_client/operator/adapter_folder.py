@@ -35,8 +35,8 @@ FormatOption = Annotated[
     typer.Option(
         "--format",
         callback=_require_torch,
-        help="peft: a folder that peft and vLLM load. merged: the base model with the adapter in "
-        "its weights.",
+        help="peft: a folder for PEFT and vLLM. merged: the base model with the adapter in its "
+        "weights.",
     ),
 ]
 BaseOption = Annotated[

@@ -29,7 +29,7 @@ TokenFile = Annotated[
     Path,
     typer.Option(
         envvar="PUBSWAP_OPERATOR_TOKEN_FILE",
-        help="The file with the operator token; PUBSWAP_OPERATOR_TOKEN itself goes first.",
+        help="The file with the operator token; PUBSWAP_OPERATOR_TOKEN takes precedence.",
     ),
 ]
 CaFile = Annotated[

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @connected
 def cancel(api: "CoordinatorClient", run: Run, yes: Yes = False) -> None:
-    """End a run for good; its adapters so far are kept."""
+    """End a run for good, keeping its adapters."""
     view = api.run(run)
     confirm(
         f"{_described(view)} Cancelling is final: its members stop, and the round under way is "
@@ -30,9 +30,10 @@ def cancel(api: "CoordinatorClient", run: Run, yes: Yes = False) -> None:
 
 @connected
 def archive(api: "CoordinatorClient", run: Run, yes: Yes = False) -> None:
-    """Free the disk of a run that has ended; its final and its best adapter are kept.
+    """Free the disk space of an ended run, keeping its final and best adapters.
 
-    So are its settings, sets, evaluations, figures and log. Export other rounds' adapters first.
+    Its settings, problem sets, evaluations, figures and log are kept too. Export the adapters of
+    other rounds first.
     """
     view = api.run(run)
     confirm(
@@ -46,9 +47,9 @@ def archive(api: "CoordinatorClient", run: Run, yes: Yes = False) -> None:
 
 @connected
 def delete(api: "CoordinatorClient", run: Run, yes: Yes = False) -> None:
-    """Delete a run that has ended, with all its adapters and its log.
+    """Delete an ended run with all its adapters and its log.
 
-    `pubswap run archive` keeps its final and its best adapter, and the log.
+    `pubswap run archive` keeps the final and best adapters, and the log.
     """
     view = api.run(run)
     confirm(
@@ -64,10 +65,10 @@ def delete(api: "CoordinatorClient", run: Run, yes: Yes = False) -> None:
 def exclude(
     api: "CoordinatorClient",
     run: Run,
-    member: Annotated[str, typer.Argument(help="Whose update to leave out.")],
+    member: Annotated[str, typer.Argument(help="The member whose update to leave out.")],
     yes: Yes = False,
 ) -> None:
-    """Leave a member's update out of the round under way."""
+    """Leave a member's update out of the current round."""
     view = api.run(run)
     confirm(
         f"{_described(view)} The update of {member} will not count in round {view.round}, and "
@@ -84,12 +85,10 @@ def exclude(
 def rollback(
     api: "CoordinatorClient",
     run: Run,
-    to: Annotated[
-        int, typer.Option(min=0, max=MAX_NUMBER, help="The round whose adapter to go on from.")
-    ],
+    to: Annotated[int, typer.Option(min=0, max=MAX_NUMBER, help="The round to go back to.")],
     yes: Yes = False,
 ) -> None:
-    """Go back to a round's adapter, and on from there."""
+    """Go back to the adapter of an earlier round and continue from there."""
     view = api.run(run)
     confirm(
         f"{_described(view)} It goes back to the adapter of round {to}: the rounds after it "
@@ -102,7 +101,7 @@ def rollback(
 
 @connected
 def revoke(api: "CoordinatorClient", run: Run, name: Name, yes: Yes = False) -> None:
-    """Make a member's token worthless for good; what it handed in before counts."""
+    """Invalidate a member's token for good; its earlier contributions count."""
     confirm(
         f"Revoking {name} of run {run} is final: its token is worthless at once, and its name "
         "stays taken.",

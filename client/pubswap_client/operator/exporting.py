@@ -31,12 +31,12 @@ def export(
     format_: FormatOption = Format.PEFT,
     model: BaseOption = None,
     key: Annotated[
-        Path, typer.Option(help="Your Ed25519 key, which signs; made if it is not there.")
+        Path, typer.Option(help="Your Ed25519 signing key; created if it does not exist.")
     ] = Path("pubswap-data/export-key"),
 ) -> None:
-    """Write a global adapter as a folder, with a model card and a signed manifest.
+    """Write a global adapter as a folder with a model card and a signed manifest.
 
-    The folder is there whole or not at all, and nothing is written over.
+    It never overwrites a folder and never leaves a partial one behind.
     """
     signed = shutil.which("ssh-keygen") is not None
 
@@ -58,9 +58,9 @@ def verify(
     folder: Annotated[Path, typer.Argument(help="The exported folder.")],
     key: Annotated[Path, typer.Option(help="The operator's public key, *.pub, from the operator.")],
 ) -> None:
-    """Check an exported folder against its signed manifest; nothing is asked of any host.
+    """Verify an exported folder against its signed manifest, offline.
 
-    Exit status: 0 if each file is as the operator signed it, 1 otherwise.
+    Exit status: 0 if every file is as the operator signed it, 1 otherwise.
     """
     end_with(faults(folder, key))
     typer.echo(f"{folder} is as the holder of {key} signed it.")

@@ -17,8 +17,8 @@ from pubswap_protocol.messages import CreateInvite, Invite, Reissue, Role
 if TYPE_CHECKING:
     from pubswap_client.coordinator.client import CoordinatorClient
 
-Hours = Annotated[float, typer.Option(help="How long the invite is good for.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Print the code alone.")]
+Hours = Annotated[float, typer.Option(help="Validity of the invite in hours.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print only the code.")]
 
 A_WEEK = 7 * 24.0
 LONGEST_HOURS = 10 * 366 * 24
@@ -33,9 +33,9 @@ def invite(
     hours: Hours = A_WEEK,
     quiet: Quiet = False,
 ) -> None:
-    """Make a one-time invite; send its code to the organisation over a channel you trust.
+    """Create a one-time invite; send its code to the organisation over a channel you trust.
 
-    An earlier invite for the same name, if it was not used, is worthless from now on.
+    This invalidates an earlier unused invite for the same name.
     """
     body = CreateInvite(name=name, role=role, expires_in_seconds=invite_seconds(hours))
     print_invite(api.invite(run, body), api.url, quiet)
@@ -60,7 +60,7 @@ def print_invite(issued: Invite, url: str, quiet: bool) -> None:
 
 @connected
 def list_members(api: "CoordinatorClient", run: Run, as_json: AsJson = False) -> None:
-    """List a run's members and where each is."""
+    """List a run's members and their progress."""
     found = api.members(run)
     if as_json:
         typer.echo(escaped(found.model_dump_json(indent=2)))
@@ -75,8 +75,8 @@ def list_members(api: "CoordinatorClient", run: Run, as_json: AsJson = False) ->
 def suspend(api: "CoordinatorClient", run: Run, name: Name) -> None:
     """Refuse a member until it is reinstated.
 
-    Rounds and exchanges no longer wait for it. What it handed in before counts, also in the round
-    under way. Its daemon keeps trying, and goes on by itself afterwards.
+    Rounds and exchanges no longer wait for it. Its earlier contributions count, also in the current
+    round. Its daemon keeps trying and continues automatically once it is reinstated.
     """
     api.decide(run, name, paths.RUN_MEMBER_SUSPEND)
     typer.echo(f"{name} is suspended; pubswap member reinstate {run} {name} takes it back.")
@@ -84,7 +84,7 @@ def suspend(api: "CoordinatorClient", run: Run, name: Name) -> None:
 
 @connected
 def reinstate(api: "CoordinatorClient", run: Run, name: Name) -> None:
-    """Take a suspended member back."""
+    """Reinstate a suspended member."""
     api.decide(run, name, paths.RUN_MEMBER_REINSTATE)
     typer.echo(f"{name} takes part again.")
 
@@ -93,10 +93,10 @@ def reinstate(api: "CoordinatorClient", run: Run, name: Name) -> None:
 def reissue(
     api: "CoordinatorClient", run: Run, name: Name, hours: Hours = A_WEEK, quiet: Quiet = False
 ) -> None:
-    """Make a new invite for a member that has lost its token.
+    """Create a new invite for a member that has lost its token.
 
-    The old token works until the invite is used; suspend the member if it must stop at once. What
-    it has handed in, and the progress in its state folder, stay good.
+    The old token works until the invite is used; suspend the member to stop it at once. Its
+    contributions and the progress in its state folder stay valid.
     """
     issued = api.reissue(run, name, Reissue(expires_in_seconds=invite_seconds(hours)))
     print_invite(issued, api.url, quiet)
@@ -109,7 +109,7 @@ def certificate(
     name: Name,
     file: Annotated[Path | None, typer.Option(help="The new client certificate (PEM).")] = None,
     unbind: Annotated[
-        bool, typer.Option("--unbind", help="Take any certificate from now on.")
+        bool, typer.Option("--unbind", help="Accept any certificate from now on.")
     ] = False,
 ) -> None:
     """Bind a member's token to its renewed client certificate, or to none."""

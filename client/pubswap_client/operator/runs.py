@@ -35,7 +35,7 @@ def create(
     recipe: Annotated[str, typer.Argument(help="The run's TOML file, or a recipe's name.")],
     data: Annotated[
         Path | None,
-        typer.Option(help="Where the recipe's data.prepare makes its sets, or has made them."),
+        typer.Option(help="Folder for the sets of the recipe's data.prepare."),
     ] = None,
     changes: Changes = None,
     url: Url = DEFAULT_URL,
@@ -44,9 +44,9 @@ def create(
 ) -> None:
     """Create a run from its file and open it for members.
 
-    The coordinator is sent the public and the test set. Private sets, if the recipe makes any,
-    stay where they are made, for you to hand to their organisations. `pubswap recipe show` prints
-    what the file leaves to the defaults, and `pubswap recipe check` what the run takes.
+    The coordinator receives the public and the test set. Private sets, if the recipe prepares any,
+    stay in their folder, for you to hand to their organisations. `pubswap recipe show` prints the
+    defaults that apply, and `pubswap recipe check` the cost of the run.
     """
     from pubswap_client.recipes.inheritance import parse_set
     from pubswap_client.recipes.recipe import load_recipe
@@ -91,10 +91,10 @@ def show(
     run: Run,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole run as JSON.")] = False,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Go on showing it until it ends; not with --json.")
+        bool, typer.Option("--watch", help="Keep updating until the run ends; not with --json.")
     ] = False,
 ) -> None:
-    """Show a run: its last rounds, pass@1, bytes, and where each member is."""
+    """Show a run: its last rounds, pass@1, bytes, and each member's progress."""
     if as_json:
         if watch:
             raise typer.BadParameter("--watch shows a table; ask again for --json.")
@@ -129,17 +129,18 @@ def log(
     api: "CoordinatorClient",
     run: Run,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with what happens, until the run ends.")
+        bool, typer.Option("--follow", "-f", help="Print new events until the run ends.")
     ] = False,
     kind: Annotated[
-        list[str] | None, typer.Option(help="Events of this kind alone, such as update; again.")
+        list[str] | None,
+        typer.Option(help="Only events of this kind, such as update; may be repeated."),
     ] = None,
-    member: Annotated[str | None, typer.Option(help="Events of this member alone.")] = None,
+    member: Annotated[str | None, typer.Option(help="Only events of this member.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
 ) -> None:
-    """Print a run's log: all that happened, in order, which is never rewritten.
+    """Print a run's append-only log of events.
 
-    Followed, it goes on after a restart of the coordinator and leaves nothing out.
+    With --follow it continues through restarts of the coordinator and omits nothing.
     """
     for line in lines(api, run, follow, as_json, kind or (), member):
         typer.echo(line)
@@ -150,9 +151,9 @@ def set_(
     api: "CoordinatorClient",
     run: Run,
     key: Annotated[Literal["clients"], typer.Argument(help="The setting.")],
-    value: Annotated[int, typer.Argument(min=1, max=MAX_NUMBER, help="What it is to be.")],
+    value: Annotated[int, typer.Argument(min=1, max=MAX_NUMBER, help="The new value.")],
 ) -> None:
-    """Change a setting of a run that has not been started: how many clients it starts with."""
+    """Change the number of clients of a run that has not started."""
     view = api.change_run(run, ChangeRun(clients=value))
     typer.echo(f"Run {view.name} starts with {view.settings.clients} clients: {key} = {value}.")
 
@@ -164,17 +165,17 @@ def _move(api: "CoordinatorClient", run: str, path: str) -> None:
 
 @connected
 def start(api: "CoordinatorClient", run: Run) -> None:
-    """Begin round 1; all clients must have enrolled, or as many as members.minimum says."""
+    """Start round 1, once all clients have enrolled, or at least members.minimum of them."""
     _move(api, run, paths.RUN_START)
 
 
 @connected
 def pause(api: "CoordinatorClient", run: Run) -> None:
-    """Give out no new work until resumed; what is under way may be handed in."""
+    """Give out no new work until resumed; work under way can still be handed in."""
     _move(api, run, paths.RUN_PAUSE)
 
 
 @connected
 def resume(api: "CoordinatorClient", run: Run) -> None:
-    """Go on after a pause."""
+    """Continue a paused run."""
     _move(api, run, paths.RUN_RESUME)

@@ -16,7 +16,7 @@ Name = Annotated[str, typer.Argument(help="The viewer's name, such as board.", c
 
 @connected
 def add(api: "CoordinatorClient", name: Name) -> None:
-    """Make a token with which somebody sees the dashboard, and can neither act nor download.
+    """Create a token for viewing the dashboard, without actions or downloads.
 
     It is shown once. Send it over a channel you trust.
     """
@@ -27,7 +27,7 @@ def add(api: "CoordinatorClient", name: Name) -> None:
 
 @connected
 def list_viewers(api: "CoordinatorClient", as_json: AsJson = False) -> None:
-    """List who may look at the dashboard."""
+    """List the viewers of the dashboard."""
     found = api.viewers()
     if as_json:
         typer.echo(json.dumps([viewer.model_dump(mode="json") for viewer in found], indent=2))
@@ -40,6 +40,6 @@ def list_viewers(api: "CoordinatorClient", as_json: AsJson = False) -> None:
 
 @connected
 def remove(api: "CoordinatorClient", name: Name) -> None:
-    """End a viewer's token and its sessions."""
+    """Invalidate a viewer's token and end its sessions."""
     api.remove_viewer(name)
     typer.echo(f"{name} can look no more.")

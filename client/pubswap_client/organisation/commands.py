@@ -39,8 +39,8 @@ def status(
 ) -> None:
     """Show this organisation's run: round, step, own reward, bytes, and what it waits for.
 
-    Beside a running daemon it is a live view on a terminal, until Ctrl-C. If none runs, it says
-    when one last did. It only asks the coordinator, and works without it.
+    In a terminal beside a running daemon it is a live view until Ctrl-C. If none runs, it shows
+    when one last ran. It changes nothing at the coordinator, and also works without it.
     """
     from pubswap_client.consent.member_client import member_client
     from pubswap_client.organisation import status as view
@@ -66,9 +66,9 @@ def status(
 def leave(config: Config = None, state: State = None) -> None:
     """Leave the run for now: nobody waits for this organisation. Stop the daemon first.
 
-    What it has handed in counts. Nothing is lost in the state folder, and `pubswap client start`
-    comes back at any time before the run ends: in the same round where it was, in a later one as
-    soon as a round begins.
+    Its contributions count, and the state folder stays as it is. To come back before the run ends,
+    use `pubswap client start`: in the same round it continues where it was, later it joins when
+    the next round begins.
     """
     from pubswap_client.consent.member_client import member_client
     from pubswap_client.settings import load_settings
@@ -105,21 +105,22 @@ def adapter(
 
 
 def relay(
-    folder: Annotated[Path, typer.Argument(help="The folder that the other machines see, too.")],
+    folder: Annotated[Path, typer.Argument(help="The shared folder.")],
     coordinator: Url,
     ca_file: CaFile = None,
     once: Annotated[
-        bool, typer.Option("--once", help="End when nothing is asked any more, for cron.")
+        bool, typer.Option("--once", help="End when there are no more requests, for cron.")
     ] = False,
 ) -> None:
-    """Forward to one coordinator what daemons without a network ask, through a shared folder.
+    """Forward requests to one coordinator through a shared folder, for daemons without a network.
 
-    Start it on a login or transfer node, and the daemons with PUBSWAP_RELAY=FOLDER in their
-    environment. Every command of a member works so. The folder is for its owner only and holds no
-    secret but the tokens of requests that are under way. Stop or kill it at any time: requests
-    wait for the next one. With --once and another relay at work, it ends at once.
+    Start it on a login or transfer node, and start the daemons with PUBSWAP_RELAY=FOLDER in their
+    environment. This works for every command of a member. The folder must be accessible only to its
+    owner; its only secrets are the tokens of pending requests. You can stop or kill the relay at
+    any time: requests wait for the next one. With --once it ends at once if another relay is
+    running.
 
-    It goes through a proxy as every command does (HTTPS_PROXY), and shows the client certificate of
+    It uses a proxy like every command (HTTPS_PROXY), and the client certificate in
     PUBSWAP_CLIENT_CERT_FILE and PUBSWAP_CLIENT_KEY_FILE.
     """
     from pubswap_client.coordinator.relay import Relay

@@ -18,23 +18,23 @@ def personalize(
         Path | None,
         typer.Option(help="The shared adapter, a PEFT folder; by default the state folder's."),
     ] = None,
-    steps: Annotated[int, typer.Option(min=1, max=100_000, help="How many steps to train.")] = 48,
+    steps: Annotated[int, typer.Option(min=1, max=100_000, help="Number of steps to train.")] = 48,
     out: Annotated[Path, typer.Option(help="The new folder to write.")] = Path("personal"),
 ) -> None:
-    """Train an adapter of your own on top of the run's, on your private problems, and keep it.
+    """Train a personal adapter on top of the run's, on your private problems.
 
-    The run's adapter is everybody's compromise; where your problems differ from the others', a few
-    steps more on yours alone may help you. This adds the shared adapter to the base model, freezes
-    it, and trains a second one with the run's own private steps. Nothing is sent: no connection is
-    opened, so the base model must be on this machine. Then both answer your held-out problems with
-    the same draws; take the personal one only if it is better there, by more than chance: with 64
-    problems, 12 points.
+    The run's adapter is a compromise between all members. If your problems differ from the others',
+    a few more steps on yours may help. This command adds the shared adapter to the base model,
+    freezes it, and trains a second one with the run's own private steps. It opens no connection, so
+    the base model must be on this machine. Both adapters then answer your held-out problems with
+    the same draws. Use the personal one only if it is better by more than chance: 12 points with 64
+    problems.
 
-    It needs `holdout` in client.toml, as it was in the run, and the state folder of a run that has
-    ended, or --adapter with what `pubswap client adapter` wrote. It samples by transformers, in one
-    process. The folder that it writes holds both adapters as one, and peft and vLLM load it.
+    It needs `holdout` in client.toml, as in the run, and the state folder of a run that has ended,
+    or --adapter with a folder from `pubswap client adapter`. It samples with transformers, in one
+    process. The new folder contains both adapters as one, for PEFT and vLLM.
 
-    Stop at any time and start again: it goes on after its last step.
+    You can stop it at any time and start it again: it continues after its last step.
     """
     from pubswap_protocol.command_line.progress_bar import next_stage, progress_bar
 

@@ -13,7 +13,7 @@ from pubswap_client.options import Given, computing
 from pubswap_protocol.bounds import escaped
 
 privacy_commands = typer.Typer(
-    help="Measure what an adapter tells of this organisation's problems.", no_args_is_help=True
+    help="Measure what an adapter reveals about this organisation's problems.", no_args_is_help=True
 )
 
 
@@ -22,24 +22,26 @@ privacy_commands = typer.Typer(
 def audit(
     given: Given,
     data: Annotated[
-        Path | None, typer.Option(help="The private problems that were trained on (JSONL).")
+        Path | None, typer.Option(help="The private problems (JSONL), as passed to `start`.")
     ] = None,
     members: Annotated[
-        Path | None, typer.Option(help="In place of --data: only what was trained on.")
+        Path | None, typer.Option(help="Instead of --data: only problems that were trained on.")
     ] = None,
     others: Annotated[
         Path | None,
-        typer.Option(help="Problems of the same kind, in no run; by default --data's undrawn."),
+        typer.Option(
+            help="Similar problems from no run; by default those of --data that no step drew."
+        ),
     ] = None,
     round_: Round = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure how well an attacker tells problems that were trained on from others.
+    """Measure how well an attacker tells trained problems from others (membership inference).
 
     The attacker has the run's adapter, the base model, and a problem with its answer. The AUC is
-    the share of right guesses between a problem that was trained on and one that was not; 0.5 is a
-    coin. At most 500 problems of each are taken, and each is answered four times. Nothing is
-    changed or sent, and the report quotes no problem.
+    the share of correct guesses between a trained and an untrained problem; 0.5 is a coin toss. At
+    most 500 problems of each kind are used, and each is answered four times. Nothing is changed or
+    sent, and the report quotes no problem.
     """
     from pubswap_protocol.command_line.progress_bar import progress_bar
 

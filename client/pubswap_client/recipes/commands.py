@@ -70,11 +70,11 @@ def show(
     recipe: Source,
     changes: Changes = None,
     as_toml: Annotated[
-        bool, typer.Option("--toml", help="Print one TOML file that extends nothing.")
+        bool, typer.Option("--toml", help="Print one self-contained TOML file.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show every value of a recipe, and which are defaults or follow from another value."""
+    """Show every value of a recipe, with defaults and derived values marked."""
     from rich.console import Console
     from rich.table import Column, Table
 
@@ -106,9 +106,9 @@ def show(
 def check(
     recipe: Source, changes: Changes = None, tokens_per_second: TokensPerSecond = None
 ) -> None:
-    """Say what is wrong with a recipe, and what a run of it takes; downloads nothing.
+    """List the errors of a recipe and estimate the cost of a run; downloads nothing.
 
-    Exit status: 0 if it can be run, 1 if not.
+    Exit status: 0 if the recipe can run, 1 otherwise.
     """
     from pubswap_client.recipes.check import (
         cost_lines,

@@ -25,13 +25,13 @@ class Whose(StrEnum):
 
 
 def settings(
-    whose: Annotated[Whose, typer.Argument(help="A run file's, a client.toml's, the server's.")],
+    whose: Annotated[Whose, typer.Argument(help="Of a run file, a client.toml, or the server.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List every setting: its type and bounds, its default, and what it is for.
+    """List every setting with its type, bounds, default and meaning.
 
-    A run's are the keys of its TOML file, a client's those of client.toml, or PUBSWAP_CLIENT_...
-    in the environment; the server's come from the environment.
+    A run's settings are the keys of its TOML file. A client's are the keys of client.toml, or
+    PUBSWAP_CLIENT_... in the environment. The server's come from the environment.
     """
     listed = list(entries(_model(whose)))
     typer.echo(json.dumps(listed, indent=2, ensure_ascii=False) if as_json else _text(listed))

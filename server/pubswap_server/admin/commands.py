@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pubswap_server.settings import ServerSettings
 
 admin_commands = typer.Typer(
-    help="Back up, restore and verify a coordinator; see who gave what, and average without.",
+    help="Back up, restore and verify a coordinator; show members' contributions.",
     no_args_is_help=True,
 )
 
@@ -54,20 +54,20 @@ beside = sharing(_settings)  # a coordinator: its settings are the command's fir
 @beside
 def backup_command(
     settings: "ServerSettings",
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the backup goes.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The backup's folder.")],
     with_token: Annotated[
-        bool, typer.Option("--with-token", help="Keep the operator's token in it, too.")
+        bool, typer.Option("--with-token", help="Include the operator's token.")
     ] = False,
     allow_missing: Annotated[
-        bool, typer.Option("--allow-missing", help="Go on without blobs that are lost.")
+        bool, typer.Option("--allow-missing", help="Continue without lost blobs.")
     ] = False,
 ) -> None:
-    """Make DIR a backup: all rows of one moment, and every blob that they rely on.
+    """Write a consistent backup of all rows and their blobs to DIR.
 
-    The coordinator may be serving meanwhile. A second backup into the same DIR copies only what is
-    new, and replaces the first one once it is whole. DIR may be restored to another kind of
-    database and store. It holds members' names and adapters, and tokens only as SHA-256 (but for
-    --with-token): keep it as safe as the coordinator.
+    The coordinator can keep serving. A second backup to the same DIR copies only what is new, and
+    replaces the first one when it is complete. A backup can be restored to another kind of
+    database and store. It contains members' names and adapters, and tokens only as SHA-256 (except
+    with --with-token): protect it like the coordinator.
     """
     from pubswap_protocol.command_line.progress_bar import progress_bar
     from pubswap_server.admin.backup import backup
@@ -86,10 +86,11 @@ def restore_command(
     settings: "ServerSettings",
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The backup.")],
 ) -> None:
-    """Fill an empty place from the backup in DIR; the coordinator there goes on from its moment.
+    """Restore the backup in DIR to an empty database and store.
 
-    The backup is checked to the last byte first, and a place that is not empty is refused.
-    Members keep their tokens; uploads that were under way begin anew.
+    It first checks every byte of the backup, and refuses a target that is not empty. The
+    coordinator then continues from the time of the backup. Members keep their tokens; unfinished
+    uploads start again.
     """
     from pubswap_protocol.command_line.progress_bar import progress_bar
     from pubswap_server.admin.restore import restore
@@ -110,12 +111,11 @@ def verify_command(
     settings: "ServerSettings",
     as_json: AsJson = False,
 ) -> None:
-    """Check that every blob is there to the byte, and that every round's adapter is what it was.
+    """Check every byte of every blob, and recompute every round's adapter.
 
-    Every finished round whose updates are kept (PUBSWAP_KEEP_ROUNDS) is averaged again from them,
-    and must give the same bits.
-    The coordinator may be serving meanwhile. Blobs that no row names are counted, and are no
-    fault: the coordinator removes them in time.
+    Every finished round whose updates are kept (PUBSWAP_KEEP_ROUNDS) is averaged again and must
+    give the same bits. The coordinator can keep serving. Unreferenced blobs are counted but are no
+    error: the coordinator removes them in time.
 
     Exit status: 0 if nothing is wrong, 1 otherwise.
     """
@@ -141,15 +141,17 @@ def contributions_command(
     ] = None,
     only: Annotated[
         list[int] | None,
-        typer.Option("--round", min=1, max=MAX_NUMBER, help="With --out: this round alone; again."),
+        typer.Option(
+            "--round", min=1, max=MAX_NUMBER, help="With --out: only this round; may be repeated."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what each member gave to a run: updates, and responses that trained its peers.
+    """Show each member's contributions to a run: updates, and responses that trained its peers.
 
     With --out, every round whose updates are kept (PUBSWAP_KEEP_ROUNDS) is also averaged without
-    each of its members, in turn: `round-2/without-hospital-a`, beside its own adapter
-    `round-2/all`. `pubswap evaluate --adapters` says what the difference is worth.
+    each of its members in turn: `round-2/without-hospital-a`, beside its own adapter
+    `round-2/all`. `pubswap evaluate --adapters` measures the difference.
     """
     from pubswap_protocol.command_line.progress_bar import progress_bar
     from pubswap_server.admin.contributions import contributions
@@ -166,7 +168,7 @@ def replay_command(
     run: Run,
     out: Annotated[Path, typer.Option(help="The new folder to write.")],
     without: Annotated[
-        list[str] | None, typer.Option(help="The member to leave out; again for more.")
+        list[str] | None, typer.Option(help="The member to leave out; may be repeated.")
     ] = None,
     last: Annotated[
         int | None,
@@ -177,9 +179,9 @@ def replay_command(
 ) -> None:
     """Average a run's rounds again without a member, from the updates that are kept.
 
-    The adapter goes into a new PEFT folder; the run and what members see of it stay as they are.
-    This is not unlearning: it takes out the member's own steps, and not what others learned from
-    them or from its responses. What is still in the adapter is said there, in README.md.
+    The adapter goes into a new PEFT folder; the run does not change. This is not unlearning: it
+    removes the member's own steps, but not what others learned from them or from its responses.
+    The folder's README.md lists what remains.
     """
     from pubswap_protocol.command_line.progress_bar import progress_bar
     from pubswap_server.admin.replay import replay

@@ -19,17 +19,19 @@ def report(
     store: Annotated[Path, typer.Argument(help="The --out of `pubswap simulate`.")],
     out: Annotated[
         Path | None,
-        typer.Option(help="Where report.md, .json, summary.html and PNGs go: STORE/report."),
+        typer.Option(
+            help="Folder for report.md, .json, summary.html and PNGs; by default STORE/report."
+        ),
     ] = None,
     paper: Annotated[bool, typer.Option("--paper", help="Add the paper's own figures.")] = False,
     primary: Annotated[
         str | None,
-        typer.Option(help="The contrast that was named before the runs: 'ROW - ROW', of a table."),
+        typer.Option(help="The contrast planned before the runs: 'ROW - ROW', from a table."),
     ] = None,
 ) -> None:
-    """Tables, paired differences, curves and what holds of the paper's claims, from results.
+    """Write a report of results: tables, paired differences, curves, and the paper's claims.
 
-    May be run while a sweep is under way: it says which of its runs are not done.
+    It also works during a sweep, and then lists the runs that are not done.
     """
     from rich.console import Console
 
