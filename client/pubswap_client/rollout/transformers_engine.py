@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from pubswap_client.policy.logprobs import token_scores
 from pubswap_client.policy.memory import Shape, free_bytes, is_out_of_memory, release_cached_memory
@@ -33,7 +34,6 @@ log = logging.getLogger(__name__)
 
 # Asking a GPU which rows have ended waits for all that it was given to do.
 GPU_CHECK = 16
-PAD = 0  # any valid token id: padding is masked out everywhere
 ALIGNED = 16  # tokens that the cache holds room for are a multiple: masks need no copy then
 # Mean total variation between a step's distributions by the plain and by the static path.
 STATIC_LIMIT = 0.1
@@ -376,13 +376,12 @@ class _State:
 
 def _left_padded(prompts: Prompts, device: torch.device) -> tuple[Tensor, Tensor]:
     """Ids and mask (P, S), 1 on tokens."""
-    width = max(len(prompt) for prompt in prompts)
-    ids = np.full((len(prompts), width), PAD, dtype=np.int64)
-    mask = np.zeros_like(ids)
-    for row, prompt in enumerate(prompts):
-        ids[row, width - len(prompt) :] = prompt
-        mask[row, width - len(prompt) :] = 1
-    return torch.from_numpy(ids).to(device), torch.from_numpy(mask).to(device)
+    rows = [torch.tensor(prompt, dtype=torch.int64) for prompt in prompts]
+    ids, mask = (
+        pad_sequence(each, batch_first=True, padding_side="left").to(device)
+        for each in (rows, [torch.ones_like(row) for row in rows])
+    )
+    return ids, mask
 
 
 def _responses(tokens: Tensor, logprobs: Tensor, eos: Sequence[int]) -> list[Response]:
