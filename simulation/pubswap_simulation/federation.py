@@ -151,7 +151,6 @@ class Federation:
         self._logs[name] = log
         daemon: Daemon = make_daemon(settings, session, self._job.problems(name), log)
         daemon.trainer = trainer_in_turns(daemon.trainer, self._shared.member())
-        log.catch_up(daemon.journal, self._run.settings)
         return daemon.work
 
     def _evaluator(self, stack: ExitStack) -> Callable[[], object]:

@@ -1,14 +1,13 @@
 """What each step of a simulated client did, through kills: its reward, and its donated tokens."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from pubswap_client.daemon.reporters import Reporter, StepReport
-from pubswap_client.state.journal import Journal
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_protocol.files import write_whole
-from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.messages import Digest
 from pubswap_simulation.results import DonatedTokens
 
 
@@ -17,8 +16,7 @@ class StepLog(Reporter):
     donated tokens, behind these their number, their mean probability and the share of them that the
     clip stops.
 
-    A step that was made but not reported before a kill is in the checkpoint. One that is made
-    again after a kill is equal to the first.
+    A step that is made again after a kill is equal to the first.
     """
 
     def __init__(self, path: Path, on_step: Callable[[], None]) -> None:
@@ -33,17 +31,17 @@ class StepLog(Reporter):
             self._steps[step] = figures
         write_whole(path, "".join(lines).encode())
 
-    def catch_up(self, journal: Journal, settings: RunSettings) -> None:
-        """Add the steps of the last checkpoint that are not in the file."""
-        checkpoint = journal.checkpoint()
-        if checkpoint is not None:
-            for step, metrics in enumerate(checkpoint.steps, start=1):
-                self._add((checkpoint.round - 1) * settings.local_steps + step, metrics)
-
     def step(self, report: StepReport) -> None:
         """Keep a step's figures."""
         self._add(report.overall, report.metrics)
         self._on_step()
+
+    def trained(
+        self, round_: int, start: Digest, steps: Sequence[StepMetrics], rollbacks: int
+    ) -> None:
+        """Add those steps of a round that were not reported before a kill."""
+        for step, metrics in enumerate(steps, start=1):
+            self._add((round_ - 1) * len(steps) + step, metrics)
 
     @property
     def steps(self) -> int:

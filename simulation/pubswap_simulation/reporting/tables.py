@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from pubswap_simulation.reporting.estimates import Difference, Estimate, estimate, paired
 from pubswap_simulation.reporting.methods import BASE, FEDAVG, Method
 from pubswap_simulation.reporting.metrics import BEST, FINAL, Measure
-from pubswap_simulation.reporting.section import Section, by_seed
+from pubswap_simulation.reporting.section import Cell, Section, by_seed
 from pubswap_simulation.results import Result
 
 T = TypeVar("T")
@@ -58,19 +58,21 @@ def _less(
 
 def topics(section: Section) -> ByName:
     """Final pass@1 by row, tau and topic; the base model's is that of round 0."""
+    return by_name(
+        section,
+        lambda result: result.evaluations[-1].by_topic,
+        lambda result: result.evaluations[0].by_topic,
+    )
+
+
+def by_name(section: Section, figures: Figures, base: Figures = lambda result: {}) -> ByName:
+    """Figures of each result's topics, clients or rounds, by row, tau and their name.
+
+    `base` are those of the base model.
+    """
 
     def of(method: Method, tau: int) -> dict[str, Estimate]:
-        place = 0 if method == BASE else -1
-        return _by_name(section, method, tau, lambda one: one.evaluations[place].by_topic)
-
-    return _rows(section, of)
-
-
-def by_name(section: Section, figures: Figures) -> ByName:
-    """Figures of each result's clients or rounds, by row, tau and their name."""
-
-    def of(method: Method, tau: int) -> dict[str, Estimate]:
-        return {} if method == BASE else _by_name(section, method, tau, figures)
+        return _by_name(section.cell(method, tau), base if method == BASE else figures)
 
     return _rows(section, of)
 
@@ -85,8 +87,7 @@ def _rows(section: Section, of: Callable[[Method, int], T | None]) -> dict[str, 
     return rows
 
 
-def _by_name(section: Section, method: Method, tau: int, figures: Figures) -> dict[str, Estimate]:
-    cell = section.cell(method, tau)
+def _by_name(cell: Cell, figures: Figures) -> dict[str, Estimate]:
     names = {name for results in cell.values() for result in results for name in figures(result)}
 
     def mean(name: str) -> Estimate | None:

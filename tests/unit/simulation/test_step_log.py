@@ -2,13 +2,8 @@
 
 from pathlib import Path
 
-import numpy as np
-
 from pubswap_client.daemon.reporters import StepReport
-from pubswap_client.state.journal import Checkpoint, Journal, JournalOwner
 from pubswap_client.training.metrics import StepMetrics
-from pubswap_client.training.trainer import Snapshot
-from pubswap_protocol.settings import RunSettings
 from pubswap_simulation.results import DonatedTokens
 from pubswap_simulation.step_log import StepLog, donated_by_round
 
@@ -56,41 +51,23 @@ def test_a_log_goes_on_after_a_kill(tmp_path: Path) -> None:
     assert len(told) == 4
 
 
-def test_a_step_that_was_kept_but_not_reported_is_taken_from_the_checkpoint(
+def test_a_step_that_was_kept_but_not_reported_is_added_at_the_round_s_end(
     tmp_path: Path,
 ) -> None:
-    """A kill between the two loses no reward."""
-    journal = Journal(tmp_path, JournalOwner("run", "client-1", DIGEST))
-    snapshot = Snapshot(adapter={"a": np.zeros((1, 1), np.float32)}, optimizer={})
-    journal.save(Checkpoint(2, DIGEST, (metrics(0.5), metrics(1.0)), snapshot))
+    """A kill between the two loses neither its reward nor its donated tokens."""
     log = StepLog(tmp_path / "rewards", lambda: None)
     for step, reward in ((1, 0.0), (2, 0.25)):
         report(log, 1, step, reward)
-    report(log, 2, 1, 0.5)
-    log.catch_up(journal, RunSettings(local_steps=2))
+    report(log, 2, 2, 1.0)
+    log.trained(2, DIGEST, [metrics(0.5, 4, 0.5, 0.25), metrics(1.0)], 0)
+    assert log.steps == 4
     assert log.rewards() == [0.0, 0.25, 0.5, 1.0]
-
-
-def test_the_steps_of_a_pipelined_run_are_told_once(tmp_path: Path) -> None:
-    """Reports and checkpoints number them in the order of the updates: step 3 is the second."""
-    settings = RunSettings.model_validate(
-        {"local_steps": 4, "swap": {"period": 2, "mode": "pipelined"}}
-    )
-    journal = Journal(tmp_path, JournalOwner("run", "client-1", DIGEST))
-    snapshot = Snapshot(adapter={"a": np.zeros((1, 1), np.float32)}, optimizer={})
-    journal.save(Checkpoint(1, DIGEST, (metrics(0.5), metrics(1.0)), snapshot))
-    for name, reported in (("killed before the report", 1), ("after it", 2)):
-        log = StepLog(tmp_path / name, lambda: None)
-        for step, reward in enumerate((0.5, 1.0)[:reported], start=1):
-            report(log, 1, step, reward)
-        log.catch_up(journal, settings)
-        assert log.steps == 2
-        report(log, 1, 3, 0.75)
-        assert log.rewards() == [0.5, 1.0, 0.75]
+    [found] = donated_by_round([log], 2)
+    assert found == DonatedTokens(round=2, tokens=4, probability=0.5, clip_share=0.25)
 
 
 def test_donated_tokens_are_summed_up_by_round(tmp_path: Path) -> None:
-    """Over both clients, each token alike; a line without any, as in older logs, tells nothing."""
+    """Over both clients, each token alike; a line without any tells nothing."""
     first = StepLog(tmp_path / "first", lambda: None)
     report(first, 1, 1, 0.5)
     report(first, 1, 2, 0.5, 30, 0.5, 0.25)
@@ -106,14 +83,3 @@ def test_donated_tokens_are_summed_up_by_round(tmp_path: Path) -> None:
     again = StepLog(tmp_path / "first", lambda: None)
     assert donated_by_round([again, second], 2) == expected
     assert again.rewards() == [0.5, 0.5, 0.5]
-
-
-def test_donated_tokens_are_in_the_checkpoint_too(tmp_path: Path) -> None:
-    """A kill between a step and its report loses none."""
-    journal = Journal(tmp_path, JournalOwner("run", "client-1", DIGEST))
-    snapshot = Snapshot(adapter={"a": np.zeros((1, 1), np.float32)}, optimizer={})
-    journal.save(Checkpoint(2, DIGEST, (metrics(0.5, 4, 0.5, 0.25),), snapshot))
-    log = StepLog(tmp_path / "steps", lambda: None)
-    log.catch_up(journal, RunSettings(local_steps=2))
-    [found] = donated_by_round([log], 2)
-    assert found == DonatedTokens(round=2, tokens=4, probability=0.5, clip_share=0.25)

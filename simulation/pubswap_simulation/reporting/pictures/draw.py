@@ -1,6 +1,6 @@
 """All pictures of a comparison as PNGs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,15 +41,16 @@ _CAPTIONS = {
 
 def draw(section: Section, folder: Path, prefix: str) -> list[Picture]:
     """Write the PNGs of a section, each name beginning with `prefix`."""
-    return _saved(lambda: _figures(section), folder, prefix)
+    return _saved(_figures(section), folder, prefix)
 
 
 def draw_contrast(contrast: Contrast, folder: Path) -> list[Picture]:
     """Write the PNG of the contrast that was named before the runs."""
-    return _saved(lambda: iter([("primary", "", final.by_seed(contrast))]), folder, "")
+    return _saved((("primary", "", final.by_seed(one)) for one in (contrast,)), folder, "")
 
 
-def _saved(figures: Callable[[], Iterator["Drawn"]], folder: Path, prefix: str) -> list[Picture]:
+def _saved(figures: Iterator["Drawn"], folder: Path, prefix: str) -> list[Picture]:
+    """The figures are made while matplotlib has our settings."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -57,7 +58,7 @@ def _saved(figures: Callable[[], Iterator["Drawn"]], folder: Path, prefix: str) 
 
     pictures = []
     with matplotlib.rc_context(SETTINGS):
-        for kind, suffix, figure in figures():
+        for kind, suffix, figure in figures:
             picture = Picture(f"{prefix}{kind}{suffix}.png", kind, _CAPTIONS[kind])
             figure.savefig(folder / picture.name, metadata={"Software": None})
             plt.close(figure)
