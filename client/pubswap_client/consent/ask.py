@@ -7,7 +7,6 @@ from pubswap_protocol.command_line.amounts import size_text
 from pubswap_protocol.messages import RunView
 from pubswap_protocol.schedule import public_steps_per_round
 from pubswap_protocol.settings import RunSettings
-from pubswap_protocol.tensors.adapter import AdapterLayout, sent_layout
 from pubswap_protocol.tensors.ranks import at_rank
 from pubswap_protocol.tensors.update_encoding import largest_update
 
@@ -99,7 +98,7 @@ def ask_of(view: RunView, coordinator: str, rank: int | None = None) -> Ask:
     layout, settings = view.model.layout, view.settings
     own = None
     if rank is not None and rank < settings.lora.rank:
-        own = update_bytes(at_rank(layout, rank), settings)
+        own = largest_update(at_rank(layout, rank), settings)
     return Ask(
         settings=settings,
         name=view.name,
@@ -108,12 +107,7 @@ def ask_of(view: RunView, coordinator: str, rank: int | None = None) -> Ask:
         run=view.id,
         model=view.model.source,
         weights=view.model.weights_digest,
-        update_bytes=update_bytes(layout, settings),
+        update_bytes=largest_update(layout, settings),
         round=view.round or None,
         own_bytes=own,
     )
-
-
-def update_bytes(layout: AdapterLayout, settings: RunSettings) -> int:
-    """The most bytes that an update of the run has."""
-    return largest_update(sent_layout(layout, settings.aggregation.rule), settings.wire.precision)

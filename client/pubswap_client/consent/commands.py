@@ -9,7 +9,7 @@ from rich.table import Column, Table
 
 from pubswap_client.asking import Yes, confirm
 from pubswap_client.consent.approval import Approval, decide, read_approval
-from pubswap_client.consent.ask import Ask, ask_of, update_bytes
+from pubswap_client.consent.ask import Ask, ask_of
 from pubswap_client.consent.consent import adopt, local_now, refused_now, sent_since
 from pubswap_client.consent.local_policy import LocalPolicy, load_policy, policy_path
 from pubswap_client.consent.rules import compare
@@ -19,6 +19,7 @@ from pubswap_protocol.bounds import escaped, printable
 from pubswap_protocol.errors import InvalidSettings, PubSwapError
 from pubswap_protocol.messages import RunView
 from pubswap_protocol.model import model_card
+from pubswap_protocol.tensors.update_encoding import largest_update
 
 policy_commands = typer.Typer(
     help="Show this organisation's policy, and test it on a run.", no_args_is_help=True
@@ -150,7 +151,7 @@ def _ask_of_file(run_file: str) -> Ask:
         typer.echo(f"The base model {source} is not on this machine, and is not checked.", err=True)
         return Ask(settings, recipe.name, model=source)
     card = model_card(folder, settings.lora, source, recipe.model.revision)
-    size = update_bytes(card.layout, settings)
+    size = largest_update(card.layout, settings)
     return Ask(settings, recipe.name, model=source, weights=card.weights_digest, update_bytes=size)
 
 

@@ -125,7 +125,7 @@ class Daemon:
             return
         layout = self.run.model.layout
         try:
-            number, data = self.api.adapter_of_round(self.run.id, "final", layout.largest_file)
+            number, data = self.api.adapter_of_round(self.run.id, "final", layout.file_bytes)
         except PubSwapError as error:
             log.warning("The last round is not measured on held-out problems: %s", error.detail)
             return

@@ -192,7 +192,7 @@ class LocalRound:
         """Start from the global adapter, or go on from the last checkpoint of this round."""
         on_bytes = self.reporter.transfer("fetching the global adapter")
         began, layout = time.monotonic(), self.run.model.layout
-        data = self.api.blob(self.run.id, self.start, on_bytes, layout.largest_file)
+        data = self.api.blob(self.run.id, self.start, on_bytes, layout.file_bytes)
         self._transfer = time.monotonic() - began
         adapter = decode_adapter(layout, data)
         if self.run.settings.wire.precision != "float32":

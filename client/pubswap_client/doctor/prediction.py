@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 
 from pubswap_client.daemon.own_settings import own_rank, own_settings
-from pubswap_client.recipes.check import RESPONSE_TOKEN_BYTES, residual_bytes, update_bytes
+from pubswap_client.recipes.check import RESPONSE_TOKEN_BYTES, residual_bytes
 from pubswap_client.settings import ClientSettings
 from pubswap_protocol.command_line.amounts import duration_text, size_text
 from pubswap_protocol.schedule import public_step, update_order
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import AdapterLayout
 from pubswap_protocol.tensors.ranks import at_rank
+from pubswap_protocol.tensors.update_encoding import largest_update
 
 _BYTES_PER_RESPONSE = 5  # its length, and whether it is a peer's
 
@@ -102,4 +103,4 @@ def predict(
 def _update_bytes(run: RunSettings, layout: AdapterLayout, client: ClientSettings) -> int:
     """What a hand-in has at the member's rank."""
     own = own_rank(client, run)
-    return update_bytes(run, layout if own is None else at_rank(layout, own.rank))
+    return largest_update(layout if own is None else at_rank(layout, own.rank), run)

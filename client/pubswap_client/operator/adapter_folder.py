@@ -78,7 +78,7 @@ def take_adapter(
 
     require_vacant(out)
     layout, fedex = run.model.layout, run.settings.aggregation.rule == "fedex"
-    most = largest_stack(layout) if fedex else layout.largest_file
+    most = largest_stack(layout) if fedex else layout.file_bytes
     number, adapter = api.adapter_of_round(run.id, which, most)
     with whole_folder(out) as making:
         write_adapter(making, run, number, adapter, format_, base)

@@ -78,7 +78,7 @@ def _released(
                 "The run aggregates by 'fedex', whose adapters of growing rank this audit does "
                 "not load."
             )
-        most = run.model.layout.largest_file
+        most = run.model.layout.file_bytes
         return run, *api.adapter_of_round(run.id, which_adapter(run, round_), most)
 
 

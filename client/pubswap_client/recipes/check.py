@@ -13,8 +13,8 @@ from pubswap_protocol.model import model_layout
 from pubswap_protocol.problems import read_problems
 from pubswap_protocol.schedule import private_steps_per_round, public_steps_per_round
 from pubswap_protocol.settings import RunSettings
-from pubswap_protocol.tensors.adapter import AdapterLayout, sent_layout
-from pubswap_protocol.tensors.update_encoding import ReducedForm
+from pubswap_protocol.tensors.adapter import AdapterLayout
+from pubswap_protocol.tensors.update_encoding import largest_update
 from pubswap_protocol.verifiers import check_usable
 
 KEEP_ROUNDS = 2  # the coordinator's PUBSWAP_KEEP_ROUNDS, by default
@@ -86,13 +86,6 @@ def combination(setting: dict[str, Value]) -> str:
     return ", ".join(f"{axis} = {value}" for axis, value in setting.items())
 
 
-def update_bytes(recipe: RunSettings, layout: AdapterLayout) -> int:
-    """Bytes that a client sends at a round's end."""
-    sent = sent_layout(layout, recipe.aggregation.rule)
-    precision = recipe.wire.precision
-    return sent.file_bytes if precision == "float32" else ReducedForm(sent, precision).file_bytes
-
-
 def coordinator_bytes(recipe: RunSettings, layout: AdapterLayout) -> int:
     """Bytes on the coordinator, at most: each round's outcome, and the last rounds' submissions.
 
@@ -100,7 +93,7 @@ def coordinator_bytes(recipe: RunSettings, layout: AdapterLayout) -> int:
     """
     grpo, rules = recipe.grpo, recipe.aggregation
     responses = grpo.prompts_per_step * grpo.responses_per_prompt * grpo.max_response_tokens
-    sent = update_bytes(recipe, layout)
+    sent = largest_update(layout, recipe)
     sent += public_steps_per_round(recipe) * responses * RESPONSE_TOKEN_BYTES
     outcome = layout.file_bytes * (1 + _SERVER_MOMENTS[rules.server_optimizer])
     outcome += residual_bytes(recipe, layout)
@@ -112,7 +105,7 @@ def member_bytes(recipe: Recipe, layout: AdapterLayout) -> int:
     """A checkpoint, while the next one is written beside it; what rounding leaves; residuals."""
     needed = 2 * _CHECKPOINT * layout.file_bytes
     if recipe.wire.precision != "float32":
-        needed += 2 * (update_bytes(recipe, layout) + layout.file_bytes)
+        needed += 2 * (largest_update(layout, recipe) + layout.file_bytes)
     return needed + recipe.rounds * residual_bytes(recipe, layout)
 
 
@@ -177,7 +170,7 @@ def cost_lines(
     if layout is None:
         yield "adapter:   its size is known when the base model is here"
     else:
-        sent = update_bytes(recipe, layout)
+        sent = largest_update(layout, recipe)
         yield (
             f"adapter:   {size_text(layout.file_bytes)}; a client sends {size_text(sent)} a round, "
             f"{size_text(sent * rounds)} in all"

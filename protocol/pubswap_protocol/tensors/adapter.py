@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,33 +74,27 @@ class AdapterLayout(Strict):
         """The canonical file's size."""
         return len(self.header) + 4 * self.parameters
 
-    @property
-    def largest_file(self) -> int:
-        """The most bytes of a file with these tensors, whatever its header looks like."""
-        return MAX_HEADER_BYTES + self.file_bytes
-
 
 def encode_adapter(layout: AdapterLayout, adapter: Mapping[str, Array]) -> bytes:
     """The canonical file of an adapter; raises InvalidAdapter if it does not fit the layout."""
-    _same_names(layout, set(adapter))
+    _check_specs(packed((name, "F32", a.shape) for name, a in adapter.items()), layout.specs)
     # Its value is handed out without a copy, and so the file is in memory once.
     file = BytesIO()
     file.write(layout.header)
-    for name, spec in layout.specs.items():
-        array = np.ascontiguousarray(adapter[name], dtype=np.float32)
-        if array.shape != spec.shape:
-            raise InvalidAdapter(f"Tensor {name!r} has shape {array.shape}, not {spec.shape}.")
-        file.write(array.data)
+    for name in layout.specs:
+        file.write(np.ascontiguousarray(adapter[name], dtype=np.float32).data)
     return file.getvalue()
 
 
 def decode_adapter(layout: AdapterLayout, data: bytes | memoryview) -> Adapter:
     """The tensors of an adapter file held in memory; raises InvalidAdapter as AdapterFile does."""
-    specs, start = read_header(data)
-    _check_specs(layout, specs)
+    start = len(layout.header)
+    if data[:start] != layout.header:
+        _refuse(read_header(data)[0], layout.specs)
+    _check_size(len(data), layout.file_bytes)
     adapter = {
         name: np.frombuffer(data, np.float32, math.prod(s.shape), start + s.begin).reshape(s.shape)
-        for name, s in specs.items()
+        for name, s in layout.specs.items()
     }
     for name, array in adapter.items():
         check_numbers(name, array)
@@ -148,16 +142,20 @@ class AdapterSource(Protocol):
 
 
 class MappedFile:
-    """A file of tensors, memory-mapped: one tensor at a time is in memory."""
+    """A canonical file of tensors, memory-mapped: one tensor at a time is in memory."""
 
-    def __init__(self, path: Path, specs: Mapping[str, TensorSpec], start: int) -> None:
-        """Open and check the size; the first tensor begins at byte `start`."""
+    def __init__(self, path: Path, specs: Mapping[str, TensorSpec], header: bytes) -> None:
+        """Open, and check the header, which says all but the numbers, and the size.
+
+        Raises InvalidAdapter, with what is not as in `specs`.
+        """
         self.path = path
         self.specs = specs
-        self._start = start
-        size, expected = path.stat().st_size, start + data_bytes(specs)
-        if size != expected:
-            raise InvalidAdapter(f"The file has {size} bytes where its header says {expected}.")
+        self._start = len(header)
+        with path.open("rb") as file:
+            if file.read(len(header)) != header:
+                _refuse(header_of_file(path)[0], specs)
+        _check_size(path.stat().st_size, len(header) + data_bytes(specs))
         self._bytes = np.asarray(np.memmap(path, np.uint8, "r"))  # a memmap is slow to slice
 
     def raw(self, name: str) -> NDArray[Any]:
@@ -195,14 +193,9 @@ class AdapterFile(MappedFile):
     """A checked adapter file."""
 
     def __init__(self, path: Path, layout: AdapterLayout) -> None:
-        """Open and check the header, the names, shapes, dtype and size; raises InvalidAdapter."""
+        """Open, and check all but the numbers; raises InvalidAdapter."""
         self.layout = layout
-        super().__init__(path, *_header_of(path, layout))
-
-    @property
-    def is_canonical(self) -> bool:
-        """Whether the file is the one that a layout and its numbers have, to the byte."""
-        return self.specs is self.layout.specs
+        super().__init__(path, layout.specs, layout.header)
 
     def tensor(self, name: str) -> Array:
         """One tensor, read from the map."""
@@ -222,26 +215,31 @@ class AdapterFile(MappedFile):
         return {name: np.array(self.tensor(name)) for name in self.layout.specs}
 
 
-def _header_of(path: Path, layout: AdapterLayout) -> tuple[Mapping[str, TensorSpec], int]:
-    """Where the tensors lie, and where the first one begins; raises InvalidAdapter."""
-    with path.open("rb") as file:
-        # That it is the one header that a canonical file has is all there is to be checked of it.
-        if file.read(len(layout.header)) == layout.header:
-            return layout.specs, len(layout.header)
-    specs, start = header_of_file(path)
-    _check_specs(layout, specs)
-    return specs, start
-
-
-def _check_specs(layout: AdapterLayout, specs: Mapping[str, TensorSpec]) -> None:
-    _same_names(layout, set(specs))
+def _check_specs(specs: Mapping[str, TensorSpec], wanted: Mapping[str, TensorSpec]) -> None:
+    """Raises InvalidAdapter for other names, types or shapes than are wanted."""
+    missing, extra = sorted(wanted.keys() - specs.keys()), sorted(specs.keys() - wanted.keys())
+    if missing:
+        raise InvalidAdapter(f"{len(missing)} tensors are missing, such as {missing[0]!r}.")
+    if extra:
+        raise InvalidAdapter(f"{len(extra)} tensors are not this run's, such as {extra[0]!r}.")
     for name, spec in specs.items():
-        if spec.dtype != "F32":
-            raise InvalidAdapter(f"Tensor {name!r} is {spec.dtype}; this run takes F32.")
-        if spec.shape != layout.tensors[name]:
+        ours = wanted[name]
+        if (spec.dtype, spec.shape) != (ours.dtype, ours.shape):
             raise InvalidAdapter(
-                f"Tensor {name!r} has shape {spec.shape}, not {layout.tensors[name]}."
+                f"Tensor {name!r} is {spec.dtype} {spec.shape}; this run takes "
+                f"{ours.dtype} {ours.shape}."
             )
+
+
+def _refuse(specs: Mapping[str, TensorSpec], wanted: Mapping[str, TensorSpec]) -> NoReturn:
+    """Raises InvalidAdapter for a file with these tensors, whose header is not the wanted one."""
+    _check_specs(specs, wanted)
+    raise InvalidAdapter("The header is not written as a canonical file's.")
+
+
+def _check_size(size: int, expected: int) -> None:
+    if size != expected:
+        raise InvalidAdapter(f"The file has {size} bytes where its header says {expected}.")
 
 
 def check_numbers(name: str, values: Array, largest: float = LARGEST) -> None:
@@ -256,14 +254,6 @@ def check_numbers(name: str, values: Array, largest: float = LARGEST) -> None:
         f"Tensor {name!r} holds {worst:.6g}; an adapter's numbers are at most {largest:.6g} in "
         "magnitude. Training has diverged."
     )
-
-
-def _same_names(layout: AdapterLayout, names: set[str]) -> None:
-    missing, extra = sorted(set(layout.tensors) - names), sorted(names - set(layout.tensors))
-    if missing:
-        raise InvalidAdapter(f"{len(missing)} tensors are missing, such as {missing[0]!r}.")
-    if extra:
-        raise InvalidAdapter(f"{len(extra)} tensors are not this run's, such as {extra[0]!r}.")
 
 
 _A, _B = ".lora_A.weight", ".lora_B.weight"

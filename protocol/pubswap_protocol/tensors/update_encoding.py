@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pubswap_protocol.errors import InvalidAdapter
-from pubswap_protocol.settings import Precision
+from pubswap_protocol.settings import Precision, RunSettings
 from pubswap_protocol.tensors.adapter import (
     LARGEST,
     Adapter,
@@ -35,6 +35,7 @@ from pubswap_protocol.tensors.adapter import (
     MappedFile,
     check_numbers,
     encode_adapter,
+    sent_layout,
 )
 from pubswap_protocol.tensors.ranks import Narrowed, Widened, layout_of_update
 from pubswap_protocol.tensors.safetensors_header import (
@@ -42,7 +43,6 @@ from pubswap_protocol.tensors.safetensors_header import (
     TensorSpec,
     data_bytes,
     header_bytes,
-    header_of_file,
     packed,
 )
 
@@ -114,7 +114,7 @@ def encode_update(
         check_numbers(name, adapter[name])
     if precision == "float32":
         return encode_adapter(layout, adapter), {}
-    form, parts, left = ReducedForm(layout, precision), dict[str, NDArray[Any]](), Adapter()
+    parts, left = dict[str, NDArray[Any]](), Adapter()
     for name in layout.specs:
         wanted = adapter[name] - base[name]
         if name in residual:
@@ -125,14 +125,11 @@ def encode_update(
         else:
             parts[name], parts[name + SCALE] = to_int8(wanted)
         left[name] = wanted - _decoded(parts[name], parts.get(name + SCALE))
-    file = BytesIO()
-    file.write(form.header)
-    for name in form.specs:
+    specs, file = specs_of(layout, precision), BytesIO()
+    file.write(header_bytes(specs))
+    for name in specs:
         file.write(parts[name].tobytes())
     return file.getvalue(), left
-
-
-_NOT_CANONICAL = "The header is not written as a canonical file's."
 
 
 def open_update(
@@ -143,12 +140,9 @@ def open_update(
     With `min_rank` its rank may be that one or more, up to the layout's.
     """
     layout = layout_of_update(path, layout, min_rank)
-    if precision != "float32":
-        return ReducedFile(path, layout, precision)
-    file = AdapterFile(path, layout)
-    if not file.is_canonical:
-        raise InvalidAdapter(_NOT_CANONICAL)
-    return file
+    if precision == "float32":
+        return AdapterFile(path, layout)
+    return ReducedFile(path, layout, precision)
 
 
 def view_update(
@@ -173,39 +167,32 @@ def view_update(
     return Widened(viewed, base) if narrow else viewed
 
 
-def largest_update(layout: AdapterLayout, precision: Precision) -> int:
-    """The most bytes that an update's file may have."""
+def largest_update(layout: AdapterLayout, run: RunSettings) -> int:
+    """The bytes of an update of the run's rank; of a lower one it has fewer."""
+    specs = specs_of(sent_layout(layout, run.aggregation.rule), run.wire.precision)
+    return len(header_bytes(specs)) + data_bytes(specs)
+
+
+def specs_of(layout: AdapterLayout, precision: Precision) -> dict[str, TensorSpec]:
+    """Where each tensor of an update lies in its file."""
     if precision == "float32":
-        return layout.largest_file
-    return ReducedForm(layout, precision).file_bytes
-
-
-class ReducedForm:
-    """The one header that a reduced file of a layout may have."""
-
-    def __init__(self, layout: AdapterLayout, precision: Reduced) -> None:
-        entries = [(name, _DTYPES[precision], shape) for name, shape in layout.tensors.items()]
-        if precision == "int8":
-            for name, shape in layout.tensors.items():
-                entries.append((name + SCALE, "F32", scales_shape(shape)))
-        # The widest first.
-        self.specs = packed(sorted(entries, key=lambda each: (-DTYPE_BYTES[each[1]], each[0])))
-        self.header = header_bytes(self.specs)
-        self.file_bytes = len(self.header) + data_bytes(self.specs)
+        return layout.specs
+    entries = [(name, _DTYPES[precision], shape) for name, shape in layout.tensors.items()]
+    if precision == "int8":
+        for name, shape in layout.tensors.items():
+            entries.append((name + SCALE, "F32", scales_shape(shape)))
+    # The widest first.
+    return packed(sorted(entries, key=lambda each: (-DTYPE_BYTES[each[1]], each[0])))
 
 
 class ReducedFile(MappedFile):
-    """A checked file of a difference; one that is not canonical is not opened."""
+    """A checked file of a difference."""
 
     def __init__(self, path: Path, layout: AdapterLayout, precision: Reduced) -> None:
-        """Open and check the header and the size; raises InvalidAdapter."""
+        """Open, and check all but the numbers; raises InvalidAdapter."""
         self.layout = layout
-        form = ReducedForm(layout, precision)
-        with path.open("rb") as file:
-            if file.read(len(form.header)) != form.header:
-                _check_specs(header_of_file(path)[0], form.specs, precision)
-                raise InvalidAdapter(_NOT_CANONICAL)
-        super().__init__(path, form.specs, len(form.header))
+        specs = specs_of(layout, precision)
+        super().__init__(path, specs, header_bytes(specs))
 
     def check_part(self, name: str, values: NDArray[Any]) -> None:
         """Raises InvalidAdapter, naming the tensor and the number, if one is not finite or its
@@ -226,21 +213,6 @@ class ReducedFile(MappedFile):
             if len(scales) > 1:
                 scales = scales[first:last]
         return _decoded(values, scales)
-
-
-def _check_specs(
-    specs: Mapping[str, TensorSpec], wanted: Mapping[str, TensorSpec], precision: Reduced
-) -> None:
-    for name in sorted(specs.keys() ^ wanted.keys()):
-        kind = "is missing" if name in wanted else "is not this run's"
-        raise InvalidAdapter(f"Tensor {name!r} {kind} in an update in {precision}.")
-    for name, spec in specs.items():
-        ours = wanted[name]
-        if (spec.dtype, spec.shape) != (ours.dtype, ours.shape):
-            raise InvalidAdapter(
-                f"Tensor {name!r} is {spec.dtype} {spec.shape}; this run takes "
-                f"{ours.dtype} {ours.shape}."
-            )
 
 
 class RebuiltAdapter:

@@ -36,6 +36,7 @@ from pubswap_protocol.model import ModelCard
 from pubswap_protocol.required import required
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import AdapterLayout, sent_layout
+from pubswap_protocol.tensors.safetensors_header import MAX_HEADER_BYTES
 from pubswap_protocol.tensors.update_encoding import largest_update
 from pubswap_protocol.verifiers import verifier_version
 from pubswap_server.database.tables import RoundRow, RunRow, SetRow
@@ -148,7 +149,8 @@ def sent_layout_of(run: RunRow) -> AdapterLayout:
 
 
 def largest_update_of(run: RunRow) -> int:
-    return largest_update(sent_layout_of(run), settings_of(run).wire.precision)
+    # With room for a header, so that a file of other tensors is refused by what is wrong in it.
+    return largest_update(model_of(run).layout, settings_of(run)) + MAX_HEADER_BYTES
 
 
 def refusal_of(run: RunRow, hello: Hello) -> Conflict | None:

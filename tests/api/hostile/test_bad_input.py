@@ -188,8 +188,8 @@ def spoiled(fed: Federation) -> dict[str, bytes]:
     return {
         "missing": save({key: value for key, value in good.items() if key != name}),
         "not this run's": save({**good, "extra": np.zeros((2, 2), np.float32)}),
-        "has shape": with_(np.zeros((3, 3), np.float32)),
-        "takes F32": with_(good[name].astype(np.float16)),
+        "this run takes F32 \\(": with_(np.zeros((3, 3), np.float32)),
+        "is F16": with_(good[name].astype(np.float16)),
         f"'{name}' holds a number that is not finite": with_(spoiled_numbers),
         "not finite": with_(infinite),
         "metadata": save(good, metadata={"note": "private text"}),

@@ -487,11 +487,10 @@ def test_an_improvement_weighs_between_its_bounds(improvement: float | None, wei
 
 
 def test_an_improvement_is_part_of_pass_at_1() -> None:
-    """A message with another is refused, and one with none is what it was before."""
+    """A message with another is refused."""
     for wrong in (1.1, -1.1, float("nan"), float("inf"), True, "0.5"):
         with pytest.raises(ValidationError):
             UpdateMetrics.model_validate({"examples": 1, "steps": 1, "improvement": wrong})
-    assert "improvement" not in UpdateMetrics(examples=1, steps=1).model_dump()
 
 
 def test_a_member_that_reports_a_thousand_million_examples_has_half_of_the_mean() -> None:

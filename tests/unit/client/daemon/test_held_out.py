@@ -100,7 +100,7 @@ def test_what_a_round_gained_is_told_where_the_run_weighs_by_it(
 
     The adapters are those of any other run; without held-out problems it is not told.
     """
-    weighing = AggregationSettings(weights="improvement")
+    weighing = AggregationSettings(weights="improvement", max_weight_share=1.0)
     plain, undisturbed, killed = world(), world(aggregation=weighing), world(aggregation=weighing)
     plain.held_out = undisturbed.held_out = killed.held_out = HELD_OUT
     plain.live()
@@ -145,7 +145,7 @@ def test_the_last_adapter_is_measured_when_the_run_is_finished(
     data = encode_adapter(layout, initial_adapter(layout, 5))
 
     def adapter_of_round(_: str, which: str, most: int) -> tuple[int, bytes]:
-        assert (which, most) == ("final", layout.largest_file)
+        assert (which, most) == ("final", layout.file_bytes)
         if not reachable:
             raise ServerFault
         return 2, data
