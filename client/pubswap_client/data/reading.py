@@ -2,9 +2,8 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -71,9 +70,6 @@ def _value(row: dict[str, Any], column: str, role: str, where: str) -> Any:
     if isinstance(value, int | float) and not isinstance(value, bool) and role != "prompt":
         value = json.dumps(value)
     return value.strip() if isinstance(value, str) else value
-
-
-_STEP = 256
 
 
 @dataclass(frozen=True)
@@ -147,12 +143,12 @@ def _hub_sets(
     loaded, origins = tables(spec, sets)
     with progress_bar() as progress:
         task = progress.add_task("reading rows", total=sum(map(len, loaded)))
-        advance = partial(progress.advance, task)
         for hub_set in sets:
             faults = Tally()
             files = [table for table in loaded if table.hub_set is hub_set]
             for table in files:
-                read += _short(_problems(table, spec, faults, advance), faults, limit)
+                read += _short(_problems(table, spec, faults), faults, limit)
+                progress.advance(task, len(table))
             # By itself: a large set beside it would hide that all of a small one is broken.
             faults.check(hub_set.name, sum(map(len, files)))
             for left in faults.reasons.values():
@@ -168,17 +164,13 @@ def _hub_sets(
     return streams, origins
 
 
-def _problems(
-    table: SourceTable, spec: DataSpec, tally: Tally, advance: Callable[[int], None]
-) -> Iterator[Problem]:
+def _problems(table: SourceTable, spec: DataSpec, tally: Tally) -> Iterator[Problem]:
     hub_set = table.hub_set
-    for number, (where, row) in enumerate(table, start=1):
+    for where, row in table:
         try:
             yield hub_set.read(row, spec).problem(hub_set.name, hub_set.verifier)
         except Unusable as error:
             tally.add(error.reason, where, error.fault)
-        if number % _STEP == 0:
-            advance(_STEP)
 
 
 def _short(
