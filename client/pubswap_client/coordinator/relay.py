@@ -175,10 +175,7 @@ class Relay:
     def _answered(self, request: httpx.Request, name: str, draft: Draft) -> Answered:
         """What the coordinator answers; its body goes to the draft. Raises UNANSWERED."""
         with closing(self._http.send(request, stream=True)) as reply:
-            given = [
-                (key.decode("ascii"), value.decode("latin-1")) for key, value in reply.headers.raw
-            ]
-            headers = [each for each in given if each[0].lower() in ANSWERED]
+            headers = [each for each in reply.headers.multi_items() if each[0] in ANSWERED]
             try:
                 answered = Answered(name=name, status=reply.status_code, headers=headers)
             except ValidationError as error:

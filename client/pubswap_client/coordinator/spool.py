@@ -33,7 +33,7 @@ _MARK = b" pubswap"
 
 Header = tuple[
     Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,64}$")],
-    Annotated[str, Field(pattern=r"^[\t -~\u0080-\u00ff]{0,16384}$")],
+    Annotated[str, Field(pattern=r"^[\t -~]{0,16384}$")],
 ]
 Headers = Annotated[list[Header], Field(max_length=64)]
 

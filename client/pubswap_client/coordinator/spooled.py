@@ -62,10 +62,7 @@ class Spooled(httpx.BaseTransport):
                 name=name,
                 method=request.method,
                 target=request.url.raw_path.decode("ascii"),
-                headers=[
-                    (key.decode("ascii"), value.decode("latin-1"))
-                    for key, value in request.headers.raw
-                ],
+                headers=request.headers.multi_items(),
             )
             write(asked, request.stream, message)
             answer, file, size = self._answer(answered, request)
@@ -76,8 +73,8 @@ class Spooled(httpx.BaseTransport):
             for path in (asked, answered):
                 with suppress(OSError):
                     path.unlink()
-        headers = [(key.encode("ascii"), value.encode("latin-1")) for key, value in answer.headers]
-        return httpx.Response(answer.status, headers=headers, stream=_Body(file, size, answer.cut))
+        stream = _Body(file, size, answer.cut)
+        return httpx.Response(answer.status, headers=answer.headers, stream=stream)
 
     def _answer(self, path: Path, request: httpx.Request) -> tuple[Answered, BinaryIO, int]:
         began, pause, missed = time.monotonic(), _QUICK, False
