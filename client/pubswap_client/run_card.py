@@ -23,8 +23,6 @@ def read_card(path: Path) -> RunView:
     try:
         with path.open("rb") as file:
             card = CreateRun.model_validate_json(file.read(_LARGEST))
-    except OSError as error:
-        raise InvalidSettings(f"{path} cannot be read: {error.strerror}.") from None
     except ValidationError as error:
         raise InvalidSettings(
             f"{path} is no run card of this version of PubSwap, such as run.json of a bundle or of "

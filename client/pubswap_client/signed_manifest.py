@@ -50,18 +50,14 @@ def faults(folder: Path, public_key: Path | None) -> list[str]:
     With a public key, also whether the manifest is as its holder signed it. No link is followed, so
     that nothing outside the folder is looked at, whatever the manifest names.
 
-    Raises InvalidSettings if the folder has no manifest, or the key is none.
+    Raises OSError if the folder has no manifest, InvalidSettings if the key is none.
     """
     for path in (folder / SUMS, folder / SIGNATURE):
         if path.is_symlink() or (path.exists() and not path.is_file()):
             return [f"no plain file: {path.name}"]
-    try:
-        with (folder / SUMS).open("rb") as file:
-            sums = file.read(_LARGEST + 1)
-        key = public_key.read_text(encoding="utf-8").split() if public_key else None
-    except (OSError, UnicodeDecodeError) as error:
-        needed = "A signed folder and its signer's public key are" if public_key else f"{SUMS} is"
-        raise InvalidSettings(f"{needed} needed: {error}") from None
+    with (folder / SUMS).open("rb") as file:
+        sums = file.read(_LARGEST + 1)
+    key = public_key.read_text(encoding="utf-8", errors="replace").split() if public_key else None
     if key is not None and (len(key) < 2 or key[0] != "ssh-ed25519"):
         raise InvalidSettings(f"{public_key} is no public Ed25519 key: give the file *.pub.")
     if key is not None and not (folder / SIGNATURE).is_file():
