@@ -50,7 +50,7 @@ NOT_EXTRA = {
 
 
 class VllmSettings(BaseModel, extra="forbid", frozen=True):
-    """The table `[vllm]`: how `engine = "vllm"` starts vLLM, where `"vllm-server"` finds it."""
+    """`[vllm]`: how to start vLLM (`engine = "vllm"`) or reach it (`"vllm-server"`)."""
 
     urls: tuple[str, ...] = Field(
         default=(), description="vllm-server: the replicas, such as http://gpu-1:8000."

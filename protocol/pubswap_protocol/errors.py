@@ -155,7 +155,7 @@ class Conflict(PubSwapError, status=409):
 
 
 class WrongState(Conflict):
-    """The run is not in a state in which this can be done."""
+    """The state of the run does not allow this."""
 
 
 class RoundClosed(Conflict):
@@ -175,9 +175,9 @@ class BaseModelMismatch(Conflict):
 
 
 class HelloNeeded(Conflict):
-    """The member has not shown that it has the run's base model and verifier.
+    """The member has not yet reported its base model and verifier in a hello.
 
-    Start its daemon again, which says hello first, and mend what that is refused for.
+    Restart its daemon, and fix whatever it is then refused for.
     """
 
 
@@ -218,15 +218,15 @@ class UnsupportedEncoding(PubSwapError, status=415):
 
 
 class UnsupportedType(PubSwapError, status=415):
-    """The body's Content-Type is not one that is taken here."""
+    """The body's Content-Type is not accepted here."""
 
 
 class WrongOffset(PubSwapError, status=416):
-    """The chunk does not begin where the bytes already here end."""
+    """The chunk does not start where the stored bytes end."""
 
 
 class OutOfRange(PubSwapError, status=416):
-    """The file has no bytes in the range that is asked for."""
+    """The requested range is beyond the end of the file."""
 
 
 class Invalid(PubSwapError, status=422):
@@ -238,7 +238,7 @@ class InvalidAdapter(Invalid):
 
 
 class InvalidUpdate(Invalid):
-    """The update was not made as the run asks."""
+    """The update was not made according to the run."""
 
 
 class InvalidResponses(Invalid):
@@ -270,7 +270,7 @@ class UnknownSetting(ProtocolMismatch):
 
 
 class TooManyRequests(PubSwapError, status=429, retryable=True):
-    """There are more requests, or open uploads, than a member may have."""
+    """The member has too many requests or open uploads."""
 
 
 class Unavailable(PubSwapError, status=503, retryable=True):
@@ -282,15 +282,15 @@ class Unreachable(Unavailable):
 
 
 class Fenced(Unavailable):
-    """Another replica of the coordinator has moved the run; nothing was changed here."""
+    """Another replica of the coordinator has changed the run; nothing was changed here."""
 
 
 class NoSpace(PubSwapError, status=507, retryable=True):
-    """The coordinator has no room for these bytes now."""
+    """The coordinator has no space for these bytes now."""
 
 
 class DamagedBlob(Unavailable):
-    """The stored bytes are not those that were sent; they are asked for again."""
+    """The stored bytes differ from those that were sent; they are requested again."""
 
 
 class ServerFault(PubSwapError, retryable=True):
@@ -298,23 +298,23 @@ class ServerFault(PubSwapError, retryable=True):
 
 
 class ProxyFault(ServerFault, status=502):
-    """Something between here and the coordinator has answered in its place."""
+    """A proxy or another server answered instead of the coordinator."""
 
 
 class LocalFault(PubSwapError):
-    """Something on this machine keeps it from going on."""
+    """Something on this machine prevents this."""
 
 
 class OutOfMemory(LocalFault):
-    """Memory ran out, also in the smallest steps."""
+    """Memory ran out even for the smallest steps."""
 
 
 class Diverged(LocalFault):
-    """Training has left all numbers."""
+    """Training diverged: a gradient or factor is not a number."""
 
 
 class NotSaved(LocalFault, status=507):
-    """The local disk did not take a file."""
+    """The local disk did not accept a file."""
 
 
 class RefusedByPolicy(LocalFault, status=403):
@@ -322,11 +322,11 @@ class RefusedByPolicy(LocalFault, status=403):
 
 
 class LedgerDamaged(LocalFault):
-    """The ledger's end is not what was written there."""
+    """The end of the ledger differs from what was written."""
 
 
 class PrivacySpent(LocalFault):
-    """One more round would tell more of a private prompt than the run allows."""
+    """One more round would reveal more about a private prompt than the run allows."""
 
 
 class BackupFault(LocalFault):
@@ -334,7 +334,7 @@ class BackupFault(LocalFault):
 
 
 class EngineFault(LocalFault):
-    """The rollout engine failed, or answered something that cannot be used."""
+    """The rollout engine failed, or gave an unusable answer."""
 
 
 class StaleAdapter(EngineFault):

@@ -328,7 +328,7 @@ class FedProxSettings(Strict):
 
 
 class AggregationSettings(Strict):
-    """How the clients' factors become the next global ones; see docs/aggregation.md."""
+    """Averaging of the clients' factors; see docs/aggregation.md."""
 
     rule: Literal["fedit", "ffa", "fedex", "svd", "median", "trimmed_mean", "multi_krum"] = Field(
         default="fedit", description="Averaging rule; docs/aggregation.md compares them."
@@ -422,7 +422,7 @@ class AggregationSettings(Strict):
 
 
 class MembersSettings(Strict):
-    """Who must be here; see docs/operator.md."""
+    """Members that join, leave or do fewer steps; see docs/operator.md."""
 
     expected: Clients | None = Field(
         default=None,
@@ -450,9 +450,9 @@ class EvaluationSettings(Strict):
 
 
 class PrivacySettings(Strict):
-    """Record-level differential privacy of what members train on their private prompts.
+    """Record-level differential privacy of training on private prompts.
 
-    docs/privacy.md says what is bounded by it and what is not.
+    docs/privacy.md lists what it covers and what it does not.
     """
 
     epsilon: Annotated[float, Field(ge=0.1, le=100, strict=True)] | None = Field(
@@ -469,7 +469,7 @@ class PrivacySettings(Strict):
 
 
 class WireSettings(Strict):
-    """How a client's update travels."""
+    """Encoding of a client's update."""
 
     precision: Precision = Field(
         default="float32",
@@ -480,7 +480,7 @@ class WireSettings(Strict):
 
 
 class RunSettings(Strict):
-    """Everything that decides what a run computes."""
+    """The settings of a run; they determine what it computes."""
 
     seed: Annotated[int, Field(ge=0, le=MAX_COUNT, strict=True)] = Field(
         default=0,

@@ -28,7 +28,7 @@ _OF_CLIENTS = re.compile(r"PUBSWAP_(CLIENT_.*|CA_FILE|COORDINATOR|RELAY|OPERATOR
 
 
 class ServerSettings(BaseSettings):
-    """Where the coordinator listens and keeps things, and what it accepts at most."""
+    """The coordinator's addresses, storage and limits."""
 
     model_config = SettingsConfigDict(env_prefix="PUBSWAP_", extra="ignore", frozen=True)
 

@@ -47,7 +47,7 @@ _ONLY_FOR: Mapping[str, tuple[SourceName, ...]] = {
 
 
 class DataSpec(BaseModel, extra="forbid", frozen=True, populate_by_name=True):
-    """Everything that decides a split; `[data.prepare]` of a recipe is one."""
+    """The parameters of a split, such as `[data.prepare]` of a recipe."""
 
     source: SourceName = Field(
         description="The data set: math, deepmath, medical, gsm8k, jsonl or reasoning-gym."

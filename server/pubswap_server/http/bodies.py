@@ -10,15 +10,14 @@ Replies = dict[int | str, Json]
 
 ABOUT = f"""Federated RLVR: runs, rounds, exchanges.
 
-Errors are problem+json (RFC 9457). `code` is stable, and each status lists its own; later versions
-may have more, which are to be read by their status. `x-retryable` lists those of a status that are
-worth the same request again, after `Retry-After` seconds if the answer has it. All others are not.
+Errors are problem+json (RFC 9457) with a stable `code`. Each status lists its codes. Later versions
+may add codes; treat an unknown code by its status. `x-retryable` lists the codes that are worth a
+retry, after `Retry-After` seconds if the answer has it. Do not retry the others.
 
-Bytes are named by digests: `blake3:` and the hexadecimal BLAKE3.
-Answers may have more fields later; requests with unknown fields are refused. Every answer has a
-`{paths.REQUEST_ID_HEADER}`, but for what could not be read as a request. A request may say
-`{paths.PROTOCOL_HEADER}: {paths.PROTOCOL_VERSION}`, and is refused with 426 by a coordinator of
-another protocol.
+Digests name bytes: `blake3:` and the hexadecimal BLAKE3. Later versions may add fields to answers;
+requests with unknown fields are refused. Every answer to a valid HTTP request has a
+`{paths.REQUEST_ID_HEADER}`. A request may have `{paths.PROTOCOL_HEADER}: {paths.PROTOCOL_VERSION}`;
+a coordinator of another protocol then refuses it with 426.
 """
 TAGS = [
     {"name": "health", "description": "Liveness, readiness, metrics, and the handshake."},

@@ -29,7 +29,7 @@ BlobName = Annotated[str, Path(pattern=digests.PATTERN)]
 
 @router.get(
     paths.BLOB,
-    summary="An adapter's bytes",
+    summary="Download an adapter",
     response_class=Response,
     responses=BLOB_REPLIES,
     openapi_extra=CONDITIONAL,
@@ -42,8 +42,8 @@ async def get_blob(
     request: Request,
     direct: Direct = False,
 ) -> Response:
-    """Takes Range and If-None-Match. Members see the global adapters, and of what they
-    sent what is kept: this round's adapters, and the updates of the last rounds."""
+    """Supports Range and If-None-Match. Members see the global adapters and, of their own, this
+    round's adapters and the updates that are kept."""
     row = await services.database.read(lambda session: _visible(session, run, digest, member))
 
     def count(size: int) -> None:

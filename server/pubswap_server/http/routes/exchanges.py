@@ -34,14 +34,14 @@ from pubswap_server.runs.snapshot import RunSnapshot, settled, waits_for
 router = APIRouter(tags=["public steps"], route_class=PlainJsonRoute)
 
 
-@router.get(paths.SWAP, summary="A public step's prompts")
+@router.get(paths.SWAP, summary="Get the prompts of a public step")
 async def get_swap(
     run: ClientRun, round: Number, swap: SwapNumber, rollbacks: Rollbacks = None
 ) -> SwapPrompts:
-    """The same for every client, but for its sampling seed: a function of the seed and the step.
+    """They are the same for every client, except for its sampling seed.
 
-    Where the run chooses its prompts by what they have shown, it does so for the first client
-    that asks, and keeps to it.
+    They follow from the run's seed and the step. If the run chooses prompts by earlier rewards, the
+    first request decides, and the choice is stored.
     """
 
     def undecided(session: Session, row: RunRow) -> bool:
@@ -73,7 +73,7 @@ def _asked(
 
 @router.post(
     paths.SWAP_RESPONSES,
-    summary="Hand in responses to the prompts",
+    summary="Hand in responses to public prompts",
     openapi_extra=binary_body(paths.TENSORS_TYPE, RESPONSES),
 )
 async def submit_responses(
@@ -83,9 +83,9 @@ async def submit_responses(
     request: Request,
     rollbacks: Rollbacks = None,
 ) -> Receipt:
-    """Which are correct is decided here, from the tokens. Late ones answer `late, unused`.
+    """The coordinator verifies them from their tokens. Late ones get `late, unused`.
 
-    A verifier that may take long decides after the receipt; the exchange waits for its verdicts.
+    A slow verifier decides after the receipt, and the exchange waits for its verdicts.
     """
     member, services = run.principal, run.services
 
@@ -142,7 +142,7 @@ def _decode(data: bytes, rules: ResponseRules, seed: int | None) -> list[list[Mo
 
 @router.get(
     paths.SWAP_EXCHANGED,
-    summary="The responses to train on",
+    summary="Get the responses to train on",
     response_class=Response,
     responses=EXCHANGED_REPLIES,
 )
@@ -151,8 +151,8 @@ async def get_exchanged(
 ) -> Response:
     """204 while the exchange is open. 409 `round_closed`: train on your own responses.
 
-    The 204's X-PubSwap-Waits-For says for whom, and until when at most. With `seeds`, the file says
-    by which noise each response is said to be drawn, and the donor's number.
+    The 204's X-PubSwap-Waits-For names the members it waits for, and the deadline. With `seeds`,
+    the file has the claimed sampling seed of each response, and the donor's number.
     """
     member, services = run.principal, run.services
     require_own(run.name, member)

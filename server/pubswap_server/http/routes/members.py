@@ -34,14 +34,17 @@ from pubswap_server.runs.auth import require_going, require_member, require_own,
 router = APIRouter(tags=["members"], route_class=PlainJsonRoute)
 
 
-@router.post(paths.RUN_INVITES, status_code=201, summary="Make an invite")
+@router.post(paths.RUN_INVITES, status_code=201, summary="Create an invite")
 async def create_invite(run: OperatorRun, body: CreateInvite) -> Invite:
-    """Good once, and for a time, in place of an earlier one; it is shown in this answer only."""
+    """Valid once and for a limited time; replaces an earlier one. Only this answer shows it."""
     return await run.write(lambda session, row: members.invite(session, row, body))
 
 
 @router.post(
-    paths.ENROLL, status_code=201, summary="Use an invite", responses={401: {}, 410: {}, 429: {}}
+    paths.ENROLL,
+    status_code=201,
+    summary="Enrol with an invite",
+    responses={401: {}, 410: {}, 429: {}},
 )
 async def enroll(
     body: Enroll,
@@ -50,7 +53,7 @@ async def enroll(
     certificate: CertificateDep,
     idempotency_key: RandomKey = None,
 ) -> Membership:
-    """Needs no token. The token in the answer is shown once, and only its SHA-256 is stored."""
+    """Needs no token. Only this answer shows the new token; only its SHA-256 is stored."""
     services.limits.check_peer(peer, sha256(body.invite))
     try:
         return await services.database.write(
@@ -61,37 +64,39 @@ async def enroll(
         raise
 
 
-@router.get(paths.RUN_MEMBERS, summary="Who takes part")
+@router.get(paths.RUN_MEMBERS, summary="List members")
 async def list_members(run: OperatorRun) -> MemberList:
-    """With progress and bytes."""
+    """With their progress and traffic."""
     await run.services.heartbeats.flush()
     return MemberList(members=await run.read(lambda session, row: members.views(session, row.id)))
 
 
 @router.delete(paths.RUN_MEMBER, status_code=204, summary="Revoke a member")
 async def revoke_member(run: OperatorRun, member: Word) -> Response:
-    """Its token is worthless at once and for good; rounds no longer wait for it."""
+    """Invalidates its token at once and for good; rounds no longer wait for it."""
     await run.write(lambda session, row: members.revoke(session, row, member))
     return Response(status_code=204)
 
 
-@router.post(paths.RUN_MEMBER_SUSPEND, status_code=204, summary="Suspend")
+@router.post(paths.RUN_MEMBER_SUSPEND, status_code=204, summary="Suspend a member")
 async def suspend_member(run: OperatorRun, member: Word) -> Response:
-    """Refused with 403 `suspended` until reinstated; what it handed in before counts."""
+    """It gets 403 `suspended` until reinstated; its earlier contributions count."""
     await run.write(lambda session, row: members.suspend(session, row, member))
     return Response(status_code=204)
 
 
-@router.post(paths.RUN_MEMBER_REINSTATE, status_code=204, summary="Reinstate")
+@router.post(paths.RUN_MEMBER_REINSTATE, status_code=204, summary="Reinstate a member")
 async def reinstate_member(run: OperatorRun, member: Word) -> Response:
-    """A suspended member goes on, and rounds wait for it again."""
+    """A suspended member continues, and rounds wait for it again."""
     await run.write(lambda session, row: members.suspend(session, row, member, False))
     return Response(status_code=204)
 
 
-@router.post(paths.RUN_MEMBER_REISSUE, status_code=201, summary="Make another invite for a member")
+@router.post(
+    paths.RUN_MEMBER_REISSUE, status_code=201, summary="Create another invite for a member"
+)
 async def reissue_member(run: OperatorRun, member: Word, body: Reissue) -> Invite:
-    """For a token that was lost: enrolling with it replaces the token, which works until then."""
+    """For a lost token: enrolling with the invite replaces the token, which works until then."""
     seconds = body.expires_in_seconds
     return await run.write(lambda session, row: members.reissue(session, row, member, seconds))
 
@@ -99,20 +104,20 @@ async def reissue_member(run: OperatorRun, member: Word, body: Reissue) -> Invit
 @router.put(
     paths.RUN_MEMBER_CERTIFICATE,
     status_code=204,
-    summary="Bind a token to another client certificate",
+    summary="Bind a member to another client certificate",
 )
 async def bind_certificate(run: OperatorRun, member: Word, body: BindCertificate) -> Response:
-    """For a certificate that was renewed; before, enrolling has bound the first one."""
+    """For a renewed certificate; enrolment binds the first one."""
     await run.write(lambda session, row: members.bind(session, row, member, body.sha256))
     return Response(status_code=204)
 
 
-@router.post(paths.HELLO, status_code=204, summary="Compare base models")
+@router.post(paths.HELLO, status_code=204, summary="Report base model and verifier")
 async def hello(run: Word, body: Hello, member: MemberDep, services: ServicesDep) -> Response:
     """409 `base_model_mismatch` unless config, tokenizer and weights are the run's.
 
-    A member takes part from the first hello that is not refused to the first that is, or until the
-    coordinator has another version of the run's verifier.
+    A member takes part from an accepted hello until a refused one, or until the coordinator has
+    another version of the run's verifier.
     """
 
     def work(session: Session) -> PubSwapError | None:
@@ -125,9 +130,9 @@ async def hello(run: Word, body: Hello, member: MemberDep, services: ServicesDep
     return Response(status_code=204)
 
 
-@router.post(paths.AWAY, status_code=204, summary="Stay away by one's own policy")
+@router.post(paths.AWAY, status_code=204, summary="Report being away")
 async def say_away(run: Word, body: Away, member: MemberDep, services: ServicesDep) -> Response:
-    """Nobody waits for the member, and the operator sees why, until its next hello."""
+    """Until its next hello nobody waits for the member, and the operator sees the reason."""
     require_member(member, Role.CLIENT)
 
     def work(session: Session) -> None:
@@ -137,11 +142,11 @@ async def say_away(run: Word, body: Away, member: MemberDep, services: ServicesD
     return Response(status_code=204)
 
 
-@router.post(paths.HEARTBEAT, status_code=204, summary="Tell progress")
+@router.post(paths.HEARTBEAT, status_code=204, summary="Send a heartbeat")
 async def heartbeat(
     run: Word, body: Progress, member: MemberDep, services: ServicesDep
 ) -> Response:
-    """Numbers only. They are a hint: kept in memory, and on the disk about a second later.
+    """Numbers only, as a hint: kept in memory, and written to disk about a second later.
 
     409 `run_cancelled` once the operator has cancelled the run: stop training.
     """

@@ -33,12 +33,12 @@ from pubswap_server.runs.snapshot import task_for
 router = APIRouter(tags=["rounds"], route_class=PlainJsonRoute)
 
 
-@router.get(paths.TASK, summary="What to do now")
+@router.get(paths.TASK, summary="Get the next task")
 async def get_task(run: Word, member: MemberDep, services: ServicesDep, wait: Wait = 0) -> Task:
-    """Answers at once when there is something to do, and otherwise after `wait` seconds.
+    """Answers at once if there is something to do, otherwise after `wait` seconds.
 
-    409 `hello_needed` for a member whose last hello was refused, or that has said none since the
-    coordinator has started with another version of the run's verifier.
+    409 `hello_needed` for a member whose last hello was refused, or that has sent none since the
+    coordinator started with another version of the run's verifier.
     """
     require_own(run, member)
     require_accepted(member)
@@ -64,9 +64,9 @@ async def submit_update(
     ] = None,
     rollbacks: Rollbacks = None,
 ) -> Receipt:
-    """The adapter must have been sent as a blob. A closed round answers `late, unused`.
+    """The adapter must have been sent as a blob. If the round is closed: `late, unused`.
 
-    With `start`, 409 `round_closed` if the round begins from another one now.
+    With `start`, 409 `round_closed` if the round now starts from another adapter.
     """
     member = run.principal
     given = await _given(run, round) if body.metrics.donors else {}
@@ -94,7 +94,7 @@ async def _given(run: RunAccess[MemberPrincipal], round_: int) -> Counter[str]:
     return given
 
 
-@router.post(paths.EVALUATION, status_code=204, summary="Hand in pass@1")
+@router.post(paths.EVALUATION, status_code=204, summary="Hand in an evaluation")
 async def submit_evaluation(run: EvaluatorRun, round: Number, body: Evaluation) -> Response:
     """For the global adapter of a round; round 0 is the base model."""
 

@@ -77,12 +77,12 @@ async def create_run(
     services: ServicesDep,
     idempotency_key: RandomKey = None,
 ) -> RunView:
-    """Nothing starts yet: send the tokenizer and the sets, then open it."""
+    """The run does not start yet: send the tokenizer and the sets, then open it."""
     row = await services.database.write(lambda session: runs.create(session, body, idempotency_key))
     return await _viewed(row.id, operator, services)
 
 
-@router.get(paths.RUNS, summary="All runs, newest first", responses={404: {}})
+@router.get(paths.RUNS, summary="List runs, newest first", responses={404: {}})
 async def list_runs(
     operator: OperatorDep,
     services: ServicesDep,
@@ -92,13 +92,13 @@ async def list_runs(
     ] = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 100,
 ) -> RunList:
-    """Without their members; an empty page is behind the last run."""
+    """Without their members. An empty page is the end."""
     return await services.database.read(
         lambda session: RunList(runs=runs.page(session, after, limit))
     )
 
 
-@router.get(paths.RUN, summary="One run")
+@router.get(paths.RUN, summary="Get a run")
 async def show_run(run: PrincipalRun) -> RunView:
     """Members see their own run, without the list of members."""
     await run.services.heartbeats.flush()
@@ -107,7 +107,7 @@ async def show_run(run: PrincipalRun) -> RunView:
     return view.model_copy(update={"bucket": presigned.url}) if presigned else view
 
 
-@router.get(paths.ROUNDS, summary="A run's rounds")
+@router.get(paths.ROUNDS, summary="List a run's rounds")
 async def list_rounds(
     run: PrincipalRun,
     after: Annotated[
@@ -115,7 +115,7 @@ async def list_rounds(
     ] = -1,
     limit: Annotated[int, Query(ge=1, le=history.MOST_ROUNDS)] = history.MOST_ROUNDS,
 ) -> RoundList:
-    """In order, from round 0 on. A page may hold fewer than `limit`; an empty one is the end."""
+    """In order, from round 0. A page may have fewer than `limit`; an empty page is the end."""
 
     await run.services.heartbeats.flush()
     return await run.read(
@@ -132,7 +132,7 @@ async def list_rounds(
     openapi_extra=binary_body(paths.BYTES_TYPE, "The file as it is."),
 )
 async def put_tokenizer(run: OperatorRun, request: Request) -> BlobReceipt:
-    """Its digest must be the model card's; the coordinator decodes responses with it."""
+    """Its digest must equal the model card's. The coordinator decodes responses with it."""
     model = await run.read(lambda session, row: runs.model_of(row))
 
     def check(received: Received) -> None:
@@ -173,7 +173,7 @@ async def _stored(
     openapi_extra=binary_body(paths.JSONL_TYPE, JSONL),
 )
 async def put_set(run: OperatorRun, kind: SetKind, request: Request) -> SetReceipt:
-    """Replaces an earlier one while the run is not open."""
+    """Replaces an earlier one until the run is open."""
     await run.read(lambda session, row: None)  # before the bytes
     received, problems = await _stored(run, request, partial(_count_problems, kind=kind))
 
@@ -206,7 +206,7 @@ def _count_problems(received: Received, kind: SetKind) -> int:
 
 @router.get(
     paths.RUN_SET,
-    summary="The public set, or for evaluators the test set",
+    summary="Get the public set or, for evaluators, the test set",
     response_class=Response,
     responses=SET_REPLIES,
     openapi_extra=CONDITIONAL,
@@ -233,7 +233,7 @@ async def get_set(run: PrincipalRun, kind: SetKind) -> Response:
 async def open_run(run: OperatorRun) -> RunView:
     """Makes the initial adapter (B = 0, A from the seed); needs the tokenizer and both sets.
 
-    Refused if a prompt of these has more tokens than the run takes.
+    Refused if a prompt in them has more tokens than the run allows.
     """
 
     def check(session: Session, row: RunRow) -> tuple[RunRow, dict[SetKind, str]]:
@@ -253,47 +253,47 @@ async def open_run(run: OperatorRun) -> RunView:
     return await _changed(run, lambda session, row: runs.open_run(session, row, initial))
 
 
-@router.patch(paths.RUN_SETTINGS, summary="Change how many clients a run starts with")
+@router.patch(paths.RUN_SETTINGS, summary="Change the number of clients")
 async def change_run(run: OperatorRun, body: ChangeRun) -> RunView:
-    """Until it is started; refused where the other settings need more clients."""
+    """Until the run starts. Refused if other settings need more clients."""
     return await _changed(run, partial(runs.change, change=body))
 
 
-@router.post(paths.RUN_START, summary="Begin round 1")
+@router.post(paths.RUN_START, summary="Start a run")
 async def start_run(run: OperatorRun) -> RunView:
-    """Refused while clients are missing."""
+    """Begins round 1. Refused while clients are missing."""
     return await _changed(run, runs.start)
 
 
-@router.post(paths.RUN_PAUSE, summary="Give out no new work")
+@router.post(paths.RUN_PAUSE, summary="Pause a run")
 async def pause_run(run: OperatorRun) -> RunView:
-    """What is under way may be handed in."""
+    """Gives out no new work; work under way can still be handed in."""
     return await _changed(run, partial(runs.move, transition=paused))
 
 
-@router.post(paths.RUN_RESUME, summary="Go on after a pause")
+@router.post(paths.RUN_RESUME, summary="Resume a run")
 async def resume_run(run: OperatorRun) -> RunView:
-    """Work is given out again."""
+    """Gives out work again."""
     return await _changed(run, partial(runs.move, transition=resumed))
 
 
-@router.post(paths.RUN_CANCEL, summary="End a run for good")
+@router.post(paths.RUN_CANCEL, summary="Cancel a run")
 async def cancel_run(run: OperatorRun) -> RunView:
-    """Its adapters so far are kept."""
+    """Ends the run for good and keeps its adapters."""
     return await _changed(run, runs.cancel)
 
 
-@router.post(paths.RUN_ARCHIVE, summary="Free a run's adapters")
+@router.post(paths.RUN_ARCHIVE, summary="Archive a run")
 async def archive_run(run: OperatorRun) -> RunView:
-    """For a run that has ended: its final and its best adapter stay, and all that is not bytes."""
+    """For an ended run. Deletes all adapters but the final and the best; keeps all records."""
     return await _changed(run, retention.archive)
 
 
 @router.delete(paths.RUN, status_code=204, summary="Delete a run")
 async def delete_run(run: Word, operator: OperatorDep, services: ServicesDep) -> Response:
-    """For a run that has ended, by its id alone: nothing of it is left. Its name may be another's.
+    """For an ended run, by its id only, as a name can be reused. Nothing of the run remains.
 
-    Its members' tokens are worthless from then on.
+    Its members' tokens become invalid.
     """
 
     def work(session: Session) -> str:
@@ -308,15 +308,15 @@ async def delete_run(run: Word, operator: OperatorDep, services: ServicesDep) ->
     return Response(status_code=204)
 
 
-@router.post(paths.RUN_ROLLBACK, summary="Go back to a round")
+@router.post(paths.RUN_ROLLBACK, summary="Roll a run back")
 async def roll_back_run(run: OperatorRun, body: Rollback) -> RunView:
-    """The round after it begins again from its adapter; what came since is in the log alone."""
+    """The next round starts again from this adapter. Later rounds remain only in the log."""
     return await _changed(run, partial(rounds.roll_back, to=body.to))
 
 
-@router.post(paths.EXCLUDE, summary="Leave an update out")
+@router.post(paths.EXCLUDE, summary="Exclude an update")
 async def exclude_update(run: OperatorRun, round: Number, member: Word) -> RunView:
-    """Of the round under way, also while it is averaged; below its quorum, the round waits."""
+    """From the current round, even while it is averaged. Below its quorum the round waits."""
     return await _changed(run, lambda session, row: rounds.exclude(session, row, round, member))
 
 
@@ -335,7 +335,7 @@ async def _viewed(run: str, principal: Principal, services: Services) -> RunView
     )
 
 
-@router.get(paths.RUN_EVENTS, summary="A run's log")
+@router.get(paths.RUN_EVENTS, summary="Read a run's log")
 async def list_events(
     run: OperatorRun,
     after: Annotated[
@@ -350,7 +350,7 @@ async def list_events(
 
 @router.get(
     paths.RUN_ADAPTER,
-    summary="A global adapter: final, best, or a round's number",
+    summary="Download a global adapter: final, best, or a round's number",
     response_class=Response,
     responses=ADAPTER_REPLIES,
     openapi_extra=CONDITIONAL,
@@ -358,9 +358,9 @@ async def list_events(
 async def get_adapter(run: PrincipalRun, which: Word) -> Response:
     """`final` is the last round's so far; `best` has the highest pass@1.
 
-    Under FedEx-LoRA, the factors and all residuals are stacked as one adapter of a higher rank:
-    PEFT loads it with lora_alpha / r as in the run's settings. X-PubSwap-Round says which round's
-    it is; 0 is the initial one, which nobody has trained.
+    Under FedEx-LoRA, the factors and all residuals are stacked as one adapter of a higher rank,
+    for PEFT with lora_alpha / r as in the run's settings. X-PubSwap-Round is the adapter's round; 0
+    is the initial, untrained one.
     """
 
     services = run.services

@@ -48,13 +48,13 @@ ContentRange = Annotated[
 @router.post(
     paths.UPLOADS,
     status_code=201,
-    summary="Announce an adapter",
+    summary="Open an upload",
     responses={200: {"model": UploadSession, "description": "It is stored already."}},
 )
 async def open_upload(
     run: ClientRun, body: OpenUpload, response: Response, direct: Direct = False
 ) -> UploadSession:
-    """Reserves its room, or finds the session again that was opened for the same digest."""
+    """Reserves disk space, or returns the session already open for the same digest."""
     services = run.services
     free = await to_thread.run_sync(services.blobs.free_bytes)
 
@@ -102,9 +102,9 @@ async def _session(services: Services, row: UploadRow, direct: bool = False) -> 
     )
 
 
-@router.get(paths.UPLOAD, summary="How far an upload has come")
+@router.get(paths.UPLOAD, summary="Get the status of an upload")
 async def show_upload(run: ClientRun, upload: Word) -> UploadSession:
-    """After a cut connection: send on from `offset`."""
+    """After a cut connection, continue from `offset`."""
     return await _session(run.services, await _find(run, upload))
 
 
@@ -115,7 +115,7 @@ async def _find(run: ClientRun, upload: str) -> UploadRow:
 @router.patch(
     paths.UPLOAD,
     status_code=202,
-    summary="Send the next bytes",
+    summary="Send the next chunk",
     openapi_extra=binary_body(paths.BYTES_TYPE, f"The bytes of Content-Range.\n\n{UPDATE}"),
     response_class=Response,
     responses=CHUNK_REPLIES,
@@ -123,7 +123,7 @@ async def _find(run: ClientRun, upload: str) -> UploadRow:
 async def send_chunk(
     run: ClientRun, upload: Word, content_range: ContentRange, request: Request
 ) -> Response:
-    """In order, one request at a time. Of a connection that is cut, what came is kept."""
+    """In order, one request at a time. Bytes received before a cut are kept."""
     row, services = await _find(run, upload), run.services
     first, count = chunk_range(content_range, LARGEST_CHUNK_BYTES, row.size)
     try:
@@ -137,15 +137,15 @@ async def send_chunk(
     return Response(status_code=202, headers={"Range": f"0-{first + count - 1}"})
 
 
-@router.put(paths.UPLOAD, status_code=201, summary="Make the bytes a blob")
+@router.put(paths.UPLOAD, status_code=201, summary="Finish an upload")
 async def finish_upload(
     run: ClientRun,
     upload: Word,
     digest: Annotated[Digest, Query(description="What the bytes must be.")],
 ) -> BlobReceipt:
-    """Checked before it is kept: digest, header, names, shapes, dtype, size, finite numbers.
+    """Checks digest, header, names, shapes, dtype, size and finite numbers.
 
-    The receipt means that the blob is on the disk. Asked again, it is the same.
+    The receipt means that the blob is on disk. Repeating the request returns the same receipt.
     """
     member, services = run.principal, run.services
 
@@ -186,9 +186,9 @@ async def _store(run: ClientRun, of: RunRow, row: UploadRow) -> None:
     await to_thread.run_sync(services.uploads.drop, row.id)
 
 
-@router.delete(paths.UPLOAD, status_code=204, summary="Give an upload up")
+@router.delete(paths.UPLOAD, status_code=204, summary="Cancel an upload")
 async def give_up_upload(run: ClientRun, upload: Word) -> Response:
-    """Its bytes are removed, and its room is free."""
+    """Deletes its bytes and frees its space."""
     row = await _find(run, upload)
     await _forget(run.services, row.id)
     return Response(status_code=204)

@@ -16,9 +16,9 @@ from pubswap_server.runs.auth import new_secret, sha256
 router = APIRouter(tags=["viewers"], route_class=PlainJsonRoute)
 
 
-@router.post(paths.VIEWERS, status_code=201, summary="Let somebody look at the dashboard")
+@router.post(paths.VIEWERS, status_code=201, summary="Add a viewer of the dashboard")
 async def create_viewer(_: OperatorDep, services: ServicesDep, body: CreateViewer) -> ViewerToken:
-    """The token in the answer is shown once; it serves to sign in there, and nowhere else."""
+    """Only this answer shows the token. It is valid only for signing in to the dashboard."""
 
     def work(session: Session) -> ViewerToken:
         name, token = body.name, new_secret()
@@ -32,7 +32,7 @@ async def create_viewer(_: OperatorDep, services: ServicesDep, body: CreateViewe
     return await services.database.write(work)
 
 
-@router.get(paths.VIEWERS, summary="Who may look at the dashboard")
+@router.get(paths.VIEWERS, summary="List the viewers of the dashboard")
 async def list_viewers(_: OperatorDep, services: ServicesDep) -> ViewerList:
     """By name, without their tokens."""
 
@@ -43,11 +43,9 @@ async def list_viewers(_: OperatorDep, services: ServicesDep) -> ViewerList:
     return await services.database.read(work)
 
 
-@router.delete(
-    paths.VIEWER, status_code=204, summary="Let a viewer look no more", responses={404: {}}
-)
+@router.delete(paths.VIEWER, status_code=204, summary="Remove a viewer", responses={404: {}})
 async def delete_viewer(_: OperatorDep, services: ServicesDep, viewer: Word) -> Response:
-    """Its sessions end at once."""
+    """Ends its sessions at once."""
 
     def work(session: Session) -> None:
         row = session.get(ViewerRow, viewer)
