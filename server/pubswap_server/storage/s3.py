@@ -44,7 +44,8 @@ from pubswap_server.storage.store import (
     folder_name,
 )
 
-_PIECE = 4 << 20
+# Larger ones cost more: the memory of each is new, and Linux looks long for room in its page cache.
+_PIECE = 256 << 10
 _PARTS = ".parts"
 _COPIES = 8
 _IN_USE_SECONDS = 60
