@@ -321,7 +321,7 @@ def test_a_run_that_waits_for_its_members_is_not_moved_on_at_every_tick(
     fed = begun(server, method="fedavg", rounds=1)
     polled: list[str] = []
 
-    async def advance(services: Services, run: str) -> None:
+    async def advance(services: Services, run: str, explain: bool) -> None:
         polled.append(run)
 
     fed.submit("a", 1, fed.adapter(1))

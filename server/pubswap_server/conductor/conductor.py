@@ -30,15 +30,20 @@ from pubswap_server.services import Services
 
 log = structlog.get_logger(__name__)
 
+REST_SHARE, MOST_REST_SECONDS = 4.0, 0.1  # of the time that a run was looked at
+
 
 async def conduct(services: Services) -> None:
     """Advance the runs that change here, and at ticks those that time may move.
 
     None waits for another. What changed while nobody conducted is looked at in the beginning, and
-    what another process changed just before it died at the next tick.
+    what another process changed just before it died at the next tick. Why a run waits is noted at
+    the tick after a change, for members hand in far more often.
     """
     under_way: dict[str, asyncio.Task[None]] = {}
     again: set[str] = set()
+    changed_since: set[str] = set()  # the last tick
+    to_explain: set[str] = set()  # runs to be looked at for what they wait for, too
 
     def ended(task: asyncio.Task[None]) -> None:
         run = task.get_name()
@@ -55,13 +60,18 @@ async def conduct(services: Services) -> None:
     try:
         while True:
             changed = await services.changes.changed_runs(max(0.0, tick - time.monotonic()))
-            again |= changed & under_way.keys()
-            moved_by_time: list[str] = []
+            changed_since |= changed
             if time.monotonic() >= tick:
-                moved_by_time = services.changes.polls.due(await _runs(services, _time_moves()))
+                moved_by_time = await _runs(services, _time_moves())
+                to_explain.update(services.changes.polls.due(changed_since.union(moved_by_time)))
+                changed_since = set()
                 tick = time.monotonic() + services.settings.tick_seconds
-            for run in sorted(changed.union(moved_by_time) - under_way.keys()):
-                task = under_way[run] = asyncio.create_task(_tried(services, run), name=run)
+            due = changed | to_explain
+            again |= due & under_way.keys()
+            for run in sorted(due - under_way.keys()):
+                tried = _tried(services, run, run in to_explain)
+                to_explain.discard(run)
+                task = under_way[run] = asyncio.create_task(tried, name=run)
                 task.add_done_callback(ended)
                 services.metrics.backlog.set(len(under_way))
     finally:
@@ -94,9 +104,10 @@ def _time_moves() -> Select[str]:
     return select(RunRow.id).where(or_(RunRow.state == RunState.AGGREGATING, under_way))
 
 
-async def _tried(services: Services, run: str) -> None:
+async def _tried(services: Services, run: str, explain: bool) -> None:
+    began = time.monotonic()
     try:
-        await advance(services, run)
+        await advance(services, run, explain)
         services.changes.polls.moved(run)
     except (Fenced, UnknownRun, WrongState) as error:
         # Another replica, or the operator, has moved or deleted it meanwhile.
@@ -108,6 +119,8 @@ async def _tried(services: Services, run: str) -> None:
         # One run's trouble must not stop the others; it is tried again.
         log.exception("advance failed", run=run)
         await _failed(services, run, f"{type(error).__name__}, see the coordinator's log.")
+    # What many members hand in meanwhile is looked at together.
+    await asyncio.sleep(min(REST_SHARE * (time.monotonic() - began), MOST_REST_SECONDS))
 
 
 async def _failed(services: Services, run: str, why: str) -> None:
@@ -128,11 +141,15 @@ async def _failed(services: Services, run: str, why: str) -> None:
         log.warning("the failure was not noted", run=run, error=error.detail)
 
 
-async def advance(services: Services, run: str) -> None:
-    """Close what is due, and average the round if it is closed and no other replica does."""
-    due, to_average = await _close(services, run, {})
+async def advance(services: Services, run: str, explain: bool = True) -> None:
+    """Close what is due, and average the round if it is closed and no other replica does.
+
+    Unless told not to `explain`, note why the run waits.
+    """
+    due, to_average = await _close(services, run, {}, explain)
     while due:
-        due, to_average = await _close(services, run, await _outcomes(services, run, due))
+        outcomes = await _outcomes(services, run, due)
+        due, to_average = await _close(services, run, outcomes, explain)
     if to_average is not None:
         await services.heartbeats.flush()
         async with services.leases.held(services.database, to_average[0]):
@@ -144,7 +161,7 @@ _Work = tuple[list[exchanges.Step], tuple[Lease, RoundInputs] | None]
 
 
 async def _close(
-    services: Services, run: str, outcomes: dict[exchanges.Step, exchanges.Outcome]
+    services: Services, run: str, outcomes: dict[exchanges.Step, exchanges.Outcome], explain: bool
 ) -> _Work:
     timed = services.metrics.exchange_seconds.observe
 
@@ -158,7 +175,7 @@ async def _close(
         _admit_if_short(session, row)
         if row.state != RunState.AGGREGATING:
             row.failure = None
-        notice = stalls.note_stall(session, row, *_room(services))
+        notice = stalls.note_stall(session, row, *_room(services)) if explain else None
         lease = services.leases.take(session, run) if row.state == RunState.AGGREGATING else None
         return ([], (lease, inputs_of(session, row, row.round)) if lease else None), notice
 
