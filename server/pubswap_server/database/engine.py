@@ -46,7 +46,7 @@ _POSTGRES = (
 )
 # All statements of a reading see the same state, as they do in SQLite.
 _SNAPSHOT: dict[str, Any] = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
-_CHANGED = "changed runs"
+_CHANGED, _HELD = "changed runs", "held runs"
 _MIGRATION_LOCK = 0x70756273776170  # any number that no other user of the database takes
 # An infinity is no JSON: PostgreSQL refuses it, and SQLite would give it to clients.
 _json = partial(json.dumps, allow_nan=False)
@@ -56,6 +56,12 @@ def changed(session: Session, run: str, *, awaited: bool = True) -> None:
     """Wake the conductor for a run after the commit, and its members too if they await this."""
     runs = session.info.setdefault(_CHANGED, {})
     runs[run] = runs.get(run, False) or awaited
+
+
+def held(session: Session) -> set[str]:
+    """The runs whose rows this transaction has locked."""
+    runs: set[str] = session.info.setdefault(_HELD, set())
+    return runs
 
 
 class Database:

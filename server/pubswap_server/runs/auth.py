@@ -4,9 +4,11 @@ import base64
 import hashlib
 import hmac
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Row, Select, bindparam, select
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.errors import (
@@ -37,6 +39,15 @@ class MemberPrincipal:
 
 
 Principal = Operator | MemberPrincipal
+
+# Asked with every request: to put a statement together takes longer than to execute it.
+_STANDING = select(MemberRow.active, MemberRow.suspended).where(MemberRow.id == bindparam("member"))
+_OF_TOKEN = (
+    select(MemberRow.id, MemberRow.run_id, MemberRow.name, MemberRow.role, MemberRow.accepted)
+    .add_columns(MemberRow.active, MemberRow.suspended, RunRow.state)
+    .join(RunRow, RunRow.id == MemberRow.run_id)
+    .where(MemberRow.token_sha256 == bindparam("token"))
+)
 
 _NOT_VALID = "This token is not valid here; it may have been revoked, or its run deleted."
 
@@ -79,10 +90,8 @@ def authenticate(session: Session, token: str, operator_sha256: str) -> Principa
     digest = sha256(token)
     if hmac.compare_digest(digest, operator_sha256):
         return Operator()
-    row = session.scalar(select(MemberRow).where(MemberRow.token_sha256 == digest))
-    row = _good(row)
-    state = session.scalar(select(RunRow.state).where(RunRow.id == row.run_id))
-    cancelled = state == RunState.CANCELLED
+    row = _good(session, _OF_TOKEN, {"token": digest})
+    cancelled = row.state == RunState.CANCELLED
     return MemberPrincipal(row.id, row.run_id, row.name, Role(row.role), cancelled, row.accepted)
 
 
@@ -97,7 +106,7 @@ def require_still_good(session: Session, member: MemberPrincipal) -> None:
 
     Raises Unauthenticated for a member that is revoked, Suspended for one that is suspended.
     """
-    _good(session.get(MemberRow, member.id))
+    _good(session, _STANDING, {"member": member.id})
 
 
 def require_certificate(session: Session, member: MemberPrincipal, certificate: str | None) -> None:
@@ -110,7 +119,8 @@ def require_certificate(session: Session, member: MemberPrincipal, certificate: 
         )
 
 
-def _good(row: MemberRow | None) -> MemberRow:
+def _good(session: Session, query: Select[Any], values: Mapping[str, Any]) -> Row[Any]:
+    row = session.connection().execute(query, values).one_or_none()
     if row is None:
         raise Unauthenticated(_NOT_VALID)
     require_good(row.active, row.suspended)

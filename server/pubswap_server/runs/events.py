@@ -8,7 +8,7 @@ from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.messages import Event
-from pubswap_server.database.engine import changed
+from pubswap_server.database.engine import changed, held
 from pubswap_server.database.tables import EventRow, RunRow
 
 PAGE = 500
@@ -29,9 +29,12 @@ def record(session: Session, run: str, kind: str, **details: Any) -> None:
     a reader who asks for what follows the last one misses nothing.
     """
     changed(session, run, awaited=kind not in NOT_AWAITED)
-    with session.no_autoflush:  # the run is locked before the rows that depend on it
-        # Read, too: while its cursor lives, a row that nobody fetched keeps SQLite at one moment.
-        session.scalar(select(RunRow.id).where(RunRow.id == run).with_for_update())
+    if run not in held(session):
+        with session.no_autoflush:  # the run is locked before the rows that depend on it
+            # Read, too: while its cursor lives, a row that nobody fetched keeps SQLite at one
+            # moment.
+            session.scalar(select(RunRow.id).where(RunRow.id == run).with_for_update())
+        held(session).add(run)
     session.add(EventRow(run_id=run, kind=kind, details=details))
 
 

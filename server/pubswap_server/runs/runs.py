@@ -39,12 +39,14 @@ from pubswap_protocol.tensors.adapter import AdapterLayout, sent_layout
 from pubswap_protocol.tensors.safetensors_header import MAX_HEADER_BYTES
 from pubswap_protocol.tensors.update_encoding import largest_update
 from pubswap_protocol.verifiers import verifier_version
+from pubswap_server.database.engine import held
 from pubswap_server.database.tables import RoundRow, RunRow, SetRow
 from pubswap_server.runs import history, members, retention
 from pubswap_server.runs.auth import (
     MemberPrincipal,
     Operator,
     Principal,
+    require_own,
     require_still_good,
     sha256,
 )
@@ -97,15 +99,16 @@ def find(session: Session, reference: str, principal: Principal, lock: bool = Fa
     Raises UnknownRun, also for a run that is not the member's, and Unauthenticated or Suspended for
     a member that was revoked or suspended since it was authenticated.
     """
-    query = select(RunRow).where(RunRow.id == reference)
-    if isinstance(principal, Operator):
-        query = select(RunRow).where(or_(RunRow.id == reference, RunRow.name == reference))
+    if isinstance(principal, MemberPrincipal):
+        require_own(reference, principal)
+        row = by_id(session, reference, lock)
+        require_still_good(session, principal)
+        return row
+    query = select(RunRow).where(or_(RunRow.id == reference, RunRow.name == reference))
     query = query.order_by((RunRow.id == reference).desc(), RunRow.created_at.desc()).limit(1)
     row = session.scalar(query.with_for_update() if lock else query)
-    if row is None or (isinstance(principal, MemberPrincipal) and row.id != principal.run):
+    if row is None:
         raise UnknownRun(f"There is no run {reference!r} for this token.")
-    if isinstance(principal, MemberPrincipal):
-        require_still_good(session, principal)
     return row
 
 
@@ -114,6 +117,8 @@ def by_id(session: Session, run: str, lock: bool = False) -> RunRow:
     row = session.get(RunRow, run, with_for_update=lock or None)
     if row is None:
         raise UnknownRun(f"The run {run} was deleted.")
+    if lock:
+        held(session).add(run)
     return row
 
 
