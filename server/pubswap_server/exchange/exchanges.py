@@ -73,16 +73,17 @@ def rules_of(
     )
 
 
-def earlier(
-    session: Session, run: RunRow, member: MemberPrincipal, round_: int, swap: int, digest: str
-) -> Receipt | None:
-    """The receipt of the same submission, if it was made before; raises IdempotencyMismatch."""
-    row = session.get(SubmissionRow, (run.id, round_, swap, member.name))
-    if row is None:
-        return None
+def submitted(
+    session: Session, run: RunRow, member: MemberPrincipal, round_: int, swap: int
+) -> SubmissionRow | None:
+    return session.get(SubmissionRow, (run.id, round_, swap, member.name))
+
+
+def same_receipt(row: SubmissionRow, digest: str) -> Receipt:
+    """The receipt of a submission that is made again; raises IdempotencyMismatch for another."""
     if row.digest != digest:
         raise IdempotencyMismatch(
-            f"Your responses for public step {swap} of round {round_} were others."
+            f"Your responses for public step {row.swap} of round {row.round} were others."
         )
     return receipt_of(row)
 
@@ -107,9 +108,9 @@ def submit(
     """
     require_going(run.state == RunState.CANCELLED)
     runs.require_since(run, rollbacks)
-    before = earlier(session, run, member, round_, swap, digest)
+    before = submitted(session, run, member, round_, swap)
     if before is not None:
-        return before
+        return same_receipt(before, digest)
     row = session.get(SwapRow, (run.id, round_, swap))
     under_way = round_ == run.round and run.state in ROUND_UNDER_WAY
     if row is None and under_way:

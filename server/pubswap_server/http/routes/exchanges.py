@@ -1,6 +1,7 @@
 """Public steps: the prompts, the responses, and what the exchange gives back."""
 
 from functools import partial
+from pathlib import Path
 
 from anyio import to_thread
 from fastapi import APIRouter, Request, Response
@@ -9,10 +10,11 @@ from sqlalchemy.orm import Session
 from pubswap_protocol import paths
 from pubswap_protocol.errors import InvalidResponses
 from pubswap_protocol.messages import PublicPrompt, Receipt, SwapPrompts
+from pubswap_protocol.problems import Problem
 from pubswap_protocol.tensors.responses import UNVERIFIED, ResponseRules, decode_responses
 from pubswap_protocol.tensors.responses import Response as ModelResponse
 from pubswap_server.clock import now
-from pubswap_server.database.tables import MemberRow, RunRow, SetRow
+from pubswap_server.database.tables import MemberRow, RunRow, SetRow, SubmissionRow
 from pubswap_server.exchange import exchanges
 from pubswap_server.exchange.prompts import choose as choose_prompts
 from pubswap_server.exchange.prompts import to_be_chosen
@@ -44,14 +46,18 @@ async def get_swap(
     first request decides, and the choice is stored.
     """
 
-    def undecided(session: Session, row: RunRow) -> bool:
+    def asked(session: Session, row: RunRow) -> tuple[RunRow, ResponseRules, str] | None:
         exchanges.check_step(row, round, swap, rollbacks)
-        return to_be_chosen(session, row, round, swap)
+        if to_be_chosen(session, row, round, swap):
+            return None
+        return _asked(session, row, round, swap, rollbacks)
 
-    if await run.read(undecided):
-        await run.write(partial(choose_prompts, round_=round, swap=swap))
-    asked = partial(_asked, round=round, swap=swap, rollbacks=rollbacks)
-    row, rules, digest = await run.read(asked)
+    def chosen(session: Session, row: RunRow) -> tuple[RunRow, ResponseRules, str]:
+        choose_prompts(session, row, round, swap)
+        return _asked(session, row, round, swap, rollbacks)
+
+    found = await run.read(asked)
+    row, rules, digest = await run.write(chosen) if found is None else found
     problems = await to_thread.run_sync(run.services.problems, digest)
     prompts = [PublicPrompt(index=index, problem=problems[index]) for index in rules.prompts]
     seed = _seed(row, run.principal.name, round, swap)
@@ -89,21 +95,25 @@ async def submit_responses(
     """
     member, services = run.principal, run.services
 
-    asked = partial(_asked, round=round, swap=swap, rollbacks=rollbacks)
-    row, rules, public = await run.read(asked)
+    def asked(
+        session: Session, row: RunRow
+    ) -> tuple[RunRow, ResponseRules, str, SubmissionRow | None]:
+        before = exchanges.submitted(session, row, member, round, swap)
+        return *_asked(session, row, round, swap, rollbacks), before
+
+    row, rules, public, before = await run.read(asked)
     received = await receive(services, request, rules.max_bytes())
     arrived, settings = now(), runs.settings_of(row)
+    seed = _seed(row, member.name, round, swap)
+
+    def opened() -> tuple[list[list[ModelResponse]], list[Problem]]:
+        groups, known = _decode(received.path, rules, seed), services.problems(public)
+        return groups, [known[index] for index in rules.prompts]
+
     try:
-        before = await services.database.read(
-            lambda session: exchanges.earlier(session, row, member, round, swap, received.digest)
-        )
         if before is not None:
-            return before
-        data = await to_thread.run_sync(received.path.read_bytes)
-        seed = _seed(row, member.name, round, swap)
-        groups = await to_thread.run_sync(_decode, data, rules, seed)
-        known = await to_thread.run_sync(services.problems, public)
-        problems = [known[index] for index in rules.prompts]
+            return exchanges.same_receipt(before, received.digest)
+        groups, problems = await to_thread.run_sync(opened)
         correct = await services.verification.at_once(
             settings.verifier, row.tokenizer or "", problems, groups
         )
@@ -113,9 +123,9 @@ async def submit_responses(
 
     def work(session: Session, locked: RunRow) -> Receipt:
         traffic.count(session, {(row.id, round, member.name, "responses_up"): received.size})
-        # Whether they came without the seeds by which they could be checked.
-        unverified = seed is not None and groups[0][0].seed == UNVERIFIED
-        session.get_one(MemberRow, member.id).unverified = unverified
+        if seed is not None:  # whether they came without what they could be checked by
+            unverified = groups[0][0].seed == UNVERIFIED
+            session.get_one(MemberRow, member.id).unverified = unverified
         most, donatable = settings.swap.max_donated_tokens, None
         if most is not None:
             donatable = [[len(each.tokens) <= most for each in group] for group in groups]
@@ -126,12 +136,13 @@ async def submit_responses(
         )
 
     receipt = await run.write(work)
-    services.verification.add((row.id, round, swap, member.name))
+    if correct is None:
+        services.verification.add((row.id, round, swap, member.name))
     return receipt
 
 
-def _decode(data: bytes, rules: ResponseRules, seed: int | None) -> list[list[ModelResponse]]:
-    groups = decode_responses(data, rules)
+def _decode(path: Path, rules: ResponseRules, seed: int | None) -> list[list[ModelResponse]]:
+    groups = decode_responses(path.read_bytes(), rules)
     if any(response.donated for group in groups for response in group):
         raise InvalidResponses("`donated` is the coordinator's to say; send zeros.")
     if any(response.donor for group in groups for response in group):
