@@ -21,7 +21,7 @@ from pubswap_server.aggregation.updates import DerivedSource, Updates, slices, w
 Matrix = NDArray[np.float64]
 
 FEW = 8
-MOST_IN_DRIFT = 32
+MOST_IN_DRIFT = 16
 
 
 def squared_distances(gram: Matrix) -> Matrix:
