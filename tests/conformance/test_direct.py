@@ -281,7 +281,7 @@ def test_a_url_is_good_for_its_own_object_and_method_alone(direct: Direct) -> No
         assert put(url.replace(own, place), b"not mine") == 403
     assert put(url.replace(f"/uploads/{own}?", named), b"not mine") == 403
     assert httpx.get(url).status_code == 403
-    read = direct.server.app.state.services.presigned.blob(blob)
+    read, _ = direct.server.app.state.services.presigned.blob(blob)
     assert httpx.get(read).status_code == 200
     assert put(read, b"not mine") == 403
     assert httpx.get(read.replace(named, f"/uploads/{own}?")).status_code == 403

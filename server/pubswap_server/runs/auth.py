@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Row, Select, bindparam, select
+from sqlalchemy import Executable, Row, bindparam, select
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.errors import (
@@ -119,7 +119,7 @@ def require_certificate(session: Session, member: MemberPrincipal, certificate: 
         )
 
 
-def _good(session: Session, query: Select[Any], values: Mapping[str, Any]) -> Row[Any]:
+def _good(session: Session, query: Executable, values: Mapping[str, Any]) -> Row[Any]:
     row = session.connection().execute(query, values).one_or_none()
     if row is None:
         raise Unauthenticated(_NOT_VALID)

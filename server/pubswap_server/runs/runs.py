@@ -101,9 +101,9 @@ def find(session: Session, reference: str, principal: Principal, lock: bool = Fa
     """
     if isinstance(principal, MemberPrincipal):
         require_own(reference, principal)
-        row = by_id(session, reference, lock)
+        own = by_id(session, reference, lock)
         require_still_good(session, principal)
-        return row
+        return own
     query = select(RunRow).where(or_(RunRow.id == reference, RunRow.name == reference))
     query = query.order_by((RunRow.id == reference).desc(), RunRow.created_at.desc()).limit(1)
     row = session.scalar(query.with_for_update() if lock else query)

@@ -31,11 +31,10 @@ class Presigned:
 
         @lru_cache(maxsize=4096)
         def size(digest: str) -> int:
-            """A stored blob's bytes; raises FileNotFoundError or Unavailable."""
             with reachable():
                 return obstore.head(store, blob_key(digest))["size"]
 
-        self.size = size
+        self._size = size
 
     def parts(self, upload: str, offset: int, size: int) -> list[tuple[int, int, str]]:
         """First byte, bytes and URL of an upload's next parts, from its offset on."""
@@ -48,9 +47,12 @@ class Presigned:
             for first, url in zip(firsts, urls, strict=True)
         ]
 
-    def blob(self, digest: str) -> str:
-        """A URL to read a blob's bytes, or some of them."""
-        return self.sign("GET", [blob_key(digest)])[0]
+    def blob(self, digest: str) -> tuple[str, int]:
+        """A URL to read a blob's bytes, or some of them, and how many there are.
+
+        Raises FileNotFoundError or Unavailable.
+        """
+        return self.sign("GET", [blob_key(digest)])[0], self._size(digest)
 
     def sign(self, method: Literal["GET", "PUT"], keys: list[str]) -> list[str]:
         with reachable():  # credentials may have to be asked for

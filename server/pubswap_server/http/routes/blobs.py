@@ -52,8 +52,7 @@ async def get_blob(
 
     if direct and services.presigned is not None:
         with suppress(FileNotFoundError):  # then it is missed below
-            size = await to_thread.run_sync(services.presigned.size, digest)
-            url = await to_thread.run_sync(services.presigned.blob, digest)
+            url, size = await to_thread.run_sync(services.presigned.blob, digest)
             if "Range" not in request.headers:  # what was cut is counted already
                 count(size)
             return RedirectResponse(url, headers={"Cache-Control": "private, no-store"})

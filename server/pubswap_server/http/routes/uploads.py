@@ -56,10 +56,10 @@ async def open_upload(
 ) -> UploadSession:
     """Reserves disk space, or returns the session already open for the same digest."""
     services = run.services
-    free = await to_thread.run_sync(services.blobs.free_bytes)
 
     def work(session: Session, row: RunRow) -> tuple[UploadRow | None, list[str]]:
         spare, largest = services.settings.spare_bytes, runs.largest_update_of(row)
+        free = services.blobs.free_bytes()
         return uploads.open_session(session, row, run.principal, body, largest, spare, free)
 
     try:
