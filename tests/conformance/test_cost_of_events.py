@@ -165,7 +165,7 @@ def test_who_answers_while_the_outcome_is_computed_is_in_it(
 def test_six_hundred_members_draw_at_random_and_the_exchange_closes(server: Server) -> None:
     """With a limit of what a donor gives, which is the most work; PostgreSQL has a time limit."""
     names = [f"m{number:03}" for number in range(600)]
-    fed = begun(server, clients=2, swap={"strategy": "random", "max_donor_share": 0.5})
+    fed = begun(server, clients=3, swap={"strategy": "random", "max_donor_share": 0.5})
     fed.members["a"].swap_prompts(fed.run.id, 1, 1)
     where = {"run_id": fed.run.id, "round": 1, "swap": 1}
     answer = {
@@ -178,13 +178,13 @@ def test_six_hundred_members_draw_at_random_and_the_exchange_closes(server: Serv
         session.execute(insert(SwapRow), [where | {"first_at": now(), "closed": False}])
         session.execute(
             insert(SubmissionRow),
-            [where | answer | {"member": name} for name in [*names, "a", "b"]],
+            [where | answer | {"member": name} for name in [*names, "a", "b", "c"]],
         )
         session.get_one(RunRow, fed.run.id).state = "exchanging"
     server.app.state.services.changes.notify(fed.run.id, awaited=False)
     until(lambda: fed.view().rounds[1].swaps != [])
     (swap,) = fed.view().rounds[1].swaps
-    assert swap.clients == 602
+    assert swap.clients == 603
     assert sum(share * 8 for share in swap.replaced_share.values()) == pytest.approx(swap.replaced)
 
 
