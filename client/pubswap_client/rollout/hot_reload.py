@@ -87,17 +87,13 @@ class HotReloadEngine(RolloutEngine):
         """
         if not prompts:
             return []
-        card, count, most = self.policy.card, sampling.count, sampling.max_tokens
-        parameters = [
-            sampling_parameters(card, count, most, sampling.temperature, sampling.seed, place)
-            for place in range(first, first + len(prompts))
-        ]
-        groups = self.sample(prompts, parameters)
+        card, places = self.policy.card, range(first, first + len(prompts))
+        groups = self.sample(prompts, [sampling_parameters(card, sampling, n) for n in places])
         for group in groups:
-            if len(group) != count:
-                raise EngineFault(f"vLLM gave {len(group)} responses instead of {count}.")
+            if len(group) != sampling.count:
+                raise EngineFault(f"vLLM gave {len(group)} responses instead of {sampling.count}.")
         return [
-            [checked_response(tokens, logprobs, most, card) for tokens, logprobs in group]
+            [checked_response(*response, sampling.max_tokens, card) for response in group]
             for group in groups
         ]
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from pubswap_client.rollout.transformers_engine import SamplingParameters
 from pubswap_protocol.draws import response_seed
 from pubswap_protocol.errors import EngineFault, InvalidSettings
 from pubswap_protocol.model import ModelCard
@@ -24,24 +25,24 @@ def lora_rank(rank: int) -> int:
 
 
 def sampling_parameters(
-    card: ModelCard, count: int, max_tokens: int, temperature: float, seed: int, prompt: int
+    card: ModelCard, sampling: SamplingParameters, prompt: int
 ) -> dict[str, Any]:
-    """vLLM's sampling parameters for `count` responses to prompt number `prompt`.
+    """vLLM's own for the responses to prompt number `prompt`.
 
     Plain sampling at the temperature, everything else off by name, since a server takes what is
     not said from the model's generation config. Exactly the card's end-of-sequence tokens end a
     response. Raises InvalidSettings for a temperature that vLLM would not use.
     """
-    if temperature < LOWEST_TEMPERATURE:
+    if sampling.temperature < LOWEST_TEMPERATURE:
         raise InvalidSettings(
             f"vLLM samples at temperature {LOWEST_TEMPERATURE} or above, the run says "
-            f"{temperature}; use engine = 'transformers'."
+            f"{sampling.temperature}; use engine = 'transformers'."
         )
     return {
-        "n": count,
-        "max_tokens": max_tokens,
-        "temperature": temperature,
-        "seed": response_seed(seed, prompt, 0),
+        "n": sampling.count,
+        "max_tokens": sampling.max_tokens,
+        "temperature": sampling.temperature,
+        "seed": response_seed(sampling.seed, prompt, 0),
         "top_p": 1.0,
         "top_k": 0,
         "min_p": 0.0,

@@ -1,11 +1,13 @@
 """What vLLM is asked for, and which of its answers are used."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from pubswap_client.rollout.transformers_engine import SamplingParameters
 from pubswap_client.rollout.vllm_sampling import (
     checked_response,
     lora_rank,
@@ -16,6 +18,7 @@ from pubswap_protocol.model import ModelCard, model_card
 from pubswap_protocol.settings import RunSettings
 
 CardOf = Callable[[Path], ModelCard]
+SAMPLING = SamplingParameters(count=4, max_tokens=12, temperature=0.7, seed=3)
 
 
 @pytest.fixture
@@ -26,7 +29,7 @@ def card(tiny_qwen3: Path, card_of: CardOf) -> ModelCard:
 
 def test_plain_sampling_is_asked_for_by_name(card: ModelCard) -> None:
     """Nothing is left to a model's generation config, and only the card's tokens end a response."""
-    asked = sampling_parameters(card, 4, 12, 0.7, seed=3, prompt=0)
+    asked = sampling_parameters(card, SAMPLING, 0)
     assert (asked["n"], asked["max_tokens"], asked["temperature"]) == (4, 12, 0.7)
     assert (asked["top_p"], asked["top_k"], asked["min_p"]) == (1.0, 0, 0.0)
     assert (asked["stop_token_ids"], asked["ignore_eos"]) == ([1], True)
@@ -36,7 +39,7 @@ def test_a_runs_stop_tokens_end_a_response_too(tiny_qwen3: Path, run_settings: R
     """vLLM is asked to stop at them, as a library and as a server, and may."""
     card = model_card(tiny_qwen3, run_settings.lora, "tiny", None, stops=(7, 1))
     assert card.eos_token_ids == (1, 7)
-    assert sampling_parameters(card, 4, 12, 0.7, seed=3, prompt=0)["stop_token_ids"] == [1, 7]
+    assert sampling_parameters(card, SAMPLING, 0)["stop_token_ids"] == [1, 7]
     assert checked_response([5, 6, 7], [-0.5] * 3, 9, card).tokens.tolist() == [5, 6, 7]
     with pytest.raises(EngineFault):
         checked_response([5, 7, 6], [-0.5] * 3, 3, card)
@@ -47,19 +50,19 @@ def test_a_runs_stop_tokens_end_a_response_too(tiny_qwen3: Path, run_settings: R
 def test_seeds_are_a_function_of_the_seed_and_the_prompt(card: ModelCard) -> None:
     """All different, and small enough that vLLM can add a response's place."""
     seeds = [
-        sampling_parameters(card, 4, 12, 0.7, seed, prompt)["seed"]
+        sampling_parameters(card, replace(SAMPLING, seed=seed), prompt)["seed"]
         for seed in (1, 2, 2**64 - 1)
         for prompt in range(50)
     ]
     assert len(set(seeds)) == len(seeds)
     assert min(seeds) >= 0 and max(seeds) < 2**62
-    assert seeds[0] == sampling_parameters(card, 9, 9, 0.9, 1, 0)["seed"]
+    assert seeds[0] == sampling_parameters(card, SamplingParameters(9, 9, 0.9, 1), 0)["seed"]
 
 
 def test_a_temperature_that_vllm_would_change_is_refused(card: ModelCard) -> None:
     """Below 0.01 it samples at 0.01, and its log-probabilities would not be the run's."""
     with pytest.raises(InvalidSettings, match=r"0\.001"):
-        sampling_parameters(card, 1, 1, 0.001, 0, 0)
+        sampling_parameters(card, replace(SAMPLING, temperature=0.001), 0)
 
 
 @pytest.mark.parametrize("tokens", [[5, 6, 1], [5, 6, 7, 8], [1]])
