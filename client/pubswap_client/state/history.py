@@ -4,15 +4,13 @@ history.jsonl    its own steps
 held-out.jsonl   the global adapters' pass@1 on the problems that it holds out
 """
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import AwareDatetime, BaseModel, Field, ValidationError
 
-from pubswap_protocol.errors import NotSaved
-from pubswap_protocol.files import append_durably
+from pubswap_protocol.files import write_whole
 from pubswap_protocol.messages import Digest
 
 
@@ -65,31 +63,20 @@ HISTORY, HELD_OUT = "history.jsonl", "held-out.jsonl"
 
 
 def append(path: Path, figures: Line) -> None:
-    """Add a round, unless it is the last one there; a line that a kill has torn is cut off first.
-
-    Raises NotSaved.
-    """
-    line = f"{figures.model_dump_json()}\n".encode()
-    try:
-        data = path.read_bytes() if path.exists() else b""
-        end = data.rfind(b"\n") + 1
-        if end < len(data):
-            os.truncate(path, end)
-        last = _parsed(data[:end].splitlines()[-1:], type(figures))
-        if [one.key for one in last] != [figures.key]:
-            append_durably(path, line)
-    except OSError as error:
-        raise NotSaved(
-            f"{path} does not take a round's {len(line)} bytes: {error.strerror}. What was saved "
-            "before is untouched; make room and start again."
-        ) from None
+    """Add a round, unless it is the last one there. Raises NotSaved."""
+    before: list[bytes] = _lines(path)
+    if [one.key for one in _parsed(before[-1:], type(figures))] != [figures.key]:
+        line = figures.model_dump_json().encode()
+        write_whole(path, b"\n".join([*before, line, b""]))
 
 
 def read(path: Path, run: str, kind: type[Line]) -> list[Line]:
-    """A run's lines, in the order in which they were written; none that is torn, or no line."""
-    data = path.read_bytes() if path.exists() else b""
-    whole = data[: data.rfind(b"\n") + 1].splitlines()
-    return [one for one in _parsed(whole, kind) if one.run == run]
+    """A run's lines, in the order in which they were written."""
+    return [one for one in _parsed(_lines(path), kind) if one.run == run]
+
+
+def _lines(path: Path) -> list[bytes]:
+    return path.read_bytes().splitlines() if path.exists() else []
 
 
 def _parsed(lines: Sequence[bytes], kind: type[Line]) -> list[Line]:

@@ -34,23 +34,6 @@ def figures(round_: int, start: str = "") -> RoundFigures:
     )
 
 
-def test_a_history_torn_at_any_byte_goes_on(tmp_path: Path) -> None:
-    """What was whole stays as it was, what was torn is made again, and nothing is there twice."""
-    path = tmp_path / "history.jsonl"
-    for number in (1, 2):
-        history.append(path, figures(number))
-    whole = path.read_bytes()
-    first = whole.index(b"\n") + 1
-    for kept in range(len(whole)):
-        path.write_bytes(whole[:kept])
-        assert [one.round for one in history.read(path, "r1", RoundFigures)] == [1, 2][
-            : whole[:kept].count(b"\n")
-        ]
-        for number in (1, 2) if kept < first else (2,):
-            history.append(path, figures(number))
-        assert path.read_bytes() == whole, kept
-
-
 def test_a_round_is_there_once_for_each_time_it_was_trained(tmp_path: Path) -> None:
     """Said again after a restart it is the same; begun again from another adapter it is not."""
     path = tmp_path / "history.jsonl"
@@ -74,7 +57,7 @@ def test_a_line_that_is_none_is_passed_over(tmp_path: Path) -> None:
 def test_a_full_disk_is_said_and_leaves_what_was_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the file's name; half a line is not left either."""
+    """With the file's name; no line is lost or half there."""
     path = tmp_path / "history.jsonl"
     history.append(path, figures(1))
     before, write = path.read_bytes(), files.write_all
@@ -84,6 +67,6 @@ def test_a_full_disk_is_said_and_leaves_what_was_there(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(files, "write_all", half)
-    with pytest.raises(NotSaved, match=r"history\.jsonl does not take .*No space left"):
+    with pytest.raises(NotSaved, match=r"history\.jsonl could not be saved.*No space left"):
         history.append(path, figures(2))
     assert path.read_bytes() == before
