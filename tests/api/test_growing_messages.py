@@ -19,7 +19,10 @@ from pubswap_protocol.problems import parse_problems
 from pubswap_protocol.required import check_known
 from support.coordinator.coordinator import OPERATOR_TOKEN, Federation, Server, begun, create
 
-MAPS = {"details", "metadata", "tensors", "by_topic", "replaced_share", "correct_share"}
+MAPS = {
+    *("details", "metadata", "tensors", "by_topic", "replaced_share", "correct_share"),
+    "chat_template_options",
+}
 
 
 def grown(value: Any, name: str = "") -> Any:
