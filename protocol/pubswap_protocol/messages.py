@@ -427,16 +427,19 @@ class Task(Strict):
     )
 
 
+Evidence = Annotated[float, Field(ge=-MAX_MEASURED, le=MAX_MEASURED, strict=True)]
+
+
 class DonorEvidence(Strict):
     """What a receiver found in a round's responses of one donor, see docs/security.md."""
 
     number: Count = Field(description="The donor's for this receiver, as it came with responses.")
     responses: Number
-    evidence: Annotated[float, Field(ge=-MAX_MEASURED, le=MAX_MEASURED, strict=True)] = Field(
+    other_noise: Evidence = Field(
         description="That they were not drawn by their noise, in nats; below 0 if they were."
     )
-    hotter: Annotated[float, Field(ge=-MAX_MEASURED, le=MAX_MEASURED, strict=True)] = Field(
-        default=0.0, description="That they were drawn by it at another temperature, in nats."
+    other_policy: Evidence = Field(
+        description="That another policy or temperature drew them by it, in nats."
     )
 
 

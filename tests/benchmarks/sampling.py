@@ -8,14 +8,20 @@
 For each seed, four clients train on their private problems and average their adapters after each
 round. In the middle of the first round and at the end of the last one, all answer the public
 problems, and each looks at the others' right responses with the policy that it has then: these are
-honest. Client 2's for client 1 are also replaced by each attack's. A score is the larger one of the
-two kinds of evidence against what is taken together (see docs/learning.md), reported for 32
-responses at a time; `auc_single`, `auc_pooled` and `auc_verdict` tell how often an attack's is
-higher than what client 1 finds of an honest client's, for one response, for 32 and for the 128 of a
-verdict, and `detected` is the share of verdicts that are doubts. `auc_undrifted` is `auc_pooled` of
-a judge with the donor's own policy: what more than the drift keeps from being told. All
-clients' verdicts on honest ones give `false_alarm_rate`, and `false_alarms` has each seed's, and
-that of its worst pair.
+honest. Client 2's for client 1 are also replaced by each attack's, which claims the
+log-probabilities that its responses have by the policy that drew them. A score is the larger one of
+the two kinds of evidence against what is taken together (see docs/learning.md), reported for 32
+responses at a time.
+
+An attack often comes to the very tokens that the seed gives, above all where right answers are
+nearly certain. `altered` is the share of its right responses that differ. `auc_single` and
+`auc_pooled` tell how often the score of one and of 32 altered responses is above that of as many
+honest ones; `auc_sent` is `auc_pooled` of all that is sent, altered or not. `auc_verdict` is of the
+128 of a verdict, as they are sent, and `detected` is the share of such verdicts that are doubts.
+`auc_forged` is `auc_pooled` of whichever forged log-probabilities hide the attack best: those of
+the donor's own policy, certainty, or the least ones by which the noise would choose each token.
+All clients' verdicts on honest ones give `false_alarm_rate`, and `false_alarms` has each seed's,
+and that of its worst pair.
 """
 
 import argparse
@@ -25,6 +31,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -36,11 +43,14 @@ from rich.table import Table
 from pubswap_client.demo.federation import MODEL, RUN_FILE
 from pubswap_client.demo.tasks import demo_problems
 from pubswap_client.policy.groups import Batch, Group, collate
+from pubswap_client.policy.logprobs import plan_of, score_pack
+from pubswap_client.policy.packing import pack
 from pubswap_client.policy.policy import Policy
 from pubswap_client.privacy.separation import auc
 from pubswap_client.recipes.recipe import load_recipe
+from pubswap_client.rollout.gumbel import gumbel_noise
 from pubswap_client.rollout.transformers_engine import SamplingParameters, TransformersEngine
-from pubswap_client.training.evidence import another_temperature, response_evidence
+from pubswap_client.training.evidence import KINDS, response_evidence
 from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.trainer import LocalTrainer, seeded
 from pubswap_client.training.update import update
@@ -58,8 +68,7 @@ SEEDS = (7, 8, 9)  # the constants of the evidence were chosen on others
 POOLS, POOLED = 1000, 32
 JUDGE, DONOR = "client-1", "client-2"
 Groups = list[list[Response]]
-KINDS = ("evidence", "hotter", "colder")
-Scores = NDArray[np.float64]  # (n, 3): these of each right response, in nats
+Scores = NDArray[np.float64]  # (n, 5): the evidence of each of KINDS against each response, in nats
 
 
 @dataclass
@@ -158,14 +167,44 @@ class Lab:
         ]
         return np.array(self.scored(cases)).reshape(len(groups), -1) == 1
 
+    def claimed(self, adapter: Adapter, groups: Groups, seed: int, raised: bool = False) -> Groups:
+        """The responses with the log-probabilities that they have by this adapter.
+
+        `raised`: by the least logits by which the noise of the seed would choose each token.
+        """
+        self.policy.load_adapter(adapter)
+        batch, temperature = self.batch(seeded(groups, seed)), self.settings.grpo.temperature
+        claims = torch.zeros_like(batch.behaviour)
+        for rows in plan_of(self.policy, batch, range(batch.rows), 1 << 14):
+            part, seen = pack(batch, rows, self.policy.device), []
+
+            def look(_place: slice, logits: torch.Tensor, seen: list[torch.Tensor] = seen) -> None:
+                seen.append(logits.clone())
+
+            with torch.no_grad(), self.policy.packed():
+                score_pack(self.policy, part, temperature, observe=look)
+            logits, sent = torch.cat(seen), part.tokens[:, None]
+            if raised:
+                noised = logits + gumbel_noise(
+                    torch.cat([batch.seeds[row].expand(batch.lengths[row]) for row in rows])[
+                        :, None
+                    ],
+                    torch.cat([_positions(batch, row) for row in rows])[:, None],
+                    torch.arange(logits.shape[1]),
+                )
+                short = noised.amax(dim=1, keepdim=True) - noised.gather(1, sent) + 0.01
+                logits.scatter_add_(1, sent, short.clamp(min=0))
+            chosen = logits.gather(1, sent)[:, 0] - logits.logsumexp(dim=1)
+            claims.view(-1)[part.indices] = chosen
+        said = iter(claims.numpy())
+        return [[replace(one, logprobs=next(said)[: len(one.tokens)]) for one in g] for g in groups]
+
     def judged(self, judge: Adapter, groups: Groups, seed: int) -> Scores:
-        """What a receiver with the adapter `judge` finds of the right ones; of all if none is."""
+        """What a receiver with the adapter `judge` finds of each response."""
         self.policy.load_adapter(judge)
         batch = self.batch(seeded(groups, seed))
         temperature = self.settings.grpo.temperature
-        scores: Scores = response_evidence(self.policy, batch, temperature, 1 << 14).numpy()
-        right = self.right(groups).flatten()
-        return scores[right] if right.any() else scores
+        return response_evidence(self.policy, batch, temperature, 1 << 14).numpy()
 
     def batch(self, groups: Groups) -> Batch:
         """A batch, rewarded by turns."""
@@ -178,8 +217,18 @@ class Lab:
 
 
 def response(tokens: NDArray[np.integer]) -> Response:
-    """A response, of whose log-probabilities nothing is said."""
+    """A response that claims to be certain."""
     return Response(tokens.astype(np.int32), np.zeros(len(tokens), np.float32))
+
+
+def certain(groups: Groups) -> Groups:
+    """The responses with log-probabilities of 0."""
+    return [[response(one.tokens) for one in group] for group in groups]
+
+
+def _positions(batch: Batch, row: int) -> torch.Tensor:
+    before = batch.prompt_lengths[row // batch.group_size] - 1
+    return torch.arange(before, before + batch.lengths[row])
 
 
 @dataclass(frozen=True)
@@ -194,14 +243,34 @@ class Scene:
     base: Adapter
 
     def fair(self) -> dict[tuple[str, str], Scores]:
-        """What each client finds of each one's honest responses, its own among them."""
+        """What each client finds of each other one's honest responses, by judge and donor."""
         found = {}
         for donor, adapter in self.clients.items():
             seed = self.seeds[donor]
             groups = self.honest if donor == DONOR else self.lab.sample(adapter, seed)
-            for judge, other in self.clients.items():
-                found[judge, donor] = self.lab.judged(other, groups, seed)
+            judges = {name: policy for name, policy in self.clients.items() if name != donor}
+            for judge, other in judges.items():
+                found[judge, donor] = self.lab.judged(other, groups, seed)[self.counted(groups)]
         return found
+
+    def counted(self, groups: Groups) -> NDArray[np.bool_]:
+        """Which responses (P K,) are looked at: the right ones, or all if none is."""
+        right = self.lab.right(groups).flatten()
+        return right if right.any() else ~right
+
+    def altered(self, groups: Groups) -> NDArray[np.bool_]:
+        """Which responses (P K,) are not what their seeds give."""
+        pairs = zip(chain(*groups), chain(*self.honest), strict=True)
+        return np.array([one.tokens.tolist() != other.tokens.tolist() for one, other in pairs])
+
+    def forged(self, groups: Groups, adapter: Adapter) -> list[Groups]:
+        """The same responses with log-probabilities that may hide what they are."""
+        claimed, seed = self.lab.claimed, self.seeds[DONOR]
+        return [
+            claimed(self.clients[DONOR], groups, seed),
+            certain(groups),
+            claimed(adapter, groups, seed, raised=True),
+        ]
 
     @cached_property
     def honest(self) -> Groups:
@@ -222,22 +291,22 @@ class Scene:
         return groups
 
     @property
-    def attacks(self) -> dict[str, Callable[[], Groups]]:
-        """The responses of each attack, by its name."""
+    def attacks(self) -> dict[str, tuple[Callable[[], Groups], Adapter]]:
+        """The responses of each attack, and the policy that drew them, by its name."""
         donor, seed = self.clients[DONOR], self.seeds[DONOR]
         sample, finished = self.lab.sample, self.lab.finished
-        attacks: dict[str, Callable[[], Groups]] = {
-            "hand-written text": self.lab.written,
-            "best of 8": self.until_right,
-            "half rewritten": lambda: finished(donor, self.honest, seed + 1),
-            "greedy": partial(sample, donor, seed, 1e-4),
-            "replayed": partial(sample, self.start, seed + 2),
-            "temperature 1.0": partial(sample, donor, seed, 1.0),
-            "temperature 0.4": partial(sample, donor, seed, 0.4),
+        attacks: dict[str, tuple[Callable[[], Groups], Adapter]] = {
+            "hand-written text": (self.lab.written, donor),
+            "best of 8": (self.until_right, donor),
+            "half rewritten": (lambda: finished(donor, self.honest, seed + 1), donor),
+            "greedy": (partial(sample, donor, seed, 1e-4), donor),
+            "replayed": (partial(sample, self.start, seed + 2), self.start),
+            "temperature 1.0": (partial(sample, donor, seed, 1.0), donor),
+            "temperature 0.4": (partial(sample, donor, seed, 0.4), donor),
         }
         if self.before is not None:  # in the first round these are its start, and none
-            attacks["base model"] = partial(sample, self.base, seed)
-            attacks["stale policy"] = partial(sample, self.before, seed)
+            attacks["base model"] = (partial(sample, self.base, seed), self.base)
+            attacks["stale policy"] = (partial(sample, self.before, seed), self.before)
         return attacks
 
 
@@ -254,17 +323,23 @@ def scenes(lab: Lab, rounds: int) -> Iterator[Scene]:
         lab.average(lab.train(number, lab.settings.local_steps) if first else adapters)
 
 
-def score_of(scores: Scores) -> float:
-    """What a coordinator knows of these responses, of which POOLED come in each report."""
-    reports = [scores[at : at + POOLED].sum(axis=0) for at in range(0, len(scores), POOLED)]
-    temperature = sum(another_temperature(hotter, colder) for _, hotter, colder in reports)
-    return max(float(scores[:, 0].sum()), temperature)
-
-
 def pooled(scores: Scores, size: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """The score (POOLS,) of so many responses, drawn without replacement for each pool."""
-    size = min(size, len(scores))
-    return np.array([score_of(rng.choice(scores, size, replace=False)) for _ in range(POOLS)])
+    """The score (POOLS,) of so many responses, drawn without replacement for each pool.
+
+    It is what a coordinator knows of them, of which POOLED come in each report.
+    """
+    drawn = rng.random((POOLS, len(scores))).argsort(axis=1)[:, :size]
+    return score_of(scores[drawn])
+
+
+def score_of(pools: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The scores (M,) of M pools of responses (M, n, 5)."""
+    reports = np.add.reduceat(pools, np.arange(0, pools.shape[1], POOLED), axis=1)
+    noise, policy = (
+        np.logaddexp.reduce(kinds, axis=2) - np.log(kinds.shape[2])
+        for kinds in (reports[:, :, :2], reports[:, :, 2:])
+    )
+    return np.maximum(noise.sum(axis=1), policy.sum(axis=1))
 
 
 def alarms(pools: NDArray[np.float64]) -> float:
@@ -311,25 +386,18 @@ def main() -> None:
         return
     rng = np.random.default_rng(0)
     alarmed: dict[int, list[float]] = {}
-    attacks: dict[str, list[tuple[Scores, Scores]]] = {}
-    undrifted: dict[str, list[tuple[Scores, Scores]]] = {}
-    means: dict[str, list[list[float]]] = {"honest": []}
+    found: dict[str, list[Found]] = {}
+    honest: list[list[float]] = []
     for seed in seeds[:1] if quick else seeds:
         lab = Lab(problems=48 if quick else 160, seed=seed)
         alarmed[seed] = []
         for scene in scenes(lab, 1 if quick else 3):
             fair = scene.fair()
-            own = {name: fair.pop((name, name)) for name in scene.clients}
             alarmed[seed] += [alarms(pooled(one, ENOUGH, rng)) for one in fair.values()]
             mine = [scores for (judge, _), scores in fair.items() if judge == JUDGE]
-            means["honest"] += [one.mean(axis=0).tolist() for one in mine]
-            for name, make in scene.attacks.items():
-                groups = make()
-                judged = partial(lab.judged, groups=groups, seed=scene.seeds[DONOR])
-                found, near = judged(scene.clients[JUDGE]), judged(scene.clients[DONOR])
-                attacks.setdefault(name, []).append((found, np.concatenate(mine)))
-                undrifted.setdefault(name, []).append((near, own[DONOR]))
-                means.setdefault(name, []).append(found.mean(axis=0).tolist())
+            honest += [one.mean(axis=0).tolist() for one in mine]
+            for name, attack in scene.attacks.items():
+                found.setdefault(name, []).append(Found.of(scene, *attack, np.concatenate(mine)))
         Console().print(f"seed {seed}: honest donors doubted {np.mean(alarmed[seed]):.5f}")
     result = {
         "false_alarm_rate": float(np.mean([rate for rates in alarmed.values() for rate in rates])),
@@ -341,14 +409,13 @@ def main() -> None:
         "limit": LIMIT,
         "responses_pooled": POOLED,
         "responses_of_a_verdict": ENOUGH,
-        "honest": _means(means["honest"]),
+        "honest": _means(honest),
         "attacks": {
             name: {
-                **_figures(found, rng),
-                "auc_undrifted": _together(undrifted[name], POOLED, rng),
-                **_means(means[name]),
+                **{key: float(np.mean(each)) for key, each in _figures(scenes_, rng).items()},
+                **_means([one.scores.mean(axis=0).tolist() for one in scenes_]),
             }
-            for name, found in attacks.items()
+            for name, scenes_ in found.items()
         },
     }
     _show(result)
@@ -356,41 +423,69 @@ def main() -> None:
         RESULT.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
 
+@dataclass(frozen=True)
+class Found:
+    """What is found of an attack in a scene, of the responses that are looked at."""
+
+    scores: Scores
+    altered: NDArray[np.bool_]
+    forged: list[Scores]  # by how its log-probabilities are forged
+    fair: Scores  # of honest donors, by the same judge
+
+    @classmethod
+    def of(
+        cls,
+        scene: Scene,
+        make: Callable[[], Groups],
+        adapter: Adapter,
+        fair: Scores,
+    ) -> "Found":
+        """Carry the attack out, with a policy that draws by this adapter."""
+        lab, seed, groups = scene.lab, scene.seeds[DONOR], make()
+        judge, counted = scene.clients[JUDGE], scene.counted(groups)
+        sent = lab.claimed(adapter, groups, seed)
+        return cls(
+            lab.judged(judge, sent, seed)[counted],
+            scene.altered(groups)[counted],
+            [lab.judged(judge, one, seed)[counted] for one in scene.forged(groups, adapter)],
+            fair,
+        )
+
+
 def _means(found: list[list[float]]) -> dict[str, list[float]]:
     """Each kind of evidence against one response, by scene."""
     return dict(zip(KINDS, map(list, zip(*found, strict=True)), strict=True))
 
 
-def _together(found: list[tuple[Scores, Scores]], size: int, rng: np.random.Generator) -> float:
-    """The AUC of so many responses together, a mean over the scenes."""
-    pairs = [(pooled(one, size, rng), pooled(fair, size, rng)) for one, fair in found]
-    return float(np.mean([auc(*pair) for pair in pairs]))
+def _figures(found: list[Found], rng: np.random.Generator) -> dict[str, list[float]]:
+    """Those of each scene, in each of which the attack is held against its honest donors."""
 
-
-def _figures(found: list[tuple[Scores, Scores]], rng: np.random.Generator) -> dict[str, float]:
-    """Means over the scenes, in each of which the attack is held against its honest donors."""
-
-    def each(scores: Scores) -> NDArray[np.float64]:
-        return np.array([score_of(one) for one in scores[:, None]])
+    def together(scores: Scores, fair: Scores, size: int = POOLED) -> float:
+        return auc(pooled(scores, size, rng), pooled(fair, size, rng))
 
     return {
-        "auc_single": float(np.mean([auc(each(one), each(fair)) for one, fair in found])),
-        "auc_pooled": _together(found, POOLED, rng),
-        "auc_verdict": _together(found, ENOUGH, rng),
-        "detected": float(np.mean([alarms(pooled(attack, ENOUGH, rng)) for attack, _ in found])),
+        "altered": [float(one.altered.mean()) for one in found],
+        "auc_single": [together(one.scores[one.altered], one.fair, 1) for one in found],
+        "auc_pooled": [together(one.scores[one.altered], one.fair) for one in found],
+        "auc_sent": [together(one.scores, one.fair) for one in found],
+        "auc_verdict": [together(one.scores, one.fair, ENOUGH) for one in found],
+        "detected": [alarms(pooled(one.scores, ENOUGH, rng)) for one in found],
+        "auc_forged": [
+            min(together(scores[one.altered], one.fair) for scores in one.forged) for one in found
+        ],
     }
 
 
 def _show(result: dict[str, object]) -> None:
-    heads = ("AUC, one", f"AUC, {POOLED}", f"AUC, {ENOUGH}", "doubted", "undrifted", *KINDS)
-    table = Table("attack", *heads)
+    keys = ("altered", "auc_single", "auc_pooled", "auc_sent", "auc_verdict", "detected")
+    keys += ("auc_forged",)
+    table = Table("attack", *(key.removeprefix("auc_") for key in keys), "evidence")
     attacks = result["attacks"]
     assert isinstance(attacks, dict)
     for name, figures in attacks.items():
-        keys = ("auc_single", "auc_pooled", "auc_verdict", "detected", "auc_undrifted")
-        means = (", ".join(f"{mean:.2f}" for mean in figures[key]) for key in KINDS)
-        table.add_row(name, *(f"{figures[key]:.4f}" for key in keys), *means)
-    console = Console(width=100)
+        evidence = " ".join(f"{statistics.mean(figures[kind]):.2f}" for kind in KINDS)
+        table.add_row(name, *(f"{figures[key]:.4f}" for key in keys), evidence)
+    console = Console(width=120)
     console.print(table)
     console.print({name: value for name, value in result.items() if name != "attacks"})
 

@@ -208,12 +208,13 @@ def test_a_report_of_many_donors_costs_a_few_statements(server: Server) -> None:
             run = session.get_one(RunRow, fed.run.id)
             assert run.sampling_secret is not None
             numbers = [donor_number(run.sampling_secret, "a", name) for name in some]
-            reported = [DonorEvidence(number=n, responses=4, evidence=-1.0) for n in numbers]
+            evidence = {"other_noise": -1.0, "other_policy": -2.0}
+            reported = [DonorEvidence(number=n, responses=4, **evidence) for n in numbers]
             with counted(engine_of(fed)) as found:
                 doubts.report(session, run, "a", 1, reported, dict.fromkeys(some, 4))
                 session.flush()
                 assert not doubts.excluded(session, run.id, "m0")
-            sums = session.scalars(select(DoubtRow.evidence).where(DoubtRow.donor.in_(some)))
+            sums = session.scalars(select(DoubtRow.other_noise).where(DoubtRow.donor.in_(some)))
             return len(found.statements), sum(sums)
 
         return fed.server.do(fed.server.app.state.services.database.write(work))

@@ -14,7 +14,6 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import zip_longest
 
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.daemon.heartbeats import Heartbeats
@@ -29,7 +28,7 @@ from pubswap_client.daemon.reporters import (
 )
 from pubswap_client.state.journal import Checkpoint, ExchangeKey, Journal, ReducedUpdate
 from pubswap_client.state.privacy import PrivacyBudget
-from pubswap_client.training.evidence import another_temperature
+from pubswap_client.training.evidence import combined
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.replay import fill, remember
 from pubswap_client.training.trainer import LocalTrainer, Snapshot
@@ -454,16 +453,18 @@ def _donors(steps: list[StepMetrics]) -> list[DonorEvidence]:
     sums: dict[str, list[float]] = {}
     for step in steps:
         for donor, found in step.donors.items():
-            before = sums.get(donor, [0.0] * 4)
-            # Steps of earlier versions have fewer.
-            sums[donor] = [a + b for a, b in zip_longest(before, found, fillvalue=0.0)]
-    return [
-        DonorEvidence(
-            number=int(donor),
-            responses=int(count),
-            evidence=evidence,
-            hotter=another_temperature(hotter, colder),
-        )
-        for donor, (count, evidence, hotter, colder) in sorted(sums.items(), key=lambda s: -s[1][0])
-        if all(math.isfinite(one) for one in (evidence, hotter, colder))
-    ]
+            before = sums.get(donor, [0.0] * len(found))
+            sums[donor] = [a + b for a, b in zip(before, found, strict=True)]
+    reports = []
+    for donor, (count, *evidence) in sorted(sums.items(), key=lambda item: -item[1][0]):
+        if all(map(math.isfinite, evidence)):
+            other_noise, other_policy = combined(*evidence)
+            reports.append(
+                DonorEvidence(
+                    number=int(donor),
+                    responses=int(count),
+                    other_noise=other_noise,
+                    other_policy=other_policy,
+                )
+            )
+    return reports

@@ -1,32 +1,36 @@
 """The evidence that responses were not sampled with the noise of their seeds.
 
-Of a token y that was sent, with z the logits by our own policy, over the temperature, and g the
-noise of its seed and position (see rollout/gumbel.py),
+Of a token y that was sent, let z be the logits by our own policy over the temperature, l the
+log-probability that its donor claims for it, and g the noise of its seed and position (see
+rollout/gumbel.py). The claim says more of the donor's policy than ours does: with z' = l for y, and
+the others scaled to the 1 - e^l that is left,
 
-    other(y) = softmax(z)_y,   sampled_c,s(y) = softmax((c z + g) / s)_y
+    other(y) = e^l,   sampled_c(y) = softmax((c z' + g) / S)_y
 
-are the probabilities of drawing it without regard to the noise, and by the sampler of a similar
-policy, whose logits differ by Gumbel noise of scale s, at 1 / c of the temperature. So that no
-single token decides, `sampled` has a part of OTHERWISE of `other`. Who rewrites the end of a
-response has sampled its beginning; where that ends is not known, so that all n + 1 places, also
-before the first token and after the last one, are equally likely. The likelihood ratio against n
-tokens is
+are the probabilities of y from other noise, and from this noise at 1 / c of the temperature; S is
+the scale of what is still not known of the other tokens' logits. `sampled` has a part of OTHERWISE
+of `other`, so that no single token decides.
 
-    R_s = 1 / (n + 1) sum_{t=1}^{n+1} prod_{i=t}^{n} other(y_i) / sampled_1,s(y_i).
+A response may be sampled up to some token and rewritten from there on. All n + 1 places are equally
+likely, also before the first token and after the last one. The first evidence against n tokens is
 
-Nor is it known how far policies have drifted apart. As many responses are taken to be of a policy
-that is NEAR as of one that is FAR, and the evidence is, in nats,
+    claimed = log [1 / (n + 1) sum_{t=1}^{n+1} prod_{i=t}^{n} other(y_i) / sampled_1(y_i)]
 
-    evidence = -log [(1 / R_NEAR + 1 / R_FAR) / 2] - DRIFTED / 2:
+A donor may lie about l. So `own` is the same with z for z', softmax(z)_y for e^l, a larger scale,
+since our policy has drifted from the donor's, and DRIFT less. The larger one counts: the evidence
+for *other noise*.
 
-below 0 for sampled responses and above it for others. Who samples by this noise at another
-temperature sends much of what it chose; so there is the evidence for such a sampler, too,
+Who draws by this noise from another policy, or at another temperature, sends much of what it chose.
+That is the evidence for an *other policy*, of which again the largest counts:
 
-    hotter = sum_i log [sampled_HOTTER,NEAR(y_i) / sampled_1,NEAR(y_i)] + DRIFTED,
-    colder = sum_i log [sampled_COLDER,NEAR(y_i) / sampled_1,NEAR(y_i)] - DRIFTED,
+    hotter, colder = sum_i log [sampled_c(y_i) / sampled_1(y_i)],   c = HOTTER, COLDER
+    apart = sum_i log [Laplace(d_i; FAR) / Laplace(d_i; NEAR)]
 
-All are taken over the 64 likeliest tokens and y. Honest policies that are apart look colder to each
-other, by DRIFTED nats a response, and half as much as if they drew by other noise.
+where d_i is the difference of the log-odds of y_i, as claimed and by our policy. Tokens that both
+policies are sure of are left out there: their log-odds say little.
+
+Each is a log-likelihood ratio in nats, over the 64 likeliest tokens and y: below 0 for sampled
+responses, above it for others.
 """
 
 import math
@@ -41,27 +45,38 @@ from pubswap_client.policy.packing import Pack, pack
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.gumbel import gumbel_noise
 
+KINDS = ("claimed", "own", "hotter", "colder", "apart")
 LIKELIEST = 64
-# s: how far logits of the federation's policies are apart soon after they were averaged, and when
-# each has trained for long.
-NEAR, FAR = 0.3, 0.6
-OTHERWISE = 0.03  # the share of honest tokens of which nothing is assumed
+SCALE, OWN_SCALE = 0.2, 0.6  # S, in logits: with the donor's claim, and by our policy alone
+OTHERWISE = 0.01  # the share of honest tokens of which nothing is assumed
 HOTTER, COLDER = 0.8, 1.75  # c
-DRIFTED = 0.08  # nats a response
+NEAR, FAR = 0.8, 2.4  # in log-odds: policies of one round, and others
+SURE = 0.98
+DRIFT = 0.05  # nats a response
+CLAIMS = (-30.0, -1e-6)  # of log-probabilities; others are taken for the nearest
+LARGEST_ODDS, LARGEST_DIFFERENCE = math.log(1e4), 6.0
 
 
-def another_temperature(hotter: float, colder: float) -> float:
-    """The evidence, in nats, for either: the ratio of a sampler of which both are as likely."""
-    return max(hotter, colder) + math.log((1 + math.exp(-abs(hotter - colder))) / 2)
+def either(*evidence: float) -> float:
+    """The evidence, in nats, for any of some hypotheses: the ratio of their even mixture."""
+    largest = max(evidence)
+    return largest + math.log(sum(math.exp(one - largest) for one in evidence) / len(evidence))
+
+
+def combined(claimed: float, own: float, *policy: float) -> tuple[float, float]:
+    """The evidence for other noise and for another policy, of sums of each of KINDS."""
+    return either(claimed, own), either(*policy)
 
 
 @torch.no_grad()
-def token_evidence(logits: Tensor, tokens: Tensor, seeds: Tensor, positions: Tensor) -> Tensor:
-    """log of other over sampled of NEAR and of FAR, sampled_HOTTER and _COLDER over it (4, n).
+def token_evidence(
+    logits: Tensor, tokens: Tensor, claims: Tensor, seeds: Tensor, positions: Tensor
+) -> Tensor:
+    """What each of `tokens` (n,) adds to each of KINDS (5, n), by logits / temperature (n, V).
 
-    Of `tokens` (n,) by logits / temperature (n, V), in nats.
+    For `claimed` and `own` that is log of other over sampled. `claims` (n,) are log-probabilities.
     """
-    return _evidence_of(*_likeliest(logits, tokens), seeds, positions)
+    return _evidence_of(*_likeliest(logits, tokens), claims, seeds, positions)
 
 
 def _likeliest(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
@@ -73,15 +88,40 @@ def _likeliest(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat([logits.gather(1, sent), top], dim=1), torch.cat([sent, ids], dim=1)
 
 
-def _evidence_of(values: Tensor, ids: Tensor, seeds: Tensor, positions: Tensor) -> Tensor:
+def _evidence_of(
+    values: Tensor, ids: Tensor, claims: Tensor, seeds: Tensor, positions: Tensor
+) -> Tensor:
     noise = gumbel_noise(seeds[:, None], positions[:, None], ids)
-    other = values[:, 0] - values.logsumexp(dim=1)
-    scales = ((1.0, NEAR), (1.0, FAR), (HOTTER, NEAR), (COLDER, NEAR))
-    noised = torch.stack([(c * values + noise).div_(scale) for c, scale in scales])
-    drawn = noised[..., 0] - noised.logsumexp(dim=2)
-    sampled = torch.logaddexp(drawn + math.log1p(-OTHERWISE), other + math.log(OTHERWISE))
-    near, far, hotter, colder = sampled
-    return torch.stack([other - near, other - far, hotter - near, colder - near])
+    own = values - values.logsumexp(dim=1, keepdim=True)
+    said, others = claims.clamp(*CLAIMS)[:, None], own[:, 1:]
+    left = torch.log(-torch.expm1(said)) - others.logsumexp(dim=1, keepdim=True)
+    claimed = torch.cat([said, others + left], dim=1)
+
+    def sampled(logits: Tensor, scale: float, c: float = 1.0) -> Tensor:
+        noised = (c * logits + noise).div_(scale)
+        drawn = noised[:, 0] - noised.logsumexp(dim=1)
+        return torch.logaddexp(drawn + math.log1p(-OTHERWISE), logits[:, 0] + math.log(OTHERWISE))
+
+    plain = sampled(claimed, SCALE)
+    return torch.stack(
+        [
+            claimed[:, 0] - plain,
+            own[:, 0] - sampled(own, OWN_SCALE),
+            sampled(claimed, SCALE, HOTTER) - plain,
+            sampled(claimed, SCALE, COLDER) - plain,
+            _apart(claimed[:, 0], own[:, 0]),
+        ]
+    )
+
+
+def _apart(claimed: Tensor, own: Tensor) -> Tensor:
+    """log of Laplace(d; FAR) over Laplace(d; NEAR) of log-probabilities (n,); 0 where both are
+    sure."""
+    odds = [(each - torch.log(-torch.expm1(each))) for each in (claimed, own.clamp(*CLAIMS))]
+    ours, theirs = (each.clamp(max=LARGEST_ODDS) for each in odds)
+    difference = (ours - theirs).abs().clamp(max=LARGEST_DIFFERENCE)
+    ratio = difference * (1 / NEAR - 1 / FAR) + math.log(NEAR / FAR)
+    return ratio.masked_fill(torch.minimum(claimed, own) > math.log(SURE), 0.0)
 
 
 class EvidenceTable:
@@ -90,7 +130,9 @@ class EvidenceTable:
     def __init__(self, batch: Batch, rows: Iterable[int], device: torch.device) -> None:
         self._batch = batch
         self._rows = frozenset(rows)
-        self._evidence = torch.zeros(4, batch.rows * batch.width, device=device)  # (4, B T)
+        self._evidence = torch.zeros(
+            len(KINDS), batch.rows * batch.width, device=device
+        )  # (5, B T)
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -101,11 +143,12 @@ class EvidenceTable:
         """What looks at the logits of a pack of these rows; None if none of them is looked at."""
         batch, end = self._batch, 0
         spans: list[tuple[int, int]] = []
-        seeds, positions = [], []
+        seeds, positions, claims = [], [], []
         for row in rows:
             begin, end = end, end + batch.lengths[row]
             before = batch.prompt_lengths[row // batch.group_size] - 1
             seeds.append(batch.seeds[row].expand(end - begin))
+            claims.append(batch.behaviour[row, : end - begin])
             positions.append(torch.arange(before, before + end - begin))
             if row in self._rows:
                 # Neighbours are looked at together.
@@ -113,7 +156,7 @@ class EvidenceTable:
                 spans.append((first, end))
         if not spans:
             return None
-        seed, position = (torch.cat(values).to(part.tokens.device) for values in (seeds, positions))
+        known = [torch.cat(each).to(part.tokens.device) for each in (claims, seeds, positions)]
 
         def observe(place: slice, logits: Tensor) -> None:
             inside, found = [], []
@@ -127,25 +170,23 @@ class EvidenceTable:
                 # Together, since each has few tokens, and there are many small operations.
                 values, ids = (torch.cat(each) for each in zip(*found, strict=True))
                 at = torch.cat(inside)
-                evidence = _evidence_of(values, ids, seed[at], position[at])
+                evidence = _evidence_of(values, ids, *(each[at] for each in known))
                 self._evidence[:, part.indices[at]] = evidence
 
         return observe
 
     def sums(self) -> Tensor:
-        """`evidence`, `hotter` and `colder` of each row that is looked at (B, 3), on the CPU."""
+        """The evidence of each of KINDS against each row that is looked at (B, 5), on the CPU."""
         lengths = torch.tensor(self._batch.lengths)[:, None]
-        *either, hotter, colder = self._evidence.cpu().double().view(4, self._batch.rows, -1)
+        evidence = self._evidence.cpu().double().view(len(KINDS), self._batch.rows, -1)
         ratios = []
-        for tokens in either:
+        for tokens in evidence[:2]:
             ends = tokens.flip(1).cumsum(dim=1).flip(1)  # from each token on
             ends.masked_fill_(torch.arange(ends.shape[1]) >= lengths, -torch.inf)
             none = torch.zeros(len(ends), 1, dtype=ends.dtype)  # after the last token
             ratios.append(torch.cat([ends, none], dim=1).logsumexp(dim=1) - lengths[:, 0].log1p())
-        near, far = ratios
-        evidence = math.log(2) - torch.logaddexp(-near, -far) - DRIFTED / 2
-        temperatures = hotter.sum(dim=1) + DRIFTED, colder.sum(dim=1) - DRIFTED
-        return torch.stack([evidence, *temperatures], dim=1)
+        claimed, own = ratios
+        return torch.stack([claimed, own - DRIFT, *evidence[2:].sum(dim=2)], dim=1)
 
     def by_donor(self) -> dict[str, list[float]]:
         """Of the rows that were looked at, by donor: how many, and the sums of their evidence."""
@@ -160,7 +201,7 @@ class EvidenceTable:
 
 
 def response_evidence(policy: Policy, batch: Batch, temperature: float, budget: int) -> Tensor:
-    """`evidence`, `hotter` and `colder` of each of a batch's responses (B, 3), on the CPU.
+    """The evidence of each of KINDS against each of a batch's responses (B, 5), on the CPU.
 
     At most `budget` tokens are computed at a time.
     """

@@ -19,7 +19,7 @@ from pubswap_server.runs.events import record
 
 FEWEST = 2  # receivers that must doubt a donor before it is excluded
 DOUBTS = Base.metadata.tables[DoubtRow.__tablename__]
-NO_SUMS = {"responses": 0, "evidence": 0.0, "hotter": 0.0}
+NO_SUMS = {"responses": 0, "other_noise": 0.0, "other_policy": 0.0}
 UNKNOWN = {**NO_SUMS, "verdicts": 0, "doubts": 0, "doubted": False}
 
 
@@ -55,8 +55,8 @@ def report(
     fresh = {name: {**UNKNOWN} for name in donors if name not in known}
     for name, sums in (known | fresh).items():
         sums["responses"] += min(donors[name].responses, given[name])
-        sums["evidence"] += donors[name].evidence
-        sums["hotter"] += donors[name].hotter
+        sums["other_noise"] += donors[name].other_noise
+        sums["other_policy"] += donors[name].other_policy
         if (evidence := _judge(sums)) is not None:
             details = {"member": name, "receiver": receiver, "round": round_}
             record(session, run.id, "sampling doubted", **details, evidence=evidence)
@@ -71,7 +71,7 @@ def report(
 
 def _judge(sums: dict[str, Any]) -> float | None:
     """Pass a verdict, if there is enough for one; returns the evidence of a new doubt."""
-    evidence = max(sums["evidence"], sums["hotter"])
+    evidence = max(sums["other_noise"], sums["other_policy"])
     verdict = doubtful(sums["responses"], evidence)
     if verdict is None:
         return None

@@ -1,9 +1,9 @@
 """The check that donated responses were sampled: seeds, the donors' opaque numbers, the verdict.
 
 A member draws the responses to a public step by Gumbel noise from a seed that it is given. A
-receiver finds the evidence, in nats, that each was drawn otherwise: the log-likelihood ratios of
-draws by other noise, and of draws at another temperature, to draws by a policy like its own (the
-client's training/evidence.py). The larger one of all responses together counts.
+receiver reports two sums of evidence, in nats, on each donor's responses: that other noise drew
+them, and that another policy did (log-likelihood ratios, see the client's training/evidence.py).
+The larger one counts.
 
 Seeds and numbers follow from a secret of the run and not from its seed, which members know: with
 that, whoever gets a response could try all members' names and find its donor.

@@ -150,11 +150,11 @@ def test_a_receiver_gets_seeds_and_a_number_for_each_donor(server: Server) -> No
 
 
 def play_round(
-    fed: Federation, round_: int, doubting: Sequence[str], lying: int = 0, hotter: bool = False
+    fed: Federation, round_: int, doubting: Sequence[str], lying: int = 0, policy: bool = False
 ) -> dict[str, int]:
     """A round in which `b` alone is right; these receivers doubt it, the others do not.
 
-    Each says that it got so many responses more than it did. With `hotter`, that is the evidence.
+    Each says that it got so many responses more than it did. With `policy`, for another policy.
     Returns how many it got: where all are wrong, half of the responses to each of two prompts are
     replaced.
     """
@@ -172,11 +172,12 @@ def play_round(
             if one.donated
         ]
         got[name] = len(flat)
-        evidence, hot = FALSE if name in doubting else TRUE, TRUE
-        if hotter:
-            evidence, hot = hot, evidence
+        evidence = [FALSE if name in doubting else TRUE, TRUE]
+        noise, other = reversed(evidence) if policy else evidence
         found = [
-            DonorEvidence(number=donor, responses=len(flat) + lying, evidence=evidence, hotter=hot)
+            DonorEvidence(
+                number=donor, responses=len(flat) + lying, other_noise=noise, other_policy=other
+            )
             for donor in {one.donor for one in flat} | {1}  # 1 is nobody's
         ]
         data = encode_adapter(fed.run.model.layout, fed.adapter(round_))
@@ -208,11 +209,11 @@ def test_too_few_responses_are_no_verdict_until_there_are_more(server: Server) -
 
 
 def test_either_evidence_makes_a_verdict(server: Server) -> None:
-    """Also that a donor samples hotter, where all else speaks for it; the next begins anew."""
+    """Also that another policy drew, where all else speaks for it; the next begins anew."""
     fed = federation(server, responses=128)
-    play_round(fed, 1, doubting="acd", hotter=True)
+    play_round(fed, 1, doubting="acd", policy=True)
     assert standing(fed) == Sampling(doubting=3, judging=3, excluded=False)
-    play_round(fed, 2, doubting="", hotter=True)
+    play_round(fed, 2, doubting="", policy=True)
     assert standing(fed) == Sampling(doubting=0, judging=3, excluded=False)
 
 

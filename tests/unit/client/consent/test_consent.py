@@ -430,7 +430,7 @@ def test_counters_that_are_not_allowed_are_left_out(tmp_path: Path) -> None:
         examples=7,
         steps=2,
         step_rewards=[0.5],
-        donors=[DonorEvidence(number=1, responses=4, evidence=0.5)],
+        donors=[DonorEvidence(number=1, responses=4, other_noise=0.5, other_policy=-1.0)],
         **{name: value for name, value in every.items() if name in UpdateMetrics.model_fields},
     )
     update = SubmitUpdate(adapter=digest_of(b""), metrics=metrics)

@@ -12,7 +12,7 @@ from pubswap_client.rollout.transformers_engine import (
     SamplingParameters,
     TransformersEngine,
 )
-from pubswap_client.training.evidence import another_temperature, response_evidence
+from pubswap_client.training.evidence import combined, response_evidence
 from pubswap_protocol.draws import response_seed
 from pubswap_protocol.messages import DonorEvidence
 from pubswap_protocol.tensors.responses import Response, ResponseRules, decode_responses
@@ -58,11 +58,11 @@ def test_a_client_says_its_seeds_and_reports_its_donors(world: Callable[..., Wor
     for report in reports(one):
         # Two public steps of three prompts, with one response of each donor to each.
         assert [(found.number, found.responses) for found in report] == [(5, 6), (6, 6)]
-        assert all(found.evidence > 6 for found in report)
+        assert all(found.other_noise > 6 for found in report)
 
 
 def test_a_report_is_of_a_round_s_steps_together(world: Callable[..., World]) -> None:
-    """The evidence adds up; that for either other temperature is of the whole round's responses."""
+    """Each kind of evidence adds up; which of them counts is asked of the whole round's sums."""
     one, steps = checked(world), []
     trainer = one.trainer
 
@@ -84,9 +84,10 @@ def test_a_report_is_of_a_round_s_steps_together(world: Callable[..., World]) ->
         mine = steps[2 * number : 2 * number + 2]
         for found in report:
             each = [step[str(found.number)] for step in mine]
-            count, evidence, hotter, colder = (sum(values) for values in zip(*each, strict=True))
-            assert (found.responses, found.evidence) == (count, pytest.approx(evidence))
-            assert found.hotter == pytest.approx(another_temperature(hotter, colder))
+            count, *sums = (sum(values) for values in zip(*each, strict=True))
+            assert found.responses == count
+            evidence = (found.other_noise, found.other_policy)
+            assert evidence == pytest.approx(combined(*sums))
 
 
 @pytest.mark.full

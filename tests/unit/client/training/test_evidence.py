@@ -10,15 +10,19 @@ import pytest
 import torch
 
 from pubswap_client.policy.groups import Batch, Group, collate
-from pubswap_client.policy.logprobs import score_pack
+from pubswap_client.policy.logprobs import response_logprobs, score_pack
 from pubswap_client.policy.packing import pack
 from pubswap_client.policy.policy import Policy
-from pubswap_client.rollout.gumbel import gumbel_sample
+from pubswap_client.rollout.gumbel import gumbel_noise, gumbel_sample
 from pubswap_client.rollout.transformers_engine import SamplingParameters, TransformersEngine
 from pubswap_client.training.evidence import (
-    DRIFTED,
+    DRIFT,
+    FAR,
+    KINDS,
+    NEAR,
     EvidenceTable,
-    another_temperature,
+    combined,
+    either,
     response_evidence,
     token_evidence,
 )
@@ -55,8 +59,7 @@ def batch_of(groups: Groups, seed: int = SEED) -> Batch:
 def against(policy: Policy, groups: Groups) -> float:
     """The larger evidence against all, as the policy sees them."""
     found = response_evidence(policy, batch_of(groups), TEMPERATURE, budget=200)
-    evidence, hotter, colder = found.sum(dim=0).tolist()
-    return max(evidence, another_temperature(hotter, colder))
+    return max(combined(*found.sum(dim=0).tolist()))
 
 
 def drifted(adapter: Adapter, by: float, seed: int) -> Adapter:
@@ -68,9 +71,14 @@ def drifted(adapter: Adapter, by: float, seed: int) -> Adapter:
     }
 
 
+def said(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """The log-probabilities that an honest donor with these logits claims."""
+    return logits.log_softmax(dim=1).gather(1, tokens[:, None])[:, 0]
+
+
 def test_evidence_is_a_likelihood_ratio() -> None:
-    """Over what other noise draws, the mean of sampled / other is 1, for each noise and however far
-    policies are apart; over what is sampled, those of what is sampled hotter and colder.
+    """Over what other noise draws, the mean of sampled / other is 1, for each noise, by claims and
+    by our own policy; over what is sampled, those of what is sampled hotter and colder.
 
     That holds of any two distributions; and in the mean the evidence is for whoever is right.
     """
@@ -79,29 +87,63 @@ def test_evidence_is_a_likelihood_ratio() -> None:
     for spread in (0.3, 1.0, 3.0):
         logits = torch.randn(count, words) * spread
         seeds, positions = torch.arange(count), torch.full((count,), 9)
-        all_words = [
-            token_evidence(logits, torch.full((count,), word), seeds, positions)
-            for word in range(words)
-        ]
-        near, far, hotter, colder = torch.stack(all_words, dim=2)  # (n, V) each
-        drawn, drifted = (logits.softmax(dim=1) * each.neg().exp() for each in (near, far))
-        for each in (drawn, drifted, drawn * hotter.exp(), drawn * colder.exp()):
-            assert each.sum(dim=1).numpy() == pytest.approx(1, abs=1e-4)
+
+        def found(sent: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
+            return token_evidence(logits, sent, said(theirs, sent), seeds, positions)  # noqa: B023
+
+        all_words = [found(torch.full((count,), word), logits) for word in range(words)]
+        claimed, own, hotter, colder, apart = torch.stack(all_words, dim=2)  # (n, V) each
+        drawn, guessed = (logits.softmax(dim=1) * each.neg().exp() for each in (claimed, own))
+        for each in (drawn, guessed, drawn * hotter.exp(), drawn * colder.exp()):
+            assert each.sum(dim=1).numpy() == pytest.approx(1, abs=1e-3)
+        assert float(apart.max()) <= 0  # who claims what we would say is no other policy
         other = gumbel_sample(logits, 1.0, seeds, positions + 1)
-        assert float(token_evidence(logits, other, seeds, positions)[:2].mean(dim=1).min()) > 0
+        assert float(found(other, logits)[:2].mean(dim=1).min()) > 0
         for by in (0.0, 0.2):
-            near = gumbel_sample(logits + by * torch.randn_like(logits), 1.0, seeds, positions)
-            assert float(token_evidence(logits, near, seeds, positions).mean(dim=1).max()) < 0
-        for temperature, kind in ((1.5, 2), (0.5, 3)):
+            theirs = logits + by * torch.randn_like(logits)
+            near = gumbel_sample(theirs, 1.0, seeds, positions)
+            assert float(found(near, theirs).mean(dim=1).max()) < 0
+        for temperature, kind in ((1.5, "hotter"), (0.5, "colder")):
             sent = gumbel_sample(logits, temperature, seeds, positions)
-            assert float(token_evidence(logits, sent, seeds, positions)[kind].mean()) > 0
+            assert float(found(sent, logits)[KINDS.index(kind)].mean()) > 0
+
+
+def test_a_claim_takes_the_place_of_what_we_know_less_well() -> None:
+    """A donor whose policy differs from ours, and who says so, is judged by its own."""
+    torch.manual_seed(1)
+    theirs = torch.randn(5000, 2)
+    ours = theirs + 1.5 * torch.randn_like(theirs)
+    seeds, positions = torch.arange(5000), torch.zeros(5000, dtype=torch.int64)
+    sent = gumbel_sample(theirs, 1.0, seeds, positions)
+    claimed, own, *_ = token_evidence(ours, sent, said(theirs, sent), seeds, positions).mean(dim=1)
+    exact, _, *_ = token_evidence(theirs, sent, said(theirs, sent), seeds, positions).mean(dim=1)
+    assert float(claimed) == pytest.approx(float(exact), abs=1e-4)  # of two tokens all is known
+    assert claimed < own - 0.1
+
+
+def test_log_odds_that_are_far_from_ours_speak_for_another_policy() -> None:
+    """The ratio of two Laplace distributions; nothing where both are sure, a bound for what no
+    claim can be.
+    """
+    ours = torch.tensor([0.5, 0.5, 0.99, 0.5, 0.5, 0.5])
+    claims = torch.tensor([0.5, 0.9, 0.999, 1.0, 0.0, 0.02]).log()
+    logits = torch.stack([ours.log(), (1 - ours).log()], dim=1)
+    zeros = torch.zeros(6, dtype=torch.int64)
+    found = token_evidence(logits, zeros, claims, zeros, zeros)[KINDS.index("apart")].tolist()
+
+    def expected(distance: float) -> float:
+        laplace = [math.exp(-distance / scale) / (2 * scale) for scale in (FAR, NEAR)]
+        return math.log(laplace[0] / laplace[1])
+
+    distances = [0.0, math.log(9), None, 6.0, 6.0, math.log(49)]
+    assert found == pytest.approx([0 if d is None else expected(d) for d in distances], abs=1e-4)
 
 
 def test_the_evidence_against_a_response_is_that_it_was_not_sampled_to_its_end(
     policy: Policy,
 ) -> None:
-    """The mean, over all places after which it may be other noise's, of the tokens' ratios; what is
-    less likely of a near or a far policy counts for half of it.
+    """The mean, over all places after which it may be other noise's, of the tokens' ratios; of what
+    speaks for another policy the sum.
     """
     batch = batch_of(replayed(policy))
     found = response_evidence(policy, batch, TEMPERATURE, budget=200)
@@ -109,34 +151,45 @@ def test_the_evidence_against_a_response_is_that_it_was_not_sampled_to_its_end(
     part = pack(batch, rows, policy.device)
     with torch.no_grad(), policy.packed():
         score_pack(policy, part, TEMPERATURE, observe=table.observer(part, rows))
-    near, far, hotter, colder = table.tensors[0].view(4, batch.rows, -1).tolist()
+    claimed, own, *others = table.tensors[0].view(len(KINDS), batch.rows, -1).tolist()
     for row, count in enumerate(batch.lengths):
         means = [
             statistics.mean(math.exp(sum(each[row][place:count])) for place in range(count + 1))
-            for each in (near, far)
+            for each in (claimed, own)
         ]
-        temperatures = [sum(hotter[row][:count]) + DRIFTED, sum(colder[row][:count]) - DRIFTED]
-        evidence = math.log(statistics.harmonic_mean(means)) - DRIFTED / 2
-        expected = [evidence, *temperatures]
-        assert found[row].tolist() == pytest.approx(expected, abs=1e-4)
+        expected = [math.log(means[0]), math.log(means[1]) - DRIFT]
+        expected += [sum(each[row][:count]) for each in others]
+        assert found[row].tolist() == pytest.approx(expected, abs=1e-3)
 
 
-def test_either_other_temperature_is_found_at_the_cost_of_a_bit() -> None:
-    """The mean of both ratios, also where they are no numbers that can be written out."""
-    assert another_temperature(-2.0, -2.0) == -2.0
-    assert another_temperature(1.0, -1.0) == pytest.approx(math.log(math.cosh(1.0)))
-    for hotter, colder in ((5000.0, -5000.0), (-5000.0, 5000.0)):
-        assert another_temperature(hotter, colder) == pytest.approx(5000 - math.log(2))
+def test_any_of_some_hypotheses_is_found_at_the_cost_of_their_number() -> None:
+    """The mean of the ratios, also where they are no numbers that can be written out."""
+    assert either(-2.0, -2.0) == -2.0
+    assert either(1.0, -1.0) == pytest.approx(math.log(math.cosh(1.0)))
+    for three in ((5000.0, -5000.0, 0.0), (-5000.0, 0.0, 5000.0)):
+        assert either(*three) == pytest.approx(5000 - math.log(3))
 
 
 def test_a_token_outside_of_the_likeliest_is_held_against_them() -> None:
     """Among more than 64 tokens the sent one is counted too, wherever it stands."""
     logits = torch.linspace(5, -5, 200)[None]
     seed, position, token = torch.tensor([3]), torch.tensor([1]), torch.tensor([199])
-    assert 1 < float(token_evidence(logits, token, seed, position)[0]) < 5  # no token decides
+    found = token_evidence(logits, token, said(logits, token), seed, position)[:2]
+    assert float(found.min()) > 1 and float(found.max()) < 5  # no token decides
     best = torch.full_like(logits, -9)
     best[0, 199] = 40
-    assert float(token_evidence(best, token, seed, position)[0]) == pytest.approx(0, abs=1e-4)
+    found = token_evidence(best, token, said(best, token), seed, position)
+    assert found.flatten().tolist() == pytest.approx([0] * len(KINDS), abs=1e-4)
+
+
+@pytest.mark.parametrize("claim", [0.0, -1e30, -3.4e38])
+def test_no_claim_makes_evidence_that_is_no_number(claim: float) -> None:
+    """Log-probabilities of which the protocol knows no more than that they are finite."""
+    torch.manual_seed(0)
+    logits, tokens = torch.randn(50, 80) * 5, torch.arange(50)
+    claims = torch.full((50,), claim)
+    found = token_evidence(logits, tokens, claims, torch.arange(50), tokens)
+    assert bool(found.isfinite().all()) and float(found.abs().max()) < 300
 
 
 def replayed(policy: Policy) -> Groups:
@@ -148,9 +201,47 @@ def greedy(policy: Policy) -> Groups:
 
 
 def written(policy: Policy) -> Groups:
-    """The same text to every prompt."""
+    """The same text to every prompt, of which the donor says that it is certain."""
     tokens = np.array([20, 21, 22, 23, 24, 1], np.int32)
     return [[Response(tokens, np.zeros(6, np.float32))] * COUNT for _ in PROMPTS]
+
+
+def written_with_care(policy: Policy) -> Groups:
+    """The same with the log-probabilities that it has."""
+    return told(policy, written(policy))
+
+
+def told(policy: Policy, groups: Groups) -> Groups:
+    """The responses with the log-probabilities that this policy gives them."""
+    batch = batch_of(groups)
+    logprobs = iter(response_logprobs(policy, batch, TEMPERATURE, 1 << 16).numpy())
+    return [[replace(one, logprobs=next(logprobs)[: len(one.tokens)]) for one in g] for g in groups]
+
+
+def forged(policy: Policy) -> Groups:
+    """Drawn by other noise, with the least log-probability by which the noise would choose each."""
+    batch, groups = batch_of(replayed(policy)), replayed(policy)
+    needed = []
+
+    def noting(place: slice, logits: torch.Tensor) -> None:
+        needed.append(logits.log_softmax(dim=1))
+
+    part = pack(batch, range(batch.rows), policy.device)
+    with torch.no_grad(), policy.packed():
+        score_pack(policy, part, TEMPERATURE, observe=noting)
+    logits, at, sent = torch.cat(needed), 0, []
+    for row, response in enumerate(one for group in groups for one in group):
+        end = at + len(response.tokens)
+        tokens = torch.from_numpy(response.tokens).long()
+        before = batch.prompt_lengths[row // COUNT] - 1
+        places = torch.arange(before, before + end - at)[:, None]
+        words = torch.arange(logits.shape[1])[None]
+        noised = logits[at:end] + gumbel_noise(batch.seeds[row].expand(end - at, 1), places, words)
+        short = noised.amax(dim=1) - noised.gather(1, tokens[:, None])[:, 0] + 0.01
+        raised = logits[at:end].scatter_add(1, tokens[:, None], short.clamp(min=0)[:, None])
+        sent.append(replace(response, logprobs=said(raised, tokens).numpy()))
+        at = end
+    return [sent[p * COUNT : (p + 1) * COUNT] for p in range(len(PROMPTS))]
 
 
 def half_rewritten(policy: Policy) -> Groups:
@@ -162,7 +253,7 @@ def half_rewritten(policy: Policy) -> Groups:
         return Response(tokens, np.zeros(len(tokens), np.float32))
 
     pairs = zip(sampled(policy), replayed(policy), strict=True)
-    return [[mixed(*both) for both in zip(*groups, strict=True)] for groups in pairs]
+    return told(policy, [[mixed(*both) for both in zip(*each, strict=True)] for each in pairs])
 
 
 def best_of_eight(policy: Policy) -> Groups:
@@ -191,8 +282,8 @@ def hotter(policy: Policy) -> Groups:
 
 
 ATTACKS = [
-    *(written, best_of_eight, half_rewritten, greedy, replayed, another_adapter),
-    *(colder, hotter),
+    *(written, written_with_care, best_of_eight, half_rewritten, greedy, replayed, forged),
+    *(another_adapter, colder, hotter),
 ]
 
 
