@@ -95,26 +95,18 @@ class Reporter:
         return lambda done, total: self.doing(f"{what}, {done / 1e6:.0f} of {total / 1e6:.0f} MB")
 
 
+# What a log line has of a step where it is not zero.
+OCCASIONAL = ("groups_replaced", "donated_probability", "donated_clip_share")
+
+
 class LogLines(Reporter):
-    """One line for each step, for a log file or a journal."""
+    """One line for each step, for a log file or a journal, with the metrics' own names."""
 
     def step(self, report: StepReport) -> None:
         metrics = report.metrics
-        figures = {
-            "reward": metrics.reward,
-            "zero_variance": metrics.zero_variance_share,
-            "kl": metrics.kl,
-            "clip": metrics.clip_share,
-            "length": metrics.response_tokens,
-            "tokens_per_second": metrics.tokens_per_second,
-            "memory_gib": metrics.memory_bytes / 2**30,
-        }
-        if metrics.groups_replaced:
-            figures["groups_replaced"] = metrics.groups_replaced
-            figures["prompts_sampled"] = metrics.prompts_sampled
-        if metrics.donated_tokens:
-            figures["donated_probability"] = metrics.donated_probability
-            figures["donated_clip"] = metrics.donated_clip_share
+        figures = {name: getattr(metrics, name) for name in (*MEANS, "tokens_per_second")}
+        figures |= {name: value for name in OCCASIONAL if (value := getattr(metrics, name))}
+        figures["memory_gib"] = metrics.memory_bytes / 2**30
         short = {name: float(f"{figure:.3g}") for name, figure in figures.items()}
         place = {"round": report.round, "step": report.step, "steps": report.steps}
         log.info("step", extra=values(**place, kind=report.kind, **short))
