@@ -6,7 +6,6 @@ from typing import Self
 
 from pubswap_client.settings import ClientSettings
 from pubswap_client.training.metrics import StepMetrics
-from pubswap_client.training.own_rank import OwnRank
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.settings import RunSettings
 
@@ -29,7 +28,7 @@ def own_settings(client: ClientSettings, run: RunSettings) -> RunSettings:
     return run.model_copy(update={"grpo": run.grpo.model_copy(update=own)})
 
 
-def own_rank(client: ClientSettings, run: RunSettings) -> OwnRank | None:
+def own_rank(client: ClientSettings, run: RunSettings) -> int | None:
     """The member's rank if it is not the run's; raises InvalidSettings if the run refuses it."""
     rank, most = client.rank, run.lora.rank
     if rank is None or rank == most:
@@ -38,7 +37,7 @@ def own_rank(client: ClientSettings, run: RunSettings) -> OwnRank | None:
     if not fewest <= rank <= most:
         takes = f"the rank {most}" if fewest == most else f"ranks from {fewest} to {most}"
         raise InvalidSettings(f"rank = {rank} is none of the run's: it takes {takes} (lora.rank).")
-    return OwnRank(rank)
+    return rank
 
 
 @dataclass(frozen=True, slots=True)

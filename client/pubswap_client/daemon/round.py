@@ -168,16 +168,16 @@ class LocalRound:
         """
         settings = self.run.settings
         layout = sent_layout(self.run.model.layout, settings.aggregation.rule)
-        base, own = self._base, self.trainer.own_rank
+        base, rank = self._base, self.trainer.own_rank
         kept = self.journal.update()
         if kept is not None and (kept.round, kept.start) == (self.number, self.start):
             return kept.body
         residual = kept.residual if kept is not None else {}
         factors = self.trainer.adapter()
         adapter = {name: factors[name] for name in layout.tensors}
-        if own is not None:
-            layout = at_rank(layout, own.rank)
-            adapter, base = leading(adapter, own.rank), leading(base, own.rank)
+        if rank is not None:
+            layout = at_rank(layout, rank)
+            adapter, base = leading(adapter, rank), leading(base, rank)
         shapes = {name: left.shape for name, left in residual.items()}
         if shapes != layout.tensors or settings.aggregation.rule == "svd":
             residual = {}  # there was none, or it belongs to other factors than these

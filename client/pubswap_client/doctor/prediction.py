@@ -102,5 +102,5 @@ def predict(
 
 def _update_bytes(run: RunSettings, layout: AdapterLayout, client: ClientSettings) -> int:
     """What a hand-in has at the member's rank."""
-    own = own_rank(client, run)
-    return largest_update(layout if own is None else at_rank(layout, own.rank), run)
+    rank = own_rank(client, run)
+    return largest_update(layout if rank is None else at_rank(layout, rank), run)

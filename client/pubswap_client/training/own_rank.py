@@ -5,7 +5,6 @@ the global adapter itself, whatever its rank, and what it changes has its rank.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,24 +13,21 @@ from pubswap_client.policy.policy import Policy
 from pubswap_protocol.tensors.adapter import is_a
 
 
-@dataclass(frozen=True, slots=True)
-class OwnRank:
-    """The rank that a member trains."""
+@torch.no_grad()
+def clear_others(policy: Policy, rank: int, gradients: Sequence[Tensor]) -> None:
+    """Take the other directions out of the factors' gradients."""
+    for others in _others(policy, rank, gradients):
+        others.zero_()
 
-    rank: int
 
-    @torch.no_grad()
-    def clear(self, policy: Policy, gradients: Sequence[Tensor]) -> None:
-        """Take the other directions out of the factors' gradients."""
-        for (rest,) in self._rests(policy, gradients):
-            rest.zero_()
+@torch.no_grad()
+def put_others_back(policy: Policy, rank: int, start: Sequence[Tensor]) -> None:
+    """Give the other directions what they had at the round's start: they have no decay."""
+    now, before = _others(policy, rank, policy.trainable()), _others(policy, rank, start)
+    for others, those in zip(now, before, strict=True):
+        others.copy_(those)
 
-    @torch.no_grad()
-    def put_back(self, policy: Policy, start: Sequence[Tensor]) -> None:
-        """Give the other directions what they had at the round's start: they have no decay."""
-        for rest, before in self._rests(policy, policy.trainable(), start):
-            rest.copy_(before)
 
-    def _rests(self, policy: Policy, *tensors: Sequence[Tensor]) -> Iterator[tuple[Tensor, ...]]:
-        for name, *each in zip(policy.trained_names(), *tensors, strict=True):
-            yield tuple(one[self.rank :] if is_a(name) else one[:, self.rank :] for one in each)
+def _others(policy: Policy, rank: int, tensors: Sequence[Tensor]) -> Iterator[Tensor]:
+    for name, tensor in zip(policy.trained_names(), tensors, strict=True):
+        yield tensor[rank:] if is_a(name) else tensor[:, rank:]

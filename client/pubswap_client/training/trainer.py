@@ -25,7 +25,6 @@ from pubswap_client.training.evidence import response_evidence
 from pubswap_client.training.learning_rate import learning_rate
 from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.metrics import StepMetrics
-from pubswap_client.training.own_rank import OwnRank
 from pubswap_client.training.privacy import PrivateDraws, StepNoise
 from pubswap_client.training.private_rollout import PrivateGroup, PrivateRollout, sample_private
 from pubswap_client.training.team import SINGLE, Team
@@ -107,7 +106,7 @@ class LocalTrainer:
     team: Team = SINGLE
     max_mismatch: float | None = None
     privacy: PrivateDraws | None = None
-    own_rank: OwnRank | None = None
+    own_rank: int | None = None
     own_grpo: GrpoSettings | None = None
     round: int = field(default=0, init=False)
     _optimizer: torch.optim.Optimizer = field(init=False)

@@ -24,7 +24,7 @@ from pubswap_client.training.memory import TokenBudget, memory_used
 from pubswap_client.training.metrics import StepMetrics, mean_of
 from pubswap_client.training.mismatch import check, measure
 from pubswap_client.training.objective import Targets, fedprox_penalty, objective, token_weights
-from pubswap_client.training.own_rank import OwnRank
+from pubswap_client.training.own_rank import clear_others, put_others_back
 from pubswap_client.training.privacy import GroupClipping, StepNoise
 from pubswap_client.training.team import SINGLE, Team, Update
 from pubswap_protocol.errors import Diverged, OutOfMemory
@@ -45,7 +45,7 @@ def update(
     team: Team = SINGLE,
     max_mismatch: float | None = None,
     noise: StepNoise | None = None,
-    own_rank: OwnRank | None = None,
+    own_rank: int | None = None,
 ) -> StepMetrics:
     """`gradient_epochs` optimizer steps on the whole batch, at most `budget` tokens at a time.
 
@@ -73,14 +73,14 @@ def update(
                 noise.add_to(gradients_of(policy), number)
             penalty = _backward_fedprox(policy, settings, round_start)
             if own_rank is not None:
-                own_rank.clear(policy, gradients_of(policy))
+                clear_others(policy, own_rank, gradients_of(policy))
             norm = torch.nn.utils.clip_grad_norm_(policy.trainable(), settings.grpo.max_grad_norm)
             # All at once: a GPU's work is waited for but here.
             loss, kl, clipped, donated, gradient_norm = torch.cat([sums, norm[None]]).tolist()
             _check_finite(loss=loss, kl=kl, gradient_norm=gradient_norm)
             optimizer.step()
             if own_rank is not None:
-                own_rank.put_back(policy, round_start)
+                put_others_back(policy, own_rank, round_start)
             team.broadcast(policy.trainable())
             epochs.append((loss + penalty, kl, clipped, donated, gradient_norm))
     return passes.metrics(epochs, started)

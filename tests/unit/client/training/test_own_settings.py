@@ -13,7 +13,6 @@ from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.transformers_engine import TransformersEngine
 from pubswap_client.settings import ClientSettings
 from pubswap_client.training.memory import TokenBudget
-from pubswap_client.training.own_rank import OwnRank
 from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.model import ModelCard
@@ -69,7 +68,7 @@ def test_a_lower_rank_trains_the_first_directions_and_keeps_the_others_to_the_bi
     made: Made,
 ) -> None:
     """Neither gradient nor weight decay moves them; the run's rank moves all."""
-    before, after = trained(made(own_rank=OwnRank(1)))
+    before, after = trained(made(own_rank=1))
     for name, factor in after.items():
         moved, start = (f if "lora_A" in name else f.T for f in (factor, before[name]))
         assert np.array_equal(moved[1:], start[1:])
@@ -85,7 +84,7 @@ def test_a_lower_rank_trains_the_first_directions_and_keeps_the_others_to_the_bi
 def test_a_lower_rank_s_gradient_is_that_of_its_directions(made: Made) -> None:
     """The others' part makes no clipping harder: its norm is less than the whole one's."""
     norms = []
-    for trainer in (made(), made(own_rank=OwnRank(1))):
+    for trainer in (made(), made(own_rank=1)):
         trainer.begin_round(1, global_adapter(trainer))
         norms.append(trainer.private_step(1).grad_norm)
     assert 0 < norms[1] < 0.99 * norms[0]
@@ -93,7 +92,7 @@ def test_a_lower_rank_s_gradient_is_that_of_its_directions(made: Made) -> None:
 
 def test_a_lower_rank_begins_at_the_global_adapter_itself(made: Made) -> None:
     """Its first responses are those of a member of the run's rank, under the same draws."""
-    rewards = [made(), made(own_rank=OwnRank(1))]
+    rewards = [made(), made(own_rank=1)]
     sampled = []
     for trainer in rewards:
         trainer.begin_round(1, global_adapter(trainer))
