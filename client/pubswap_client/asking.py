@@ -45,7 +45,7 @@ def confirm(consequence: str, yes: bool) -> None:
         raise InvalidSettings(f"{consequence} Nothing was changed; to do it, add --yes.")
     typer.echo(consequence, err=True)
     try:
-        status = None if typer.confirm("Go on?", err=True) else ERROR
+        status = None if typer.confirm("Continue?", err=True) else ERROR
     except typer.Abort:  # Ctrl-C
         typer.echo(err=True)
         status = INTERRUPTED

@@ -90,7 +90,7 @@ def _serve(settings: "ServerSettings") -> None:
     configure_logs(settings.log_format, settings.log_level)
     for name in unknown_variables():
         typer.echo(
-            f"warning: {name} is set, and is no setting of the coordinator; `pubswap "
+            f"warning: {name} is set, but is not a setting of the coordinator; `pubswap "
             "settings server` lists them all",
             err=True,
         )

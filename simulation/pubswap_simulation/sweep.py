@@ -86,7 +86,7 @@ def _concluded(specs: Sequence[RunSpec], failed: Mapping[str, str], console: Con
     for key, reason in failed.items():
         console.print(Text("failed", "red"), f"{key}: {reason}", soft_wrap=True)
     if failed:
-        console.print("The same command tries these again, from where they were.")
+        console.print("Repeat the command to retry these from where they stopped.")
     return 1 if failed else 0
 
 

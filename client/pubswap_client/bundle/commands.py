@@ -54,7 +54,7 @@ def make(
             say = partial(next_stage, progress)
             make_bundle(sound, checkout, extras, out, key, say)
     typer.echo(f"Wrote {out}, {_summed(out)}.")
-    typer.echo(f"Tell its readers the digest of {SUMS} by another way than the folder goes.")
+    typer.echo(f"Send its readers the digest of {SUMS} separately from the folder.")
 
 
 @bundle_commands.command("verify")

@@ -104,7 +104,7 @@ def deny(state: State = STATE) -> None:
     """Take no part in the run until it is approved; a running daemon stays away from now on."""
     member = load_membership(state).membership
     decide(state, member.run, False)
-    typer.echo(f"Denied: run {member.run_name}. `pubswap client approve` takes it back.")
+    typer.echo(f"Denied: run {member.run_name}. To undo this: `pubswap client approve`")
 
 
 def print_first_look(state: Path, stored: StoredMembership) -> None:
@@ -114,7 +114,7 @@ def print_first_look(state: Path, stored: StoredMembership) -> None:
         made = adopt(state, view, stored.coordinator)
         policy = _policy(policy_path(state))
     except PubSwapError as error:  # enrolled it is, all the same
-        typer.echo(f"The policy was not looked at: {error.detail}", err=True)
+        typer.echo(f"The policy was not checked: {error.detail}", err=True)
         return
     asked = ask_of(view, stored.coordinator)
     print_compared(policy, asked, _refused(policy, asked))

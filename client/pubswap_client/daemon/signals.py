@@ -49,7 +49,7 @@ def until_stopped(end: float | None = None) -> Iterator[None]:
     except Stop as stop:
         timely = stop.number == signal.SIGALRM
         why = "Time is up" if timely else "Stopped"
-        typer.echo(f"{why}. The same command goes on where this one was.", err=True)
+        typer.echo(f"{why}. Repeat the command to continue where it stopped.", err=True)
         raise SystemExit(AGAIN if timely else INTERRUPTED) from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -111,7 +111,7 @@ def show(
         console.print(f"left out: {left.rows} rows, {left.reason} (the first: {left.first[0]})")
     misread = sum(left.rows for left in manifest.left_out if left.reason.startswith(UNREAD))
     console.print(f"answers that their verifier could not read: {misread}")
-    console.print(f"{folder}: {len(manifest.files)} files, as they were written.")
+    console.print(f"{folder}: {len(manifest.files)} files, unchanged.")
 
 
 def _topics_table(manifest: "DataManifest") -> Any:

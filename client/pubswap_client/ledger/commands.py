@@ -55,7 +55,7 @@ def show(
                     typer.echo(f"    {shown}")
     except Damaged:
         raise LedgerDamaged(
-            "The next entry is not as it was written; `pubswap client audit verify` says which."
+            "The next entry was changed; `pubswap client audit verify` says which."
         ) from None
 
 
@@ -82,7 +82,7 @@ def verify(
         typer.echo(fault, err=True)
     if verdict.faults:
         raise typer.Exit(1)
-    typer.echo(f"{verdict.entries} entries, as they were written; the last one's hash is")
+    typer.echo(f"{verdict.entries} entries, all intact; the last one's hash is")
     typer.echo(verdict.head)
 
 
@@ -104,7 +104,7 @@ def export(
     with at_rest(folder):
         head = showing.export(folder, out, key, _decoder(model))
     typer.echo(f"Wrote {out / showing.REPORT}. The last entry's hash is {head}.")
-    typer.echo(f"Who has {key}.pub from you checks it with")
+    typer.echo(f"To verify it, with {key}.pub from you:")
     typer.echo(f"  pubswap export verify {out} --key {key.name}.pub")
 
 

@@ -42,7 +42,7 @@ def archive(api: "CoordinatorClient", run: Run, yes: Yes = False) -> None:
         yes,
     )
     api.move_run(view.id, paths.RUN_ARCHIVE)
-    typer.echo(f"Run {view.name} is archived. The coordinator's disk has the room soon.")
+    typer.echo(f"Run {view.name} is archived. The coordinator frees its disk space soon.")
 
 
 @connected
@@ -58,7 +58,9 @@ def delete(api: "CoordinatorClient", run: Run, yes: Yes = False) -> None:
         yes,
     )
     api.delete_run(view.id)
-    typer.echo(f"Run {view.name} ({view.id}) is deleted. The coordinator's disk has the room soon.")
+    typer.echo(
+        f"Run {view.name} ({view.id}) is deleted. The coordinator frees its disk space soon."
+    )
 
 
 @connected
@@ -96,7 +98,7 @@ def rollback(
         yes,
     )
     api.roll_back(view.id, Rollback(to=to))
-    typer.echo(f"Run {view.name} goes on in round {to + 1}, from the adapter of round {to}.")
+    typer.echo(f"Run {view.name} continues in round {to + 1}, from the adapter of round {to}.")
 
 
 @connected
@@ -108,7 +110,7 @@ def revoke(api: "CoordinatorClient", run: Run, name: Name, yes: Yes = False) -> 
         yes,
     )
     api.revoke(run, name)
-    typer.echo(f"{name} is revoked; to have the organisation back, invite it under another name.")
+    typer.echo(f"{name} is revoked. To let the organisation back in, invite it under another name.")
 
 
 def _described(view: RunView) -> str:

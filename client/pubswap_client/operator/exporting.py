@@ -50,7 +50,7 @@ def export(
     if not signed:
         typer.echo("It is not signed: install OpenSSH's ssh-keygen and export again.", err=True)
         return
-    typer.echo(f"Who has {key}.pub from you checks it with")
+    typer.echo(f"To verify it, with {key}.pub from you:")
     typer.echo(f"  pubswap export verify {out} --key {key.name}.pub")
 
 

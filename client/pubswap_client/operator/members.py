@@ -53,7 +53,7 @@ def print_invite(issued: Invite, url: str, quiet: bool) -> None:
         typer.echo(issued.invite)
         return
     typer.echo(
-        f"Invite for {issued.name} ({issued.role}), good until {issued.expires_at:%F %T %Z}:"
+        f"Invite for {issued.name} ({issued.role}), valid until {issued.expires_at:%F %T %Z}:"
     )
     typer.echo(f"  pubswap client enroll --coordinator {url} --invite {issued.invite}")
 
@@ -79,7 +79,7 @@ def suspend(api: "CoordinatorClient", run: Run, name: Name) -> None:
     round. Its daemon keeps trying and continues automatically once it is reinstated.
     """
     api.decide(run, name, paths.RUN_MEMBER_SUSPEND)
-    typer.echo(f"{name} is suspended; pubswap member reinstate {run} {name} takes it back.")
+    typer.echo(f"{name} is suspended. To undo this: pubswap member reinstate {run} {name}")
 
 
 @connected
@@ -117,7 +117,7 @@ def certificate(
         raise InvalidSettings("Give the certificate with --file, or --unbind for any; one of them.")
     sha256 = _fingerprint(file) if file is not None else None
     api.bind_certificate(run, name, sha256)
-    typer.echo(f"The token of {name} is good with {sha256 or 'any certificate'} from now on.")
+    typer.echo(f"The token of {name} is valid with {sha256 or 'any certificate'} from now on.")
 
 
 def _fingerprint(file: Path) -> str:

@@ -42,4 +42,4 @@ def list_viewers(api: "CoordinatorClient", as_json: AsJson = False) -> None:
 def remove(api: "CoordinatorClient", name: Name) -> None:
     """Invalidate a viewer's token and end its sessions."""
     api.remove_viewer(name)
-    typer.echo(f"{name} can look no more.")
+    typer.echo(f"{name} is no longer a viewer.")

@@ -134,6 +134,6 @@ def check(
         hours = device_hours(reading, tokens_per_second)
         typer.echo(f"simulated: {hours:.1f} hours of one device for all of it, at most")
         if evaluated_responses(reading.sound()) is None:
-            typer.echo("           without evaluation: how many test problems is not known here")
+            typer.echo("           without evaluation: the number of test problems is unknown here")
     for note in repeated(reading):
         typer.echo(f"note:      {note}")

@@ -48,7 +48,7 @@ def test_ctrl_c_ends_a_sweep_and_all_of_its_processes(tmp_path: Path) -> None:
     found = workers(process, store)
     process.send_signal(signal.SIGINT)
     assert process.wait() == 130
-    assert "goes on where this one was" in log.read_text()
+    assert "continue where it stopped" in log.read_text()
     until(lambda: not any(worker.is_running() for worker in found))
     assert list(store.glob("runs/*/work"))
 
