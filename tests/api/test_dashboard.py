@@ -26,6 +26,7 @@ from pubswap_protocol.messages import (
 )
 from pubswap_protocol.tensors.adapter import encode_adapter
 from pubswap_server.rate_limits import Rate
+from pubswap_server.web import pages
 from pubswap_server.web.access import SECONDS, new_cookie, session_of
 from pubswap_server.web.acts import ACTS
 from pubswap_server.web.rendering import POLICY, SignedOut, number_text
@@ -44,6 +45,7 @@ from support.eventually import until
 # What is vendored, as published; licences lie beside the files.
 SHA256 = {
     "htmx.min.js": "a0abb04f2f45a1f89d1d4844023245537e5e6014c87b144553e0607b4cc32130",
+    "hx-sse.min.js": "18ef2761356ec1fe0bb6d92612315b37517a7c1e9856b661c5ae81fef239d103",
 }
 
 
@@ -81,7 +83,7 @@ def hidden(page: str) -> dict[str, str]:
 def test_who_has_not_signed_in_is_led_to_the_sign_in(server: Server) -> None:
     """From every page, with the way back; no page says whether a run exists."""
     with server.http(None) as http:
-        for path in ("/", "/runs/x", "/runs/x/log", "/runs/x/parts"):
+        for path in ("/", "/runs/x", "/runs/x/log", "/runs/x/parts/log", "/runs/x/stream"):
             answer = http.get(path)
             assert (answer.status_code, answer.headers["Location"]) == (303, f"/sign-in?to={path}")
         http.cookies.set("pubswap_session", "forged")
@@ -91,9 +93,10 @@ def test_who_has_not_signed_in_is_led_to_the_sign_in(server: Server) -> None:
 def test_a_page_whose_session_ends_is_loaded_again_as_a_whole(server: Server) -> None:
     """Its script is told so; a sign-in in place of a part would lead back to that part alone."""
     with server.http(None) as http:
-        answer = http.get("/runs/x/parts", headers={"HX-Request": "true"})
-        assert (answer.status_code, answer.headers["HX-Refresh"]) == (401, "true")
-        assert not answer.content
+        for path in ("/runs/x/parts/members", "/runs/x/stream"):
+            answer = http.get(path, headers={"HX-Request": "true"})
+            assert (answer.status_code, answer.headers["HX-Refresh"]) == (401, "true")
+            assert not answer.content
 
 
 def test_a_wrong_token_and_a_members_token_are_refused(server: Server) -> None:
@@ -232,7 +235,7 @@ def test_a_viewer_sees_everything_and_changes_nothing(server: Server) -> None:
             assert http.post(f"{base}/acts/{act}", data=fields).status_code == 403
         assert http.post(f"{base}/invites", data=fields).status_code == 403
         assert http.get(f"{base}/adapters/0").status_code == 403
-        for part in ("log", "settings", "parts"):
+        for part in ("log", "settings", "parts/members"):
             assert http.get(f"{base}/{part}").status_code == 200
     with server.http(token) as bearer:
         assert bearer.get(paths.RUNS).status_code == 401  # it serves nowhere else
@@ -707,22 +710,40 @@ def test_pages_allow_nothing_from_elsewhere(server: Server, browser: httpx.Clien
         assert not re.search(r"(src|href|action)=\"(?!/|\?|#|data:,)", answer.text)
 
 
-def test_a_run_s_page_asks_for_its_parts_until_the_run_has_ended(
-    server: Server, browser: httpx.Client
-) -> None:
-    """They are those that the page has, as they are by then."""
+def test_the_stream_names_parts_that_exist(server: Server, browser: httpx.Client) -> None:
+    """All at first, then those that changed; a part is fetched by its name."""
     fed = begun(server)
     base = f"/runs/{fed.run.id}"
-    first = browser.get(base).text
-    assert f'hx-get="{base}/parts" hx-trigger="every 3s"' in first
-    sections = re.findall(r'<section id="(\w+)">', first)
-    assert len(sections) == 5
-    fed.operator.move_run(fed.run.id, paths.RUN_PAUSE)
-    parts = browser.get(f"{base}/parts").text
-    assert re.findall(r'<section id="(\w+)">', parts) == sections
-    assert "Paused" in parts and "<html" not in parts
-    fed.operator.move_run(fed.run.id, paths.RUN_CANCEL)
-    assert "hx-get" not in browser.get(base).text
+    with browser.stream("GET", f"{base}/stream") as answer:
+        assert answer.headers["Content-Type"].startswith("text/event-stream")
+        names = [line.removeprefix("event: ") for line in _first(answer, 15) if "event" in line]
+    assert len(names) == 5
+    for name in names:
+        assert browser.get(f"{base}/parts/{name}").status_code == 200
+    assert browser.get(f"{base}/parts/nothing").status_code == 404
+
+
+def test_the_stream_of_a_run_that_is_deleted_ends(
+    server: Server, browser: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a whole answer, and not as a request that failed."""
+    monkeypatch.setattr(pages, "LOOK_SECONDS", 0.2)
+    fed = begun(server)
+    with browser.stream("GET", f"/runs/{fed.run.id}/stream") as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        fed.operator.move_run(fed.run.id, paths.RUN_CANCEL)
+        fed.operator.delete_run(fed.run.id)
+        assert {line.partition(":")[0] for line in lines} == {"event", "data", ""}
+
+
+def _first(answer: httpx.Response, count: int) -> list[str]:
+    lines = []
+    for line in answer.iter_lines():
+        lines.append(line)
+        if len(lines) == count:
+            break
+    return lines
 
 
 def test_an_adapter_is_downloaded_as_a_file(server: Server, browser: httpx.Client) -> None:
@@ -753,7 +774,7 @@ def test_vendored_scripts_are_what_was_published(browser: httpx.Client) -> None:
 def test_a_page_names_its_static_files_by_digest(browser: httpx.Client) -> None:
     """So a browser takes none of another version; there is nothing outside their folder."""
     links = re.findall(r'(?:href|src)="(/static/[^"]+)"', browser.get("/").text)
-    assert len(links) == 2
+    assert len(links) == 3
     for link in links:
         answer = browser.get(link)
         digest = hashlib.sha256(answer.content).hexdigest()

@@ -1,15 +1,18 @@
-"""The pages to look at, and the parts of a run's page that are fetched again and again."""
+"""The pages to look at, and the parts of a run's page that are fetched again when it changes."""
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Annotated, Any
 
 from anyio import to_thread
 from fastapi import APIRouter, Query, Response
+from fastapi.responses import StreamingResponse
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.bounds import MAX_COUNT, Word
 from pubswap_protocol.command_line.keys import flat
+from pubswap_protocol.errors import NotFound, PubSwapError
 from pubswap_protocol.messages import RunState, RunView
 from pubswap_server.clock import now
 from pubswap_server.database.tables import RunRow
@@ -22,7 +25,7 @@ from pubswap_server.web import acts
 from pubswap_server.web.access import OperatorSession, SessionDep, WebRun, WebSession
 from pubswap_server.web.activity import read_activity, read_summary
 from pubswap_server.web.charts import bars, chart, sparkline
-from pubswap_server.web.rendering import PageRoute, page
+from pubswap_server.web.rendering import HEADERS, PageRoute, page
 from pubswap_server.web.responses import read_stored, shown
 
 Values = dict[str, Any]
@@ -35,6 +38,8 @@ MEMBERS_SHOWN = 200
 ROUNDS_BY_STEP = 5
 ROUNDS_BY_PART = 10
 ROUNDS_SHOWN = 3  # with their public steps, beside the one under way
+LOOK_SECONDS = 3.0  # between two looks, for what is no event: members' progress
+STREAM_SECONDS = 600.0  # then the page asks again, with a session that is still good
 
 
 @router.get("/")
@@ -140,24 +145,62 @@ PARTS: dict[str, Callable[[Session, RunRow], Values]] = {
 @router.get("/runs/{run}")
 async def show_run(run: WebRun, session: SessionDep) -> Response:
     """One run."""
-    return page("run.html", **await _read(run, session))
+    return page("run.html", **await _read(run, session, *PARTS), parts=list(PARTS))
 
 
-@router.get("/runs/{run}/parts")
-async def show_parts(run: WebRun, session: SessionDep) -> Response:
-    """The parts of a run's page, as they are now."""
-    return page("parts.html", **await _read(run, session))
+@router.get("/runs/{run}/parts/{part}")
+async def show_part(run: WebRun, session: SessionDep, part: Word) -> Response:
+    """A part of a run's page."""
+    if part not in PARTS:
+        raise NotFound(f"A run's page has no part {part!r}.")
+    return page(f"{part}.html", **await _read(run, session, part))
 
 
-async def _read(run: RunAccess[Operator], session: WebSession) -> Values:
+async def _read(run: RunAccess[Operator], session: WebSession, *parts: str) -> Values:
     def work(database: Session, row: RunRow) -> Values:
-        values = {"session": session, "run": runs.view(database, row), "parts": list(PARTS)}
-        for read in PARTS.values():
-            values |= read(database, row)
+        values = {"session": session, "run": runs.view(database, row)}
+        for part in parts:
+            values |= PARTS[part](database, row)
         return values
 
     await run.services.heartbeats.flush()
     return await run.read(work)
+
+
+@router.get("/runs/{run}/stream")
+async def stream(run: WebRun) -> StreamingResponse:
+    """Server-sent events: the names of the page's parts that have changed, and no content."""
+    name = await run.read(lambda session, row: row.id)  # an unknown run is refused here
+    headers = {**HEADERS, "X-Accel-Buffering": "no"}
+    return StreamingResponse(_changes(run, name), media_type="text/event-stream", headers=headers)
+
+
+async def _changes(run: RunAccess[Operator], name: str) -> AsyncIterator[str]:
+    changes, until, seen = run.services.changes, time.monotonic() + STREAM_SECONDS, -1
+    while time.monotonic() < until and not changes.closed:
+
+        def is_new(found: tuple[int, bool], seen: int = seen) -> bool:
+            return found[0] != seen
+
+        try:
+            last, ended = await changes.until(name, partial(run.read, _last), is_new, LOOK_SECONDS)
+        except PubSwapError:  # the run was deleted, or the database is away: the page asks again
+            return
+        if last != seen:
+            yield "".join(map(_event, PARTS))
+        elif not ended:
+            yield _event("members")
+        seen = last
+
+
+def _last(session: Session, row: RunRow) -> tuple[int, bool]:
+    """The last event's id, and whether the run has ended."""
+    shown = events.last(session, row.id, 1)
+    return (shown[0].id if shown else 0), row.state in ENDED
+
+
+def _event(part: str) -> str:
+    return f"event: {part}\ndata: \n\n"
 
 
 @router.get("/runs/{run}/log")
