@@ -4,12 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sqlalchemy import update
-from sqlalchemy.orm import Session
 
 from pubswap_protocol.errors import Conflict, HelloNeeded
 from pubswap_protocol.verifiers import registry
-from pubswap_server.database.tables import RunRow
 from pubswap_server.runs.runs import ask_again
 from pubswap_server.settings import ServerSettings
 from support.coordinator.coordinator import (
@@ -93,18 +90,3 @@ def test_a_member_says_its_hello_again_when_it_is_asked(
     with pytest.raises(Conflict, match=rf"exact@{same + 1}, yours is exact@{same};") as refused:
         api.task(fed.run.id, 0)
     assert refused.type is Conflict
-
-
-def test_a_run_of_before_versions_were_kept_goes_on(server: Server) -> None:
-    """Its members may well judge as the coordinator does."""
-    fed = begun(server)
-    database = server.app.state.services.database
-
-    def forget(session: Session) -> None:
-        session.execute(update(RunRow).values(verifier_version=None))
-
-    server.do(database.write(forget))
-    server.do(database.write(ask_again))
-    assert fed.members["a"].task(fed.run.id, 0).kind == "train"
-    kept = server.do(database.read(lambda session: session.get_one(RunRow, fed.run.id)))
-    assert kept.verifier_version == good_hello(fed.run).verifier_version

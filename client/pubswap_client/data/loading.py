@@ -86,7 +86,8 @@ def _read(path: Path, sets: Sequence[HubSet]) -> Iterator[SourceTable]:
             hub_set = _which(columns, sets)
             _check_columns(str(file), columns, hub_set)
             # Only the columns needed are read: DeepMath's solutions are 5 GB.
-            yield SourceTable(hub_set, named_in(path, file), take(list(hub_set.columns)))
+            where, table = named_in(path, file), take(list(hub_set.columns))
+            yield SourceTable(hub_set, where, hub_set.as_hub(table, where))
         except (ArrowException, OSError) as error:
             raise InvalidProblems(
                 f"from: {file} cannot be read as {file.suffix.lstrip('.')}: {_reason(error)}."

@@ -13,7 +13,7 @@ from pubswap_client.data.spec import DataSpec
 from pubswap_protocol.digests import sha256_of
 from pubswap_protocol.errors import Conflict, InvalidProblems, InvalidSettings, first_fault
 
-SUFFIXES = (".parquet", ".jsonl")
+SUFFIXES = (".parquet", ".jsonl", ".json")
 
 
 class Origin(BaseModel, extra="forbid", frozen=True):

@@ -3,11 +3,15 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pubswap_client.data.examples import Example, Unusable, ask
 from pubswap_client.data.spec import DataSpec, SourceName
+from pubswap_protocol.errors import InvalidProblems
 from pubswap_protocol.verifiers.extract import last_boxed
+
+if TYPE_CHECKING:
+    from pyarrow import Table
 
 Row = Mapping[str, Any]
 _LETTERS = "ABCD"
@@ -18,12 +22,17 @@ _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3})")
 Read = Callable[[Row, DataSpec], Example]
 
 
+def as_it_is(table: "Table", _where: str) -> "Table":
+    return table
+
+
 @dataclass(frozen=True)
 class HubSet:
     """One data set of the hub.
 
     `files` are patterns of what is downloaded, `columns` those that `read` takes. `marks` are
-    columns that only this set of its source has, by which local files are told apart.
+    columns that only this set of its source has, by which local files are told apart. `as_hub`
+    brings a file of another origin into the hub's form; it raises InvalidProblems if it cannot.
     """
 
     name: str
@@ -33,6 +42,7 @@ class HubSet:
     files: tuple[str, ...] = ("*.parquet", "*.jsonl")
     verifier: str = "math"
     marks: tuple[str, ...] = ()
+    as_hub: "Callable[[Table, str], Table]" = as_it_is
 
 
 def _math(row: Row, spec: DataSpec) -> Example:
@@ -73,12 +83,29 @@ def _medqa(row: Row, spec: DataSpec) -> Example:
     return _choice(question, texts, letter, f"USMLE {text_of(row, 'meta_info')}", spec)
 
 
+def _counted_from_zero(table: "Table", where: str) -> "Table":
+    """Options counted as the hub's files do; the authors' own files count from 1."""
+    from pyarrow import compute
+
+    counted = {cop for cop in table["cop"].unique().to_pylist() if cop in range(5)}
+    if {0, 4} <= counted or (counted and not counted & {0, 4}):
+        has = "both 0 and 4" if 0 in counted else "neither 0 nor 4"
+        raise InvalidProblems(
+            f"cop: {where} has {has}, so it is unclear whether it counts options from 0, as the "
+            "hub's files do, or from 1, as the authors' do. Give the whole file."
+        )
+    if 4 not in counted:
+        return table
+    place = table.column_names.index("cop")
+    return table.set_column(place, "cop", compute.subtract(table["cop"], 1))
+
+
 def _medmcqa(row: Row, spec: DataSpec) -> Example:
     question = text_of(row, "question")
     if row["cop"] == -1:
         raise Unusable("cop: no answer is given (the hub's test set)", fault=False)
-    if row["cop"] not in range(len(_LETTERS)):  # the authors' own files count from 1
-        raise Unusable("cop: not 0 to 3, as the hub's files count")
+    if row["cop"] not in range(len(_LETTERS)):
+        raise Unusable("cop: not 0 to 3")
     texts = {letter: text_of(row, f"op{letter.lower()}") for letter in _LETTERS}
     return _choice(question, texts, _LETTERS[row["cop"]], text_of(row, "subject_name"), spec)
 
@@ -153,6 +180,7 @@ HUB_SETS: Mapping[SourceName, tuple[HubSet, ...]] = {
             verifier="choice",
             read=_medmcqa,
             marks=("opa",),
+            as_hub=_counted_from_zero,
         ),
     ),
 }

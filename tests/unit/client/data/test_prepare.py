@@ -385,18 +385,41 @@ def test_answers_that_cannot_be_right_are_refused(tmp_path: Path) -> None:
         prepare(spec_for("jsonl", words), tmp_path / "out")
 
 
-@pytest.mark.parametrize("counted", [[0, 1, 2, 3, 4], [1, 2, 3, 4], [0, 1, 7]])
-def test_options_that_are_not_counted_as_the_hub_s_are_refused(
-    tmp_path: Path, counted: list[int]
-) -> None:
-    """Such as the authors' own, which count from 1; a large set beside them hides nothing.
+def test_options_are_counted_from_zero_or_one_as_each_file_does(tmp_path: Path) -> None:
+    """The authors' files count from 1, the hub's from 0, and a large set beside them hides nothing.
 
     A thousand questions of MedQA would make any number of MedMCQA's faults less than 5 %.
     """
+    write_medqa(tmp_path / "hub" / "medqa", train=1000)
+    write_medqa(tmp_path / "mixed" / "medqa", train=1000)
+    write_medmcqa(tmp_path / "hub" / "medmcqa", train=40, validation=20, test=0)
+    write_medmcqa(tmp_path / "mixed" / "medmcqa", train=0, validation=20, test=0)
+    own = [{**row, "cop": row["cop"] + 1} for row in medmcqa_rows(40)]
+    write_jsonl(tmp_path / "mixed" / "authors" / "train.json", own)
+    hub, mixed = (
+        contents(prepare(spec_for("medical", tmp_path / kind), tmp_path / f"{kind}-split"))
+        for kind in ("hub", "mixed")
+    )
+    for name in NAMES:
+        assert hub[f"{name}.jsonl"] == mixed[f"{name}.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("counted", "reason"),
+    [
+        ([0, 1, 2, 3, 4], "train.json has both 0 and 4"),
+        ([1, 2, 3], "train.json has neither 0 nor 4"),
+        ([0, 1, 7], r"of 80 rows of medmcqa .* cop: not 0 to 3"),
+    ],
+)
+def test_options_that_are_counted_in_no_known_way_are_refused(
+    tmp_path: Path, counted: list[int], reason: str
+) -> None:
+    """Where counting begins must be plain from each file, however large the other set is."""
     write_medqa(tmp_path / "from" / "medqa", train=1000)
     rows = [{**row, "cop": counted[n % len(counted)]} for n, row in enumerate(medmcqa_rows(80))]
-    write_jsonl(tmp_path / "from" / "train.jsonl", rows)
-    with pytest.raises(InvalidProblems, match=r"of 80 rows of medmcqa .* cop: not 0 to 3"):
+    write_jsonl(tmp_path / "from" / "train.json", rows)
+    with pytest.raises(InvalidProblems, match=reason):
         prepare(spec_for("medical", tmp_path / "from"), tmp_path / "out")
 
 
