@@ -152,8 +152,10 @@ class ChangeNotifier:
     async def changed_runs(self, seconds: float) -> set[str]:
         """The runs changed here since the last call; waits `seconds` for one at most."""
         self.taken_at = steady()
+        # wait_for would lose a cancellation that comes together with a change.
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._any_changed.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._any_changed.wait()
         changed, self._changed = self._changed, set()
         self._any_changed.clear()
         return changed

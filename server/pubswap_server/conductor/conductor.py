@@ -60,15 +60,15 @@ async def conduct(services: Services) -> None:
     try:
         while True:
             changed = await services.changes.changed_runs(max(0.0, tick - time.monotonic()))
+            again |= changed & under_way.keys()
             changed_since |= changed
             if time.monotonic() >= tick:
                 moved_by_time = await _runs(services, _time_moves())
                 to_explain.update(services.changes.polls.due(changed_since.union(moved_by_time)))
                 changed_since = set()
                 tick = time.monotonic() + services.settings.tick_seconds
-            due = changed | to_explain
-            again |= due & under_way.keys()
-            for run in sorted(due - under_way.keys()):
+            # One that is under way is explained at its next change, or at the next tick.
+            for run in sorted((changed | to_explain) - under_way.keys()):
                 tried = _tried(services, run, run in to_explain)
                 to_explain.discard(run)
                 task = under_way[run] = asyncio.create_task(tried, name=run)
