@@ -38,6 +38,9 @@ def create(
         typer.Option(help="Folder for the sets of the recipe's data.prepare."),
     ] = None,
     changes: Changes = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the cost and the whole run file; no more.")
+    ] = False,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = DEFAULT_TOKEN_FILE,
     ca_file: CaFile = None,
@@ -46,12 +49,17 @@ def create(
 
     The coordinator receives the public and the test set. Private sets, if the recipe prepares any,
     stay in their folder, for you to hand to their organisations. `pubswap recipe show` prints the
-    defaults that apply, and `pubswap recipe check` the cost of the run.
+    defaults that apply, and `pubswap recipe check` the cost of the run; --dry-run does both.
     """
+    from pubswap_client.recipes import commands
     from pubswap_client.recipes.inheritance import parse_set
     from pubswap_client.recipes.recipe import load_recipe
     from pubswap_client.recipes.runfile import create_and_open, make_sets, prepare
 
+    if dry_run:
+        commands.check(recipe, changes)
+        commands.show(recipe, changes, as_toml=True)
+        return
     loaded = load_recipe(recipe, parse_set(changes or []))
     files = make_sets(loaded, data)
     prepared = prepare(loaded, files)

@@ -101,6 +101,11 @@ def test_an_operator_runs_a_run_by_commands_alone(coordinator: Coordinator, tmp_
     (tmp_path / "run.toml").write_text(RUN_FILE.format(model=MODEL))
     options = operator(coordinator)
     line = ["run", "create", str(tmp_path / "run.toml"), "--set", "clients=2", *options]
+    planned = pubswap(*line, "--dry-run")
+    assert planned.returncode == 0, planned.stderr
+    assert "2 rounds x 4 = 8 of each client" in planned.stdout
+    assert "\nclients = 2\n" in planned.stdout
+    assert "typed" not in pubswap("run", "list", *options).stdout
     created = pubswap(*line)
     assert created.returncode == 0, created.stderr
     assert "Next: pubswap invite typed NAME" in created.stdout
