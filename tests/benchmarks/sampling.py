@@ -28,7 +28,7 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain
@@ -50,7 +50,12 @@ from pubswap_client.privacy.separation import auc
 from pubswap_client.recipes.recipe import load_recipe
 from pubswap_client.rollout.gumbel import gumbel_noise
 from pubswap_client.rollout.transformers_engine import SamplingParameters, TransformersEngine
-from pubswap_client.training.evidence import KINDS, response_evidence
+from pubswap_client.training.evidence import (
+    KINDS,
+    EvidenceTable,
+    calibrated,
+    response_evidence,
+)
 from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.trainer import LocalTrainer, seeded
 from pubswap_client.training.update import update
@@ -199,12 +204,11 @@ class Lab:
         said = iter(claims.numpy())
         return [[replace(one, logprobs=next(said)[: len(one.tokens)]) for one in g] for g in groups]
 
-    def judged(self, judge: Adapter, groups: Groups, seed: int) -> Scores:
+    def judged(self, judge: Adapter, groups: Groups, seed: int) -> EvidenceTable:
         """What a receiver with the adapter `judge` finds of each response."""
         self.policy.load_adapter(judge)
         batch = self.batch(seeded(groups, seed))
-        temperature = self.settings.grpo.temperature
-        return response_evidence(self.policy, batch, temperature, 1 << 14).numpy()
+        return response_evidence(self.policy, batch, self.settings.grpo.temperature, 1 << 14)
 
     def batch(self, groups: Groups) -> Batch:
         """A batch, rewarded by turns."""
@@ -232,6 +236,25 @@ def _positions(batch: Batch, row: int) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
+class Sight:
+    """What a judge sees of a donor's responses, of which some are looked at."""
+
+    table: EvidenceTable
+    counted: NDArray[np.bool_]
+
+    @property
+    def scale(self) -> float:
+        """How far the donor's log-odds are from the judge's."""
+        return self.table.scale(np.flatnonzero(self.counted).tolist())
+
+    def scores(self, peers: "Iterable[Sight]") -> Scores:
+        """Calibrated by these donors and this one."""
+        near = calibrated([self.scale, *(peer.scale for peer in peers)])
+        scores: Scores = self.table.sums(near).numpy()[self.counted]
+        return scores
+
+
+@dataclass(frozen=True)
 class Scene:
     """A moment of a run: what the clients have, of which one judges and one may attack."""
 
@@ -242,7 +265,7 @@ class Scene:
     before: Adapter | None  # of the round before
     base: Adapter
 
-    def fair(self) -> dict[tuple[str, str], Scores]:
+    def fair(self) -> "dict[tuple[str, str], Sight]":
         """What each client finds of each other one's honest responses, by judge and donor."""
         found = {}
         for donor, adapter in self.clients.items():
@@ -250,7 +273,8 @@ class Scene:
             groups = self.honest if donor == DONOR else self.lab.sample(adapter, seed)
             judges = {name: policy for name, policy in self.clients.items() if name != donor}
             for judge, other in judges.items():
-                found[judge, donor] = self.lab.judged(other, groups, seed)[self.counted(groups)]
+                table = self.lab.judged(other, groups, seed)
+                found[judge, donor] = Sight(table, self.counted(groups))
         return found
 
     def counted(self, groups: Groups) -> NDArray[np.bool_]:
@@ -393,11 +417,13 @@ def main() -> None:
         alarmed[seed] = []
         for scene in scenes(lab, 1 if quick else 3):
             fair = scene.fair()
-            alarmed[seed] += [alarms(pooled(one, ENOUGH, rng)) for one in fair.values()]
-            mine = [scores for (judge, _), scores in fair.items() if judge == JUDGE]
+            scores = {key: sight.scores(others(fair, *key)) for key, sight in fair.items()}
+            alarmed[seed] += [alarms(pooled(one, ENOUGH, rng)) for one in scores.values()]
+            mine = [one for (judge, _), one in scores.items() if judge == JUDGE]
             honest += [one.mean(axis=0).tolist() for one in mine]
+            peers, all_mine = others(fair, JUDGE, DONOR), np.concatenate(mine)
             for name, attack in scene.attacks.items():
-                found.setdefault(name, []).append(Found.of(scene, *attack, np.concatenate(mine)))
+                found.setdefault(name, []).append(Found.of(scene, *attack, peers, all_mine))
         Console().print(f"seed {seed}: honest donors doubted {np.mean(alarmed[seed]):.5f}")
     result = {
         "false_alarm_rate": float(np.mean([rate for rates in alarmed.values() for rate in rates])),
@@ -438,18 +464,27 @@ class Found:
         scene: Scene,
         make: Callable[[], Groups],
         adapter: Adapter,
+        peers: Sequence[Sight],
         fair: Scores,
     ) -> "Found":
         """Carry the attack out, with a policy that draws by this adapter."""
         lab, seed, groups = scene.lab, scene.seeds[DONOR], make()
         judge, counted = scene.clients[JUDGE], scene.counted(groups)
-        sent = lab.claimed(adapter, groups, seed)
+
+        def judged(sent: Groups) -> Scores:
+            return Sight(lab.judged(judge, sent, seed), counted).scores(peers)
+
         return cls(
-            lab.judged(judge, sent, seed)[counted],
+            judged(lab.claimed(adapter, groups, seed)),
             scene.altered(groups)[counted],
-            [lab.judged(judge, one, seed)[counted] for one in scene.forged(groups, adapter)],
+            [judged(sent) for sent in scene.forged(groups, adapter)],
             fair,
         )
+
+
+def others(fair: Mapping[tuple[str, str], Sight], judge: str, donor: str) -> list[Sight]:
+    """What a judge sees of its other donors."""
+    return [one for (by, of), one in fair.items() if by == judge and of != donor]
 
 
 def _means(found: list[list[float]]) -> dict[str, list[float]]:

@@ -24,10 +24,13 @@ Who draws by this noise from another policy, or at another temperature, sends mu
 That is the evidence for an *other policy*, of which again the largest counts:
 
     hotter, colder = sum_i log [sampled_c(y_i) / sampled_1(y_i)],   c = HOTTER, COLDER
-    apart = sum_i log [Laplace(d_i; FAR) / Laplace(d_i; NEAR)]
+    apart = sum_i log [Laplace(d_i; 3 b) / Laplace(d_i; b)]
 
 where d_i is the difference of the log-odds of y_i, as claimed and by our policy. Tokens that both
-policies are sure of are left out there: their log-odds say little.
+policies are sure of are left out there: their log-odds say little. The scale b calibrates itself:
+it is what the median of |d| says of the middle one of a batch's donors, and NEAR at least. What
+it exceeds NEAR by lowers the evidence for other noise, too, by DRIFT (b / NEAR - 1) a response.
+Beyond STRANGE, honest policies have drifted too far apart for `own`, which counts for nothing then.
 
 Each is a log-likelihood ratio in nats, over the 64 likeliest tokens and y: below 0 for sampled
 responses, above it for others.
@@ -50,7 +53,11 @@ LIKELIEST = 64
 SCALE, OWN_SCALE = 0.2, 0.6  # S, in logits: with the donor's claim, and by our policy alone
 OTHERWISE = 0.01  # the share of honest tokens of which nothing is assumed
 HOTTER, COLDER = 0.8, 1.75  # c
-NEAR, FAR = 0.8, 2.4  # in log-odds: policies of one round, and others
+NEAR, FARTHER = (
+    0.8,
+    3.0,
+)  # in log-odds: policies of one round, and how many times farther others are
+STRANGE = 1.5  # in log-odds
 SURE = 0.98
 DRIFT = 0.05  # nats a response
 CLAIMS = (-30.0, -1e-6)  # of log-probabilities; others are taken for the nearest
@@ -72,9 +79,10 @@ def combined(claimed: float, own: float, *policy: float) -> tuple[float, float]:
 def token_evidence(
     logits: Tensor, tokens: Tensor, claims: Tensor, seeds: Tensor, positions: Tensor
 ) -> Tensor:
-    """What each of `tokens` (n,) adds to each of KINDS (5, n), by logits / temperature (n, V).
+    """What each of `tokens` (n,) says of each of KINDS (5, n), by logits / temperature (n, V).
 
-    For `claimed` and `own` that is log of other over sampled. `claims` (n,) are log-probabilities.
+    For `claimed` and `own` that is log of other over sampled; for `apart` it is 1 + |d|, or 0 where
+    both policies are sure. `claims` (n,) are log-probabilities.
     """
     return _evidence_of(*_likeliest(logits, tokens), claims, seeds, positions)
 
@@ -109,19 +117,24 @@ def _evidence_of(
             own[:, 0] - sampled(own, OWN_SCALE),
             sampled(claimed, SCALE, HOTTER) - plain,
             sampled(claimed, SCALE, COLDER) - plain,
-            _apart(claimed[:, 0], own[:, 0]),
+            _distances(claimed[:, 0], own[:, 0]),
         ]
     )
 
 
-def _apart(claimed: Tensor, own: Tensor) -> Tensor:
-    """log of Laplace(d; FAR) over Laplace(d; NEAR) of log-probabilities (n,); 0 where both are
-    sure."""
+def _distances(claimed: Tensor, own: Tensor) -> Tensor:
+    """1 + |d| for log-probabilities (n,); 0 where both are sure."""
     odds = [(each - torch.log(-torch.expm1(each))) for each in (claimed, own.clamp(*CLAIMS))]
     ours, theirs = (each.clamp(max=LARGEST_ODDS) for each in odds)
-    difference = (ours - theirs).abs().clamp(max=LARGEST_DIFFERENCE)
-    ratio = difference * (1 / NEAR - 1 / FAR) + math.log(NEAR / FAR)
-    return ratio.masked_fill(torch.minimum(claimed, own) > math.log(SURE), 0.0)
+    distance = (ours - theirs).abs().clamp(max=LARGEST_DIFFERENCE)
+    return (1 + distance).masked_fill(torch.minimum(claimed, own) > math.log(SURE), 0.0)
+
+
+def calibrated(scales: Iterable[float]) -> float:
+    """The scale b of a batch, from that of each of its donors; one alone does not calibrate."""
+    ordered = sorted(scales)
+    middle = ordered[(len(ordered) - 1) // 2] if len(ordered) > 1 else NEAR
+    return max(NEAR, middle)
 
 
 class EvidenceTable:
@@ -175,10 +188,13 @@ class EvidenceTable:
 
         return observe
 
-    def sums(self) -> Tensor:
-        """The evidence of each of KINDS against each row that is looked at (B, 5), on the CPU."""
+    def sums(self, near: float = NEAR) -> Tensor:
+        """The evidence of each of KINDS against each row that is looked at (B, 5), on the CPU.
+
+        `near` is the scale b.
+        """
         lengths = torch.tensor(self._batch.lengths)[:, None]
-        evidence = self._evidence.cpu().double().view(len(KINDS), self._batch.rows, -1)
+        evidence = self._by_row()
         ratios = []
         for tokens in evidence[:2]:
             ends = tokens.flip(1).cumsum(dim=1).flip(1)  # from each token on
@@ -186,22 +202,40 @@ class EvidenceTable:
             none = torch.zeros(len(ends), 1, dtype=ends.dtype)  # after the last token
             ratios.append(torch.cat([ends, none], dim=1).logsumexp(dim=1) - lengths[:, 0].log1p())
         claimed, own = ratios
-        return torch.stack([claimed, own - DRIFT, *evidence[2:].sum(dim=2)], dim=1)
+        distances = evidence[4]
+        farther = (distances - 1) * (1 - 1 / FARTHER) / near - math.log(FARTHER)
+        apart = farther.masked_fill(distances == 0, 0.0).sum(dim=1)
+        claimed = claimed - DRIFT * (near / NEAR - 1)
+        own = own - DRIFT * near / NEAR if near <= STRANGE else claimed
+        return torch.stack([claimed, own, *evidence[2:4].sum(dim=2), apart], dim=1)
+
+    def scale(self, rows: Sequence[int]) -> float:
+        """The scale of the Laplace distribution that d has for these rows, by its median."""
+        distances = self._by_row()[4][rows]
+        known = distances[distances > 0]
+        return float(known.median() - 1) / math.log(2) if len(known) else 0.0
+
+    def _by_row(self) -> Tensor:
+        return self._evidence.cpu().double().view(len(KINDS), self._batch.rows, -1)
 
     def by_donor(self) -> dict[str, list[float]]:
         """Of the rows that were looked at, by donor: how many, and the sums of their evidence."""
-        if not self._rows:
+        rows: dict[int, list[int]] = {}
+        for row in sorted(self._rows):
+            rows.setdefault(int(self._batch.donors[row]), []).append(row)
+        if not rows:
             return {}
-        evidence, donors = self.sums(), self._batch.donors
-        found: dict[str, list[float]] = {}
-        for donor in sorted({int(donors[row]) for row in self._rows}):
-            rows = [row for row in self._rows if donors[row] == donor]
-            found[str(donor)] = [len(rows), *evidence[rows].sum(dim=0).tolist()]
-        return found
+        evidence = self.sums(calibrated(self.scale(theirs) for theirs in rows.values()))
+        return {
+            str(donor): [len(rows[donor]), *evidence[rows[donor]].sum(dim=0).tolist()]
+            for donor in sorted(rows)
+        }
 
 
-def response_evidence(policy: Policy, batch: Batch, temperature: float, budget: int) -> Tensor:
-    """The evidence of each of KINDS against each of a batch's responses (B, 5), on the CPU.
+def response_evidence(
+    policy: Policy, batch: Batch, temperature: float, budget: int
+) -> EvidenceTable:
+    """The evidence against each of a batch's responses, by `sums`.
 
     At most `budget` tokens are computed at a time.
     """
@@ -210,4 +244,4 @@ def response_evidence(policy: Policy, batch: Batch, temperature: float, budget: 
         for rows in plan_of(policy, batch, range(batch.rows), budget):
             part = pack(batch, rows, policy.device)
             score_pack(policy, part, temperature, observe=table.observer(part, rows))
-    return table.sums()
+    return table

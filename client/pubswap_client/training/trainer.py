@@ -383,7 +383,7 @@ class LocalTrainer:
         batch = collate([group], self.policy.card.eos_token_ids, advantage_epsilon=0.0)
         temperature = self.settings.grpo.temperature
         found = response_evidence(self.policy, batch, temperature, self.budget.tokens)
-        return float(found[:, 0].sum()) < 0
+        return float(found.sums()[:, 0].sum()) < 0
 
     def _rollout(
         self,

@@ -153,7 +153,7 @@ def test_own_responses_speak_for_themselves(world: Callable[..., World]) -> None
     problems = world().coordinator.problems[:3]
     groups = trainer.public_rollout(2, problems, SEED)
     own, others = (
-        response_evidence(trainer.policy, batch_of(trainer, problems, sent), 0.7, budget=1 << 16)
+        response_evidence(trainer.policy, batch_of(trainer, problems, sent), 0.7, 1 << 16).sums()
         for sent in (groups, [[replace(one, seed=one.seed + 1) for one in g] for g in groups])
     )
     assert float(own[:, 0].max()) < 0 < float(others[:, 0].min())

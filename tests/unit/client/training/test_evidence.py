@@ -17,10 +17,11 @@ from pubswap_client.rollout.gumbel import gumbel_noise, gumbel_sample
 from pubswap_client.rollout.transformers_engine import SamplingParameters, TransformersEngine
 from pubswap_client.training.evidence import (
     DRIFT,
-    FAR,
+    FARTHER,
     KINDS,
     NEAR,
     EvidenceTable,
+    calibrated,
     combined,
     either,
     response_evidence,
@@ -58,7 +59,7 @@ def batch_of(groups: Groups, seed: int = SEED) -> Batch:
 
 def against(policy: Policy, groups: Groups) -> float:
     """The larger evidence against all, as the policy sees them."""
-    found = response_evidence(policy, batch_of(groups), TEMPERATURE, budget=200)
+    found = response_evidence(policy, batch_of(groups), TEMPERATURE, budget=200).sums()
     return max(combined(*found.sum(dim=0).tolist()))
 
 
@@ -96,13 +97,13 @@ def test_evidence_is_a_likelihood_ratio() -> None:
         drawn, guessed = (logits.softmax(dim=1) * each.neg().exp() for each in (claimed, own))
         for each in (drawn, guessed, drawn * hotter.exp(), drawn * colder.exp()):
             assert each.sum(dim=1).numpy() == pytest.approx(1, abs=1e-3)
-        assert float(apart.max()) <= 0  # who claims what we would say is no other policy
+        assert float(apart.max()) <= 1 + 1e-4  # who claims what we would say is at no distance
         other = gumbel_sample(logits, 1.0, seeds, positions + 1)
         assert float(found(other, logits)[:2].mean(dim=1).min()) > 0
         for by in (0.0, 0.2):
             theirs = logits + by * torch.randn_like(logits)
             near = gumbel_sample(theirs, 1.0, seeds, positions)
-            assert float(found(near, theirs).mean(dim=1).max()) < 0
+            assert float(found(near, theirs)[:4].mean(dim=1).max()) < 0
         for temperature, kind in ((1.5, "hotter"), (0.5, "colder")):
             sent = gumbel_sample(logits, temperature, seeds, positions)
             assert float(found(sent, logits)[KINDS.index(kind)].mean()) > 0
@@ -121,22 +122,47 @@ def test_a_claim_takes_the_place_of_what_we_know_less_well() -> None:
     assert claimed < own - 0.1
 
 
-def test_log_odds_that_are_far_from_ours_speak_for_another_policy() -> None:
-    """The ratio of two Laplace distributions; nothing where both are sure, a bound for what no
-    claim can be.
-    """
+def farther(distance: float, near: float = NEAR) -> float:
+    """The log-likelihood ratio of a distance of log-odds: another policy's to one of the round."""
+    laplace = [math.exp(-distance / b) / (2 * b) for b in (FARTHER * near, near)]
+    return math.log(laplace[0] / laplace[1])
+
+
+def test_distances_are_of_log_odds() -> None:
+    """Nothing where both are sure, and a bound for what no claim can be."""
     ours = torch.tensor([0.5, 0.5, 0.99, 0.5, 0.5, 0.5])
     claims = torch.tensor([0.5, 0.9, 0.999, 1.0, 0.0, 0.02]).log()
     logits = torch.stack([ours.log(), (1 - ours).log()], dim=1)
     zeros = torch.zeros(6, dtype=torch.int64)
-    found = token_evidence(logits, zeros, claims, zeros, zeros)[KINDS.index("apart")].tolist()
+    found = token_evidence(logits, zeros, claims, zeros, zeros)[KINDS.index("apart")]
+    expected = [1.0, 1 + math.log(9), 0.0, 7.0, 7.0, 1 + math.log(49)]
+    assert found.tolist() == pytest.approx(expected, abs=1e-4)
 
-    def expected(distance: float) -> float:
-        laplace = [math.exp(-distance / scale) / (2 * scale) for scale in (FAR, NEAR)]
-        return math.log(laplace[0] / laplace[1])
 
-    distances = [0.0, math.log(9), None, 6.0, 6.0, math.log(49)]
-    assert found == pytest.approx([0 if d is None else expected(d) for d in distances], abs=1e-4)
+def test_the_scale_is_that_of_the_middle_donor() -> None:
+    """The nearer one of two, so that one of them cannot move it; and never less than NEAR."""
+    assert calibrated([2.0, 9.0, 3.0]) == 3.0
+    assert calibrated([2.0, 9.0]) == 2.0
+    assert calibrated([0.1, 0.2, 9.0]) == NEAR
+    assert calibrated([5.0]) == NEAR
+
+
+def test_policies_that_drifted_far_are_not_doubted_if_most_did(policy: Policy) -> None:
+    """Then our own policy is no judge, and only a donor that is much farther is another one."""
+    own = policy.adapter()
+    drawn = []
+    for seed, by in ((1, 0.12), (2, 0.12), (3, 0.12), (4, 6.0)):
+        policy.load_adapter(drifted(own, by, seed))
+        drawn.append(sampled(policy))
+    policy.load_adapter(own)
+    tables = [response_evidence(policy, batch_of(each), TEMPERATURE, 1 << 16) for each in drawn]
+    scales = [table.scale(range(table.sums().shape[0])) for table in tables]
+    assert min(scales) > NEAR
+    near = calibrated(scales)
+    at_first = [max(combined(*table.sums().sum(dim=0).tolist())) for table in tables]
+    found = [max(combined(*table.sums(near).sum(dim=0).tolist())) for table in tables]
+    assert max(at_first[:3]) > 0
+    assert max(found[:3]) < 0 < found[3]
 
 
 def test_the_evidence_against_a_response_is_that_it_was_not_sampled_to_its_end(
@@ -146,19 +172,20 @@ def test_the_evidence_against_a_response_is_that_it_was_not_sampled_to_its_end(
     speaks for another policy the sum.
     """
     batch = batch_of(replayed(policy))
-    found = response_evidence(policy, batch, TEMPERATURE, budget=200)
+    found = response_evidence(policy, batch, TEMPERATURE, budget=200).sums()
     table, rows = EvidenceTable(batch, range(batch.rows), policy.device), range(batch.rows)
     part = pack(batch, rows, policy.device)
     with torch.no_grad(), policy.packed():
         score_pack(policy, part, TEMPERATURE, observe=table.observer(part, rows))
-    claimed, own, *others = table.tensors[0].view(len(KINDS), batch.rows, -1).tolist()
+    claimed, own, hotter, colder, apart = table.tensors[0].view(len(KINDS), batch.rows, -1).tolist()
     for row, count in enumerate(batch.lengths):
         means = [
             statistics.mean(math.exp(sum(each[row][place:count])) for place in range(count + 1))
             for each in (claimed, own)
         ]
         expected = [math.log(means[0]), math.log(means[1]) - DRIFT]
-        expected += [sum(each[row][:count]) for each in others]
+        expected += [sum(each[row][:count]) for each in (hotter, colder)]
+        expected.append(sum(farther(one - 1) for one in apart[row][:count] if one))
         assert found[row].tolist() == pytest.approx(expected, abs=1e-3)
 
 
@@ -321,7 +348,7 @@ def test_the_update_finds_the_evidence_in_its_own_pass(
     """Those of donated rows with a seed, by donor, whatever the packs; and nothing else changes."""
     start = policy.adapter()
     groups, rows = replayed(policy), [1, 2, 3, 17, 40]
-    evidence = response_evidence(policy, batch_of(groups), TEMPERATURE, budget=200)
+    evidence = response_evidence(policy, batch_of(groups), TEMPERATURE, budget=200).sums()
     batch = donated(groups, rows)
     adapters = []
     for seeds in (batch.seeds, torch.full_like(batch.seeds, -1)):
