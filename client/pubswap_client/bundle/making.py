@@ -64,13 +64,13 @@ def make(
     model, settings = recipe.model, recipe.run_settings
     folder = model_folder(model.location, model.revision)
     card = model_card(folder, settings.lora, model.source, model.revision, model.stop_token_ids)
+    run = CreateRun(name=recipe.name, settings=settings, model=card)
     with whole_folder(out) as making:
+        (making / CARD).write_bytes(card_bytes(run))  # a full disk is said before pip has worked
         _get_wheels(checkout.resolve(), extras, making / WHEELS, say)
         _copy_model(folder, making / MODEL, say)
         copied = model_card(making / MODEL, settings.lora, model.source, model.revision)
         card.check_same(copied)  # no file was changed meanwhile
-        run = CreateRun(name=recipe.name, settings=settings, model=card)
-        (making / CARD).write_bytes(card_bytes(run))
         say("computing digests")
         (making / "requirements.txt").write_text(requirements(making / WHEELS), encoding="utf-8")
         here = {"python": _python(), "platform": sysconfig.get_platform()}
