@@ -21,7 +21,6 @@ from pubswap_protocol.errors import (
     NotFound,
     RoundClosed,
     RunCancelled,
-    TooLarge,
     WrongState,
 )
 from pubswap_protocol.messages import (
@@ -57,9 +56,9 @@ MOMENT = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
 
 
 # For the row of its run, as `runs.find` or an event asks for it, or of its member.
-HELLO_WAITS = text(
+WAITING = text(
     "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
-    "AND query ~ 'runs.created_at DESC|SELECT runs.id\\s+FROM|UPDATE members SET joining'"
+    "AND query ~ 'FROM runs\\s+WHERE runs.id = .* FOR UPDATE'"
 )
 
 
@@ -179,7 +178,7 @@ def test_a_run_in_reduced_precision_ends_in_the_mean(
             assert np.array_equal(found[n], exact.astype(np.float32))
         expected = found
         if round_ == 1:
-            with pytest.raises(TooLarge):
+            with pytest.raises(InvalidAdapter):
                 fed.members["a"].put_blob(fed.run.id, encode_adapter(layout, expected))
     assert fed.view().state is RunState.FINISHED
 
@@ -508,9 +507,10 @@ def test_who_comes_back_just_when_a_round_begins_is_in_it(server: Server) -> Non
         members.begin_round(session, run)
         session.flush()
         back.start()
+        server.app.state.services.changes.notify(run, awaited=False)
         with engine.connect() as another:
             another = another.execution_options(isolation_level="AUTOCOMMIT")
-            until(lambda: bool(another.scalar(HELLO_WAITS)), 20)
+            until(lambda: another.scalar(WAITING) == 2, 20)  # the conductor, and the hello
 
     back = threading.Thread(target=c.hello, args=(run, good_hello(fed.run)))
     server.do(server.app.state.services.database.write(begin))

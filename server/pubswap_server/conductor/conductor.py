@@ -175,7 +175,9 @@ async def _close(
         _admit_if_short(session, row)
         if row.state != RunState.AGGREGATING:
             row.failure = None
-        notice = stalls.note_stall(session, row, *_room(services)) if explain else None
+        # That a run waits no longer is said at once.
+        explained = explain or row.waiting_for is not None
+        notice = stalls.note_stall(session, row, *_room(services)) if explained else None
         lease = services.leases.take(session, run) if row.state == RunState.AGGREGATING else None
         return ([], (lease, inputs_of(session, row, row.round)) if lease else None), notice
 
@@ -247,6 +249,9 @@ async def _aggregate(services: Services, lease: Lease, inputs: RoundInputs) -> N
         if keep := services.settings.keep_rounds:
             retention.free_through(session, run, inputs.round - keep)
         notice = None
+        if row.waiting_for is not None and row.state not in ENDED:
+            row.failure = None
+            notice = stalls.note_stall(session, row, *_room(services))
         if row.state == RunState.FINISHED:
             words = f"The run has ended with round {row.round}."
             notice = Notice(run, row.name, "finished", words)

@@ -130,10 +130,11 @@ def test_a_run_may_limit_the_length_of_what_is_donated(server: Server) -> None:
 
 
 def test_a_run_may_limit_what_one_donor_gives(server: Server) -> None:
-    """Of two clients only one can be the donor, so that half of all is more than it may give."""
-    fed = begun(server, swap={"max_donor_share": 0.5})
+    """Only one of three clients has anything to give, and half of all is what it may."""
+    fed = begun(server, clients=3, swap={"max_donor_share": 0.5})
     send(fed, "a", fed.responses("a", 1, 1, [0, 0]))
     send(fed, "b", fed.responses("b", 1, 1, [4, 4]))
+    send(fed, "c", fed.responses("c", 1, 1, [0, 0]))
     own = decode_responses(fed.responses("a", 1, 1, [0, 0]), rules_of(fed))
     for group, mine in zip(exchanged(fed, "a"), own, strict=True):
         assert all(np.array_equal(r.tokens, o.tokens) for r, o in zip(group, mine, strict=True))

@@ -124,13 +124,16 @@ def _receipt(
     verdict: Verdict, since: int, text: str, blobs: dict[str, _Blob], log_synced: int
 ) -> None:
     kind = next((kind for kind, form in _KINDS.items() if form.match(text)), None)
-    digest = _DIGEST.search(text)
-    if kind is None or digest is None:
+    if kind is None:
         return
     verdict.seen[kind] = verdict.seen.get(kind, 0) + 1
-    blob = next((b for name, b in blobs.items() if name.endswith(digest[1])), _Blob())
+    if digest := _DIGEST.search(text):
+        named = [blob for name, blob in blobs.items() if name.endswith(digest[1])]
+    else:  # responses, whose digest the coordinator makes: what was renamed since they came
+        named = [blob for blob in blobs.values() if blob.renamed > since]
+    what, blob = digest[1][:12] if digest else "", named[-1] if named else _Blob()
     begun_at = since if kind == "update" else blob.folder
     if not blob.ordered():
-        verdict.early.append(f"{kind} {digest[1][:12]}: {blob}")
+        verdict.early.append(f"{kind} {what}: {blob}")
     elif log_synced < begun_at:
-        verdict.early.append(f"{kind} {digest[1][:12]}: the database's log was not synced")
+        verdict.early.append(f"{kind} {what}: the database's log was not synced")
