@@ -245,7 +245,8 @@ class Sight:
     @property
     def scale(self) -> float:
         """How far the donor's log-odds are from the judge's."""
-        return self.table.scale(np.flatnonzero(self.counted).tolist())
+        [scale] = self.table.scales([np.flatnonzero(self.counted).tolist()])
+        return scale
 
     def scores(self, peers: "Iterable[Sight]") -> Scores:
         """Calibrated by these donors and this one."""

@@ -28,9 +28,9 @@ That is the evidence for an *other policy*, of which again the largest counts:
 
 where d_i is the difference of the log-odds of y_i, as claimed and by our policy. Tokens that both
 policies are sure of are left out there: their log-odds say little. The scale b calibrates itself:
-it is what the median of |d| says of the middle one of a batch's donors, and NEAR at least. What
-it exceeds NEAR by lowers the evidence for other noise, too, by DRIFT (b / NEAR - 1) a response.
-Beyond STRANGE, honest policies have drifted too far apart for `own`, which counts for nothing then.
+it is the median of |d| of the middle one of a batch's donors over log 2, and at least NEAR. Its
+excess over NEAR lowers the evidence for other noise by DRIFT (b / NEAR - 1) a response. Beyond
+OWN_LIMIT, honest policies have drifted too far apart to be judged by ours, and `own` is left out.
 
 Each is a log-likelihood ratio in nats, over the 64 likeliest tokens and y: below 0 for sampled
 responses, above it for others.
@@ -57,7 +57,7 @@ NEAR, FARTHER = (
     0.8,
     3.0,
 )  # in log-odds: policies of one round, and how many times farther others are
-STRANGE = 1.5  # in log-odds
+OWN_LIMIT = 1.5  # in log-odds
 SURE = 0.98
 DRIFT = 0.05  # nats a response
 CLAIMS = (-30.0, -1e-6)  # of log-probabilities; others are taken for the nearest
@@ -206,14 +206,17 @@ class EvidenceTable:
         farther = (distances - 1) * (1 - 1 / FARTHER) / near - math.log(FARTHER)
         apart = farther.masked_fill(distances == 0, 0.0).sum(dim=1)
         claimed = claimed - DRIFT * (near / NEAR - 1)
-        own = own - DRIFT * near / NEAR if near <= STRANGE else claimed
+        own = own - DRIFT * near / NEAR if near <= OWN_LIMIT else claimed
         return torch.stack([claimed, own, *evidence[2:4].sum(dim=2), apart], dim=1)
 
-    def scale(self, rows: Sequence[int]) -> float:
-        """The scale of the Laplace distribution that d has for these rows, by its median."""
-        distances = self._by_row()[4][rows]
-        known = distances[distances > 0]
-        return float(known.median() - 1) / math.log(2) if len(known) else 0.0
+    def scales(self, groups: Iterable[Sequence[int]]) -> list[float]:
+        """The scale of the Laplace distribution of d for each group of rows, by its median."""
+        distances, found = self._by_row()[4], []
+        for rows in groups:
+            known = distances[rows]
+            known = known[known > 0]
+            found.append(float(known.median() - 1) / math.log(2) if len(known) else 0.0)
+        return found
 
     def _by_row(self) -> Tensor:
         return self._evidence.cpu().double().view(len(KINDS), self._batch.rows, -1)
@@ -225,7 +228,7 @@ class EvidenceTable:
             rows.setdefault(int(self._batch.donors[row]), []).append(row)
         if not rows:
             return {}
-        evidence = self.sums(calibrated(self.scale(theirs) for theirs in rows.values()))
+        evidence = self.sums(calibrated(self.scales(rows.values())))
         return {
             str(donor): [len(rows[donor]), *evidence[rows[donor]].sum(dim=0).tolist()]
             for donor in sorted(rows)
