@@ -1,7 +1,7 @@
 """PubSwap from Python: a coordinator's runs, and whole federations on this machine.
 
-For notebooks and scripts. These names are public; most else of PubSwap's code may change with any
-version. What goes wrong is a `PubSwapError`, whose text says what to do next.
+For notebooks and scripts. These names are public; most of PubSwap's other code may change in any
+version. Failures raise `PubSwapError`, whose text says what to do next.
 """
 
 from pubswap._coordinator import Coordinator

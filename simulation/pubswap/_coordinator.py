@@ -13,8 +13,8 @@ from pubswap_protocol.cli import explained
 class Coordinator:
     """A coordinator, as its operator sees it: `Coordinator().runs()`.
 
-    Nothing is asked of it before a method is called, and a request that fails is not repeated. A
-    `with` block closes its connections, which end with the process in any case.
+    It sends nothing until a method is called, and does not retry a failed request. A `with` block
+    closes its connections, which end with the process in any case.
     """
 
     def __init__(
@@ -23,14 +23,14 @@ class Coordinator:
         token: str | None = None,
         ca_file: Path | str | None = None,
     ) -> None:
-        """What is not given is found where the operator's commands find it.
+        """Find missing arguments where the operator's commands find them.
 
         The address is PUBSWAP_COORDINATOR or http://127.0.0.1:8470. The token is
         PUBSWAP_OPERATOR_TOKEN, or in the file PUBSWAP_OPERATOR_TOKEN_FILE, or in
-        pubswap-data/operator-token; so it need not stand in a notebook. `ca_file` is the CA of the
-        coordinator's certificate (PEM) if it is a private one, or PUBSWAP_CA_FILE.
+        pubswap-data/operator-token, so that it need not appear in a notebook. `ca_file` is the CA
+        of the coordinator's certificate (PEM) if it is a private one, or PUBSWAP_CA_FILE.
 
-        Raises InvalidSettings for an address that is none, and for a token that is not found.
+        Raises InvalidSettings if the address is invalid or no token is found.
         """
         self._api = client_with(
             url or os.environ.get("PUBSWAP_COORDINATOR") or DEFAULT_URL,
@@ -66,9 +66,9 @@ class Coordinator:
     ) -> Run:
         """Create a run from its file, or from a recipe's name, and open it for members.
 
-        The coordinator is sent the public and the test set. A recipe with `data.prepare` makes its
-        sets in the folder `data`, by default NAME-data; the private ones stay there, for you to
-        hand to their organisations. `set` has values in place of the file's, by dotted key:
+        Sends the public and the test set to the coordinator. A recipe with `data.prepare` writes
+        its sets to the folder `data`, by default NAME-data; the private ones stay there, for you
+        to hand to their organisations. `set` overrides values of the file by dotted key:
         `{"swap.period": 4}`.
 
         Raises InvalidSettings or InvalidProblems before anything is sent.

@@ -42,19 +42,18 @@ class Federation:
         engine: str | None = None,
         threads: int | None = None,
     ) -> Self:
-        """Run a recipe's whole federation, with a bar of its steps, and return when it is done.
+        """Run a recipe's whole federation with a progress bar, and return when it is done.
 
-        It is `pubswap simulate`: the real coordinator and the real daemons, which share one model
-        and take turns, in a process of their own. Interrupt it at any time and call it again: it
-        goes on where it was. What is done is not done again.
+        Does what `pubswap simulate` does: the real coordinator and the real daemons run in a
+        process of their own, share one model and take turns. You can interrupt it at any time and
+        call it again: it continues where it stopped and repeats nothing.
 
-        `recipe` is a file, or a shipped recipe's name. `out` is the results store, and `set` has
-        values in place of the recipe's, by dotted key: `{"swap.period": 4}`. `config` is a
-        client.toml with settings for all members; `device`, `engine` and `threads` are three of
-        them.
+        `recipe` is a file, or a shipped recipe's name. `out` is the results store. `set` overrides
+        values of the recipe by dotted key: `{"swap.period": 4}`. `config` is a client.toml with
+        settings for all members; `device`, `engine` and `threads` are three of them.
 
         Raises InvalidSettings or InvalidProblems for a recipe that cannot be run, and LocalFault,
-        with what was said, where the process has failed.
+        with the process's own message, if the process fails.
         """
         with explained():
             from pubswap_simulation.jobs import Planner, run_specs
@@ -90,11 +89,11 @@ class Federation:
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """Duration of the simulation."""
         return self._result.seconds
 
     def metrics(self) -> list[Record]:
-        """The rounds as records, from round 0, the base model: those of `Run.metrics`."""
+        """The rounds as records, from round 0 (the base model), with the keys of `Run.metrics`."""
         return round_records(self._result.run.rounds)
 
     def rewards(self) -> list[Record]:
@@ -108,7 +107,7 @@ class Federation:
     def adapter(self, which: str = "final") -> Path:
         """The PEFT folder of the last round's adapter, or of the `best` round's.
 
-        Raises InvalidSettings where it was not kept, as by `pubswap simulate` unless told to.
+        Raises InvalidSettings if it was not kept; `pubswap simulate` keeps none unless told to.
         """
         if which not in ("final", "best"):
             raise InvalidSettings(f"which: final or best, not {which!r}.")
@@ -121,7 +120,7 @@ class Federation:
         return folder
 
     def peft(self, base_model: "PreTrainedModel", which: str = "final") -> "PeftModel":
-        """A loaded base model, which must be the recipe's, with the adapter on it."""
+        """The adapter on a loaded base model, which must be the recipe's."""
         with explained():
             from peft import PeftModel
 
@@ -129,7 +128,7 @@ class Federation:
 
 
 def _carry_out(spec: "RunSpec") -> None:
-    """Do what is not done yet. Raises LocalFault."""
+    """Run the simulation unless it has a result. Raises LocalFault if it fails."""
     from tqdm.auto import tqdm
 
     from pubswap_simulation.processes import local_outcomes
@@ -138,12 +137,12 @@ def _carry_out(spec: "RunSpec") -> None:
 
     if spec.done:
         if (said := other_rules(spec)) is not None:
-            warnings.warn(f"This was done, {said}.", stacklevel=3)
+            warnings.warn(f"This was already done, {said}.", stacklevel=3)
         return
     with tqdm(total=spec.job.steps, desc=spec.job.recipe, unit="step") as bar:
 
         def show(_: object, steps: int, score: float | None) -> None:
-            """The steps of all clients so far, of which an earlier process may have made some."""
+            """Show the steps of all clients so far, including those of an earlier process."""
             if score is not None:
                 bar.set_postfix({"pass@1": f"{score:.3f}"}, refresh=False)
             bar.n = steps
@@ -153,6 +152,6 @@ def _carry_out(spec: "RunSpec") -> None:
         failed = carry_out([spec], outcomes_of, lambda spec, outcome: None)
     for failure in failed.values():
         raise LocalFault(
-            f"The simulation has failed: {failure} Its log is {spec.folder / LOG}; the same call "
-            "goes on from where it was."
+            f"The simulation failed: {failure} Its log is {spec.folder / LOG}; the same call "
+            "continues from where it stopped."
         )

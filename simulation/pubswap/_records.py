@@ -1,4 +1,4 @@
-"""Messages of the coordinator as flat records, which pandas takes as rows."""
+"""The coordinator's messages as flat records, for pandas."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ Record = dict[str, object]
 
 
 def round_records(rounds: Sequence[RoundSummary]) -> list[Record]:
-    """One for each round, all with the same keys."""
+    """One record for each round, all with the same keys."""
     by_topic = [each.evaluation.by_topic for each in rounds if each.evaluation]
     topics = sorted({topic for scores in by_topic for topic in scores})
     return [_round_record(each, topics) for each in rounds]

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 def valid_name(text: str) -> str:
-    """A run's or a member's name. Raises InvalidSettings for what cannot be one."""
+    """Check the name of a run or a member. Raises InvalidSettings if it is not valid."""
     if not re.fullmatch(NAME_PATTERN, text):
         raise InvalidSettings(f"{text!r} is no name: a name is {NAME_FORM}.")
     return text
@@ -32,7 +32,7 @@ def valid_name(text: str) -> str:
 class Run:
     """A run of a coordinator, from `Coordinator.run`, `runs` or `create`.
 
-    It keeps nothing: each property and method asks the coordinator, but for `id` and `name`.
+    Nothing is cached: every property and method except `id` and `name` asks the coordinator.
     """
 
     def __init__(self, api: CoordinatorClient, id: str, name: str) -> None:
@@ -49,33 +49,33 @@ class Run:
         return self._api.run(self.id).state
 
     def show(self) -> WholeRun:
-        """All that the coordinator tells of the run.
+        """Everything the coordinator reports about the run, as the message WholeRun.
 
-        Its `settings`, `model` and `rounds`, what it is `waiting_for`, its `latest` and its `best`
-        pass@1, and more: the message WholeRun.
+        It has the run's `settings`, `model` and `rounds`, what it is `waiting_for`, its `latest`
+        and its `best` pass@1, and more.
         """
         return self._api.whole_run(self.id)
 
     def events(self, *, follow: bool = True) -> Iterator[Event]:
-        """The run's log: each event's `id`, moment `at`, `kind` and `details`.
+        """The run's event log; each event has an `id`, a time `at`, a `kind` and `details`.
 
-        It goes on with what happens, through restarts of the coordinator, and ends when the run has
-        ended; or with what is there, without `follow`. While the coordinator does not answer, a
-        warning is logged.
+        Yields new events as they happen, through restarts of the coordinator, until the run ends.
+        Without `follow`, ends after the events so far. Logs a warning while the coordinator does
+        not answer.
         """
         from pubswap_client.operator.watching import events
 
         return events(self._api, self.id, follow, log.warning)
 
     def members(self) -> list[Record]:
-        """The members as records: where each is, and what it has sent and received."""
+        """The members as records: each one's progress, and the bytes it has sent and received."""
         return [member_record(member) for member in self._api.members(self.id).members]
 
     def metrics(self) -> list[Record]:
-        """The rounds as records, from round 0, the base model; None is what is not known.
+        """The rounds as records, from round 0 (the base model); unknown values are None.
 
-        For example `pandas.DataFrame(run.metrics())`. pass@1 of a topic is `pass@1 TOPIC`. What is
-        a mean is one over the members' updates, and bytes are seen from the members.
+        For example `pandas.DataFrame(run.metrics())`. The key of pass@1 on a topic is
+        `pass@1 TOPIC`. Means are over the members' updates; up is what members send.
         """
         return round_records(list(self._api.rounds(self.id)))
 
@@ -84,25 +84,25 @@ class Run:
         self._move(paths.RUN_START)
 
     def pause(self) -> None:
-        """Give out no new work until resumed; what is under way may be handed in."""
+        """Give out no new work until resumed; work under way may still be handed in."""
         self._move(paths.RUN_PAUSE)
 
     def resume(self) -> None:
-        """Go on after a pause."""
+        """Continue after a pause."""
         self._move(paths.RUN_RESUME)
 
     def cancel(self) -> None:
-        """End the run for good, without asking: the round under way is lost, adapters are kept."""
+        """End the run for good, without asking. The round under way is lost; adapters are kept."""
         self._move(paths.RUN_CANCEL)
 
     def _move(self, path: str) -> None:
         self._api.move_run(self.id, path)
 
     def invite(self, name: str, role: str = "client") -> str:
-        """A one-time code for a member, good for a week; `role` is client or evaluator.
+        """A one-time code for a member, valid for a week; `role` is client or evaluator.
 
-        Send it to the organisation over a channel you trust. It types `pubswap client enroll
-        --coordinator URL --invite CODE`.
+        Send it to the organisation over a channel you trust. The organisation then runs `pubswap
+        client enroll --coordinator URL --invite CODE`.
         """
         if role not in list(Role):
             raise InvalidSettings(f"role: client or evaluator, not {role!r}.")
@@ -112,9 +112,9 @@ class Run:
     def adapter(self, out: Path | str, round: int | None = None) -> Path:
         """Write a round's adapter as a PEFT folder with a model card; returns the folder.
 
-        By default it is a finished run's last round's. The folder is there whole or not at all.
-        Raises InvalidSettings if something is there already, WrongState if the run has no last
-        round yet.
+        The default is a finished run's last round. The folder is written whole or not at all.
+        Raises InvalidSettings if `out` exists already, WrongState if the run has no last round
+        yet.
         """
         from pubswap_client.operator.adapter_folder import take_adapter, which_adapter
 
@@ -125,10 +125,11 @@ class Run:
         return folder
 
     def peft(self, base_model: "PreTrainedModel", round: int | None = None) -> "PeftModel":
-        """A loaded base model with a round's adapter on it, by default a finished run's last.
+        """A round's adapter, by default a finished run's last, on a loaded base model.
 
-        `base_model` is the run's: `AutoModelForCausalLM.from_pretrained(run.show().model.source)`
-        where the name is the hub's. Raises WrongState as `adapter` does.
+        `base_model` must be the run's. If its name is a hub id, load it by
+        `AutoModelForCausalLM.from_pretrained(run.show().model.source)`. Raises WrongState as
+        `adapter` does.
         """
         with explained(), tempfile.TemporaryDirectory() as folder:
             from peft import PeftModel

@@ -1,1 +1,1 @@
-"""The researcher's side: whole federations on one machine, and what they came to."""
+"""The researcher's side: whole federations simulated on one machine, and their results."""

@@ -10,7 +10,7 @@ from pubswap_simulation.reporting.commands import report
 
 
 class Backend(StrEnum):
-    """What carries the runs of a sweep out."""
+    """Where the runs of a sweep are carried out."""
 
     LOCAL = "local"
     RAY = "ray"
@@ -98,7 +98,7 @@ def simulate(
         raise InvalidSettings("--resource is for --backend ray or slurm.")
     if backend is not Backend.LOCAL and (not sweep or devices is not None):
         raise InvalidSettings(
-            "--backend is for --sweep, and without --devices: ask for GPUs with --resource."
+            "--backend is for --sweep, without --devices: ask for GPUs with --resource."
         )
     with until_stopped():
         planner = Planner(recipe, out, parse_given(given or ()))

@@ -1,8 +1,8 @@
-"""Runs on the nodes of a cluster, by Ray or, through submitit, Slurm, which choose node and moment.
+"""Runs on the nodes of a cluster, scheduled by Ray or (through submitit) by Slurm.
 
-All nodes see the store, the model and the data at the same paths. A run is a process of its own
-there as here, so that a node that dies leaves what a killed process leaves, and the run goes on
-from there on another one.
+All nodes see the store, the model and the data at the same paths. As on one machine, each run is a
+process of its own. A node that dies therefore leaves what a killed process leaves, and the run
+continues from there on another node.
 """
 
 import logging
@@ -30,7 +30,7 @@ Resources = Mapping[str, Value]
 _LOCK_SECONDS = 300
 _POLL_SECONDS = 1.0
 _SLURM_MINUTES = 60
-# Each takes a run on by a job's time, so that it is no fault.
+# Timeouts are not faults: a job that times out has advanced its run.
 _MOST_TIMEOUTS = 1000
 _MOST_JOBS = 1000
 _LONGEST = 500
@@ -38,14 +38,14 @@ _LONGEST = 500
 
 @dataclass(frozen=True)
 class Order:
-    """What a node is asked to do: a run, in this folder and with this added to its environment."""
+    """A node's work: a run, the folder to run it in, and additions to its environment."""
 
     spec: str
     folder: str
     environment: Mapping[str, str]
 
     def __call__(self) -> str | None:
-        """Carry it out on this node; returns why it failed, None if it is done."""
+        """Carry it out on this node; returns why it failed, or None if it is done."""
         spec = RunSpec.model_validate_json(self.spec)
         deadline = time.monotonic() + _LOCK_SECONDS
         while holder(spec.folder) is not None and time.monotonic() < deadline:
@@ -53,7 +53,7 @@ class Order:
         return followed(started(spec, self.environment, Path(self.folder)), spec)
 
     def checkpoint(self) -> "DelayedSubmission":
-        """What submitit submits when the job's time is over: the same, which goes on."""
+        """Have submitit submit the same order again when the job's time is over."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)
@@ -62,7 +62,7 @@ class Order:
 def _order(spec: RunSpec) -> Order:
     threads = spec.options.get("threads", 1)
     spec = spec.model_copy(update={"options": {**spec.options, "threads": threads}})
-    # A node has an environment of its own; the members' settings are in ours.
+    # A node has an environment of its own, so the members' settings in ours must be passed on.
     own = {key: value for key, value in os.environ.items() if key.startswith("PUBSWAP_CLIENT_")}
     return Order(spec.model_dump_json(), str(Path.cwd()), own | {"OMP_NUM_THREADS": str(threads)})
 
@@ -72,16 +72,16 @@ def _carry_out(order: Order) -> str | None:
 
 
 class RayCluster:
-    """The Ray cluster of RAY_ADDRESS, or the one that this machine is a node of."""
+    """The Ray cluster at RAY_ADDRESS, or the one that this machine is a node of."""
 
     def __init__(self, jobs: int | None, resources: Resources) -> None:
-        """At most so many runs at a time, each with these resources: options of a Ray task."""
+        """Run at most `jobs` at a time, each with `resources`: options of a Ray task."""
         self._jobs = jobs
         self._resources = dict(resources)
 
     def outcomes(self, specs: Sequence[RunSpec]) -> Generator[Outcome]:
-        """What came of each run, as they end. Raises InvalidSettings without a cluster."""
-        # Before the import, which reads it: nothing is told to Ray's makers.
+        """Yield each run's outcome as it ends. Raises InvalidSettings without a cluster."""
+        # Send no usage statistics to Ray's makers. Ray reads this when it is imported.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         import ray
 
@@ -93,7 +93,7 @@ class RayCluster:
                 "No Ray cluster answers. Set RAY_ADDRESS, or make this machine one with `ray "
                 f"start --head --include-dashboard=false --disable-usage-stats`: {error}"
             ) from None
-        with cluster:  # whose end is the end of its tasks
+        with cluster:  # leaving it ends its tasks
             running: dict[Any, RunSpec] = {}
             while waiting or running:
                 while waiting and len(running) < (self._jobs or len(specs)):
@@ -117,16 +117,16 @@ class RayCluster:
 
 
 class SlurmCluster:
-    """Slurm's jobs, which are one array."""
+    """Slurm, with all runs in one job array."""
 
     def __init__(self, store: Path, jobs: int | None, resources: Resources) -> None:
-        """At most so many runs at a time, each with these resources: long options of sbatch."""
+        """Run at most `jobs` at a time, each with `resources`: long options of sbatch."""
         self._folder = store / "slurm"
         self._jobs = jobs
         self._resources = dict(resources)
 
     def outcomes(self, specs: Sequence[RunSpec]) -> Generator[Outcome]:
-        """What came of each run, as they end. Raises InvalidSettings if Slurm takes none."""
+        """Yield each run's outcome as it ends. Raises InvalidSettings if Slurm accepts none."""
         from submitit.helpers import as_completed
 
         jobs = self._submitted(specs) if specs else {}
@@ -140,7 +140,7 @@ class SlurmCluster:
                 job.cancel(check=False)
 
     def executor(self, threads: int | str) -> "Executor":
-        """submitit's, for runs with so many threads."""
+        """A submitit executor for runs with so many threads."""
         import submitit
 
         # With `requeue`, a job whose node dies is started again on another one.
@@ -148,7 +148,7 @@ class SlurmCluster:
         minutes = options.pop("time", _SLURM_MINUTES)
         if not isinstance(minutes, int):
             raise InvalidSettings(f"--resource time={minutes}: give it as minutes.")
-        private_folder(self._folder)  # orders have the members' settings, such as vllm.api_key
+        private_folder(self._folder)  # orders hold the members' settings, such as vllm.api_key
         executor = submitit.SlurmExecutor(self._folder, max_num_timeout=_MOST_TIMEOUTS)
         executor.update_parameters(
             job_name="pubswap",
@@ -166,7 +166,7 @@ class SlurmCluster:
             executor = self.executor(specs[0].options.get("threads", 1))
             return dict(zip(executor.submit_array(orders), specs, strict=True))
         except (RuntimeError, FailedJobError) as error:
-            raise InvalidSettings(f"Slurm takes no job: {_in_words(error)}") from None
+            raise InvalidSettings(f"Slurm accepts no job: {_in_words(error)}") from None
 
 
 def _in_words(error: BaseException) -> str:

@@ -19,7 +19,7 @@ from pubswap_simulation.shared_policy import Stopped
 
 URL = "http://coordinator"
 
-# Nobody is at the other end of a wire: a request fails for a busy database at most.
+# There is no network: a request can fail only because the database is busy.
 BACKOFF = Backoff(base_seconds=0.1, tries=5)
 
 
@@ -48,7 +48,7 @@ class Coordinator:
         self._stack.close()
 
     def client(self, token: str | None = None) -> CoordinatorClient:
-        """A client of this coordinator, as any other but for its transport."""
+        """A client of this coordinator, like any other except for its transport."""
         return CoordinatorClient(URL, token, BACKOFF, self._transport)
 
     def operator(self) -> CoordinatorClient:
@@ -56,17 +56,17 @@ class Coordinator:
         return self.client(operator_token(self._settings))
 
     def flush(self) -> None:
-        """Write now whatever is written behind, such as the bytes of downloads."""
+        """Flush the write-behind buffer, which holds for example the bytes of downloads."""
         self.call(self._app.state.services.heartbeats.flush())
 
     def failure(self, run: str) -> str | None:
-        """Why a run cannot go on, after several tries; None while it can."""
+        """Why a run cannot go on, after several tries, or None while it can."""
         database = self._app.state.services.database
         failure: str | None = self.call(database.read(lambda session: by_id(session, run).failure))
         return failure
 
     def stop(self) -> None:
-        """End every request that waits, and refuse later ones: their callers get Stopped."""
+        """Cancel pending requests and refuse later ones; their callers get Stopped."""
         with self._lock:
             self._stopped = True
             pending = list(self._pending)
@@ -74,7 +74,7 @@ class Coordinator:
             future.cancel()
 
     def call(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """A coroutine's result, from any other thread. Raises Stopped."""
+        """Run a coroutine from another thread and return its result. Raises Stopped."""
         with self._lock:
             if self._stopped:
                 work.close()
@@ -91,14 +91,14 @@ class Coordinator:
 
 
 class _InProcessTransport(httpx.BaseTransport):
-    """From a thread's blocking request to the event loop and back."""
+    """Pass a thread's blocking request to the event loop and its response back."""
 
     def __init__(self, coordinator: Coordinator, asgi: httpx.ASGITransport) -> None:
         self._coordinator = coordinator
         self._asgi = asgi
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """The application's whole answer."""
+        """The application's whole response."""
         request.read()
         response: httpx.Response = self._coordinator.call(self._answer(request))
         return response
@@ -110,8 +110,8 @@ class _InProcessTransport(httpx.BaseTransport):
 
 
 def coordinator_settings(folder: Path) -> ServerSettings:
-    """A coordinator for one run and nobody else: whatever the environment says, nothing outside
-    `folder` is used, and members may ask as fast as they can."""
+    """Settings of a coordinator for one run only: whatever the environment says, it uses nothing
+    outside `folder`, and members may send requests as fast as they can."""
     return ServerSettings(
         data_dir=folder,
         database_url=f"sqlite:///{folder / 'pubswap.sqlite'}",

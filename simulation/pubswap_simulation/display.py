@@ -24,7 +24,7 @@ _SPEED_SECONDS = 300.0
 
 
 class SweepDisplay:
-    """A context manager that shows runs as they go on. Its methods are called from any thread."""
+    """A context manager that shows the runs' progress; its methods are called from any thread."""
 
     def __init__(self, console: Console, runs: int) -> None:
         self._console = console
@@ -57,7 +57,7 @@ class SweepDisplay:
         """Show the local steps made so far, over all clients, and the last pass@1."""
         shown = "" if score is None else f"pass@1 {score:.3f}"
         if spec.key not in self._bars:
-            # Begun where an earlier process stopped, so that its steps make no speed.
+            # Start where an earlier process stopped, so that its steps do not count as speed.
             self._bars[spec.key] = self._progress.add_task(
                 spec.title, total=spec.job.steps, completed=steps, score=shown
             )

@@ -38,12 +38,12 @@ from pubswap_simulation.shared_policy import SharedPolicy, Stopped, trainer_in_t
 from pubswap_simulation.step_log import StepLog, donated_by_round
 
 EVALUATOR = "evaluator"
-_RUN_ID = "founded"  # there once the run has begun
-LOOK_SECONDS = 5.0  # between two looks, whether the run can go on
+_RUN_ID = "founded"  # written once the run has begun
+LOOK_SECONDS = 5.0  # between two checks that the run can go on
 
 
 class Federation:
-    """The members of one run, to be set to work; a context manager."""
+    """The members of one run, ready to work; a context manager."""
 
     def __init__(
         self,
@@ -53,10 +53,10 @@ class Federation:
         settings: ClientSettings,
         on_progress: Callable[[], None],
     ) -> None:
-        """Begin the run, or go on with it in `work`; `settings` are all members'.
+        """Begin the run in `work`, or continue it there; all members have the same `settings`.
 
         `on_progress` is called after each step and each evaluation, from any thread. Raises
-        InvalidSettings or InvalidProblems for a run that cannot be.
+        InvalidSettings or InvalidProblems for a run that is not possible.
         """
         self._coordinator = coordinator
         self._job = job
@@ -87,16 +87,16 @@ class Federation:
         self._stack.close()
 
     def work(self) -> WholeRun:
-        """Work until the run is finished and evaluated; the first member to fail ends it all.
+        """Work until the run is finished and evaluated; the first member to fail ends it.
 
-        Raises WrongState for a run that cannot go on, as nobody is there to change it.
+        Raises WrongState if the run cannot go on, because there is no operator to change it.
         """
         with ThreadPoolExecutor(len(self._members), "member") as threads:
             futures = [threads.submit(member) for member in self._members]
             try:
                 self._wait(futures)
             finally:
-                # Whether all are done, one has failed, or Ctrl-C came: nobody waits any more.
+                # After a failure or Ctrl-C, stop the others: they would wait forever.
                 if not all(future.done() for future in futures) or any(
                     future.exception() for future in futures
                 ):
@@ -109,7 +109,7 @@ class Federation:
         return self.operator.whole_run(self._run.id)
 
     def _wait(self, futures: Sequence[Future[object]]) -> None:
-        """Until all are done or one has failed; raises WrongState if nothing follows any more."""
+        """Wait until all are done or one has failed; raises WrongState if the run is stuck."""
         while True:
             done, working = wait(futures, LOOK_SECONDS, FIRST_EXCEPTION)
             if not working or any(future.exception() for future in done):
@@ -118,11 +118,11 @@ class Federation:
                 raise WrongState(failure)
 
     def rewards(self) -> dict[str, list[float]]:
-        """Mean rewards of each client's steps."""
+        """Mean reward of each step, by client."""
         return {name: log.rewards() for name, log in self._logs.items()}
 
     def donated(self) -> tuple[DonatedTokens, ...]:
-        """What donated tokens were to all clients, by round."""
+        """Statistics of the donated tokens over all clients, by round."""
         return donated_by_round(self._logs.values(), self._run.settings.local_steps)
 
     def _load(self, stack: ExitStack) -> None:
@@ -137,7 +137,7 @@ class Federation:
         self._score = partial(stack.enter_context(pool).score_many, self._run.settings.verifier)
 
     def _session(self, stack: ExitStack, name: str) -> tuple[ClientSettings, Session]:
-        """A member's settings, and a member that says hello like any other."""
+        """A member's settings and its session; says hello as any member does."""
         state = member_state(self._work, name)
         token = load_membership(state).membership.token
         api = stack.enter_context(self._coordinator.client(token))
@@ -182,15 +182,15 @@ def resumable_folder(work: Path) -> Path:
 def begin_run(coordinator: Coordinator, operator: CoordinatorClient, job: Job, work: Path) -> str:
     """The id of the job's run, begun now or by an earlier process.
 
-    Raises InvalidSettings for one that was begun by other rules of the verifier.
+    Raises InvalidSettings if it was begun with another version of the verifier.
     """
     begun, here = work / _RUN_ID, verifier_version(job.settings.verifier)
     if begun.exists():
         run, rules = begun.read_text(encoding="utf-8").split()
         if rules != here:
             raise InvalidSettings(
-                f"The run in {work} was begun when its verifier was {rules}; it is {here} now. "
-                "Remove the folder to begin again, or go on with the version that began it."
+                f"The run in {work} was begun with the verifier {rules}; it is {here} now. "
+                "Remove the folder to start again, or continue with the version that began it."
             )
         return run
     run = create_and_open(operator, job.prepared()).id

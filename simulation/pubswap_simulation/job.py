@@ -1,4 +1,4 @@
-"""A job, one run to simulate with everything that decides its result; and how to carry it out."""
+"""A job: one run to simulate, everything that decides its result, and how to carry it out."""
 
 import hashlib
 import json
@@ -22,13 +22,13 @@ from pubswap_protocol.settings import RunSettings
 from pubswap_simulation.results import RESULT
 
 _SLUG = 120  # characters of a key before its digest; file systems take 255
-# What members set for themselves that decides what is trained; the rest is where and how fast.
+# The members' own settings that change what is trained; the others say where and how fast.
 _DECIDING = {"holdout", "prompts_per_step", "rank", "responses_per_prompt"}
-_card_of = cache(model_card)  # digests of all weights, the same for a sweep's hundred jobs
+_card_of = cache(model_card)  # hashes all weights, once for a sweep's hundred jobs
 
 
 class Job(BaseModel, extra="forbid", frozen=True):
-    """One run: its settings, its model, its sets, and by client the private files it trains on."""
+    """One run: its settings, its model, its sets, and each client's private files."""
 
     recipe: str
     setting: dict[str, Value] = {}
@@ -51,9 +51,9 @@ class Job(BaseModel, extra="forbid", frozen=True):
         return model_folder(self.model.location, self.model.revision)
 
     def title(self, without: Set[str] = frozenset()) -> str:
-        """Members, setting and seed in a few words; axes `without` which are left out."""
+        """Members, setting and seed in a few words, leaving out the axes in `without`."""
         members = [] if self.members == "federated" else [self.client or self.members]
-        # `--set` may name them in any order, and a run has one folder.
+        # Sorted, because `--set` may name them in any order and a run has one folder.
         order = sorted(self.setting, key=lambda key: (key != "method", key))
         axes = [key for key in order if key != "members" and key not in without]
         setting = [f"{key}={self.setting[key]}" for key in axes]
@@ -66,13 +66,13 @@ class Job(BaseModel, extra="forbid", frozen=True):
         )
 
     def key(self, own: ClientSettings | None = None) -> str:
-        """The name of the run's folder: readable, and another one for anything that differs.
+        """The name of the run's folder: readable, and different for any two different runs.
 
-        `own` are all members' settings, which are in it where they decide what is trained.
+        `own`, the settings that all members share, count if they change what is trained.
         """
         card = self.card()
         facts: dict[str, object] = {
-            # A setting that did not exist when a store was begun makes no other run at its default.
+            # Without defaults, so that a setting added later does not rename a store's old runs.
             "settings": self.settings.model_dump(mode="json", exclude_defaults=True),
             "setting": self.setting,
             "members": [self.members, self.client],
@@ -91,7 +91,7 @@ class Job(BaseModel, extra="forbid", frozen=True):
         return f"{words[:_SLUG]}-{digest[:10]}"
 
     def prepared(self) -> Prepared:
-        """The operator's request for the run. Raises InvalidSettings or InvalidProblems."""
+        """The request that creates the run. Raises InvalidSettings or InvalidProblems."""
         sets = {SetKind.PUBLIC: self.public, SetKind.TEST: self.test}
         private = tuple(path for paths in self.private.values() for path in paths)
         for path in sets.values():
@@ -120,7 +120,7 @@ class Job(BaseModel, extra="forbid", frozen=True):
         return list(problems.values())
 
     def topics(self, client: str) -> dict[str, int]:
-        """How many problems of each topic a client has, without the public ones of with-public."""
+        """A client's number of problems by topic, without the public ones of `with-public`."""
         own = [path for path in self.private[client] if path != self.public]
         problems = [problem for path in own for problem in read_problems(path)]
         return dict(sorted(Counter(problem.topic for problem in problems).items()))
@@ -147,12 +147,12 @@ class RunSpec(BaseModel, extra="forbid", frozen=True):
         return (self.folder / RESULT).exists()
 
     def client_settings(self) -> ClientSettings:
-        """The settings that all members have in common. Raises InvalidSettings."""
+        """The settings that all members share. Raises InvalidSettings."""
         return load_settings(self.config, **self.options)
 
 
 def wait_for_all(settings: RunSettings) -> RunSettings:
-    """The settings for members that take turns: nobody is late, so every quorum is everybody."""
+    """The settings with every quorum at all clients: as members take turns, nobody is late."""
     return settings.model_copy(
         update={
             "swap": settings.swap.model_copy(update={"quorum": settings.clients}),
@@ -162,7 +162,7 @@ def wait_for_all(settings: RunSettings) -> RunSettings:
 
 
 def repeatable(settings: RunSettings) -> RunSettings:
-    """The settings without the check of donated responses, whose draws no other run repeats."""
+    """The settings without the sampling check, whose draws are different in every run."""
     swap = settings.swap.model_copy(update={"sampling_check": "off"})
     return settings.model_copy(update={"swap": swap})
 
@@ -176,5 +176,5 @@ def _digest(path: Path) -> str:
 
 @cache
 def _digest_of(path: Path, modified: int) -> str:
-    """Read once for all runs of a sweep; again if the file has changed."""
+    """Cached, so that a sweep reads each file once; `modified` makes it read a changed one."""
     return hashlib.sha256(path.read_bytes()).hexdigest()

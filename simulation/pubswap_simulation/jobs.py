@@ -1,4 +1,4 @@
-"""From a recipe to jobs: one for each setting and seed; of `alone`, one for each client."""
+"""From a recipe to its jobs: one for each setting and seed; for `alone`, one for each client."""
 
 import hashlib
 import re
@@ -18,18 +18,18 @@ from pubswap_simulation.results import RUNS
 
 DATA = "data"
 
-# Settings about several clients are nothing to one by itself: left at their defaults, so that a
-# baseline is one run whatever a sweep varies of them.
+# These settings mean nothing to a single client. Baselines keep their defaults, so that a sweep
+# over them does not repeat a baseline.
 _AMONG_MANY = ("swap", "fedprox", "aggregation")
 
 Setting = dict[str, Value]
 
 
 class Planner:
-    """Makes the jobs of one recipe, and the splits that they need."""
+    """Make the jobs of one recipe, and the data splits that they need."""
 
     def __init__(self, source: Path | str, store: Path, given: Setting) -> None:
-        """A recipe with values `given` beside it, by dotted key, for a results store."""
+        """Plan a recipe for a results store; `given` overrides its values by dotted key."""
         self._source = source
         self._store = store
         self._given = given
@@ -42,13 +42,13 @@ class Planner:
     def sweep(self, seeds: Sequence[int], vary: Mapping[str, tuple[Value, ...]]) -> list[Job]:
         """All settings and seeds: the recipe's own, unless other seeds are given.
 
-        Each of the recipe's settings is combined with each of the axes' values in `vary`. Seeds are
-        outermost, so that a sweep that is cut short has compared what it has.
+        Each of the recipe's settings is combined with each combination of the values in `vary`.
+        Seeds are the outer loop, so that a sweep that is cut short still compares its settings.
         """
         own = load_recipe(self._source, _without_members(self._given)).sweep
         varied = list(Sweep(grid=(dict(vary),) if vary else ()).settings())
         settings = [setting | more for setting in own.settings() for more in varied]
-        # A recipe that names no seeds for its sweep has one of its own.
+        # A recipe that names no seeds for its sweep uses its own one.
         own_seeds = own.seeds if "seeds" in own.model_fields_set else (None,)
         jobs: dict[str, Job] = {}
         for seed in seeds or own_seeds:
@@ -100,7 +100,7 @@ class Planner:
         )
 
     def _split(self, recipe: Recipe) -> Path | None:
-        """The split that the recipe describes, in the store; made when it is first needed."""
+        """The recipe's data split in the store, prepared when it is first needed."""
         spec = recipe.data.prepare
         if spec is None:
             return None
@@ -117,7 +117,7 @@ class Planner:
 def _baseline(
     job: Job, members: Members, client: str | None, private: dict[str, tuple[Path, ...]]
 ) -> Job:
-    """The same total steps with one client, and nobody to exchange with."""
+    """The same total steps with one client, without exchanges."""
     settings = job.settings
     unused = {name: type(getattr(settings, name))() for name in _AMONG_MANY} | {
         "lora": settings.lora.model_copy(update={"min_rank": None}),
@@ -169,7 +169,7 @@ def parse_seeds(text: str | None) -> tuple[int, ...]:
 
 
 def _scalar(text: str) -> Value:
-    """A number, a truth value or text: a result's value on an axis."""
+    """A number, a boolean or text: a result's value on an axis."""
     value = value_of(text.strip())
     return value if isinstance(value, bool | int | float | str) else text.strip()
 
@@ -182,12 +182,12 @@ def run_specs(
     keep_work: bool,
     keep_adapters: bool,
 ) -> list[RunSpec]:
-    """One for each job; titles leave out what all jobs share.
+    """A spec for each job; titles leave out what all jobs share.
 
     Raises InvalidSettings or InvalidProblems before any run begins.
     """
     given = {key: value for key, value in options.items() if value is not None}
-    own = load_settings(config, **given)  # refused now rather than by each run
+    own = load_settings(config, **given)  # fail now rather than in each run
     for job in jobs:
         _check_own(job, own)
     settings = [{(key, repr(value)) for key, value in job.setting.items()} for job in jobs]
@@ -209,12 +209,12 @@ def run_specs(
 def _check_own(job: Job, own: ClientSettings) -> None:
     if own.round_steps is not None or own.round_seconds is not None:
         raise InvalidSettings(
-            "A simulation's clients have one configuration and make all steps of a round: leave "
-            "round_steps and round_seconds out of it, and set the run's local_steps."
+            "A simulation's clients share one configuration and make all steps of a round: remove "
+            "round_steps and round_seconds from it, and set the run's local_steps."
         )
     if job.settings.aggregation.weights == "improvement" and not own.holdout:
         raise InvalidSettings(
             "aggregation.weights = 'improvement' weighs members by what they gain on their own "
-            "held-out problems, and none has any, so that all would weigh alike. Write "
-            "`holdout = 64` into a file and give it as --config FILE, or leave the weights."
+            "held-out problems, but none has any, so all would weigh the same. Put "
+            "`holdout = 64` into a file and pass it as --config FILE, or choose other weights."
         )

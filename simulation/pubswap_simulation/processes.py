@@ -1,4 +1,4 @@
-"""Runs in processes of their own on this machine: a crash costs the others nothing."""
+"""Runs in processes of their own on this machine, so that a crash does not affect the others."""
 
 import os
 import subprocess
@@ -16,17 +16,17 @@ from pubswap_simulation.worker import JobReport, open_log
 
 # A run, the local steps made so far over all clients, and the last pass@1.
 Progress = Callable[[RunSpec, int, float | None], None]
-# A run that has ended, and why it failed, None if it is done.
+# A run that has ended, and why it failed, or None if it is done.
 Outcome = tuple[RunSpec, str | None]
 
 
 def local_outcomes(
     environments: Sequence[Mapping[str, str]], on_progress: Progress, specs: Sequence[RunSpec]
 ) -> Generator[Outcome]:
-    """What came of each run, as they end; one at a time in each of the environments.
+    """Yield each run's outcome as it ends; each environment carries out one run at a time.
 
-    `on_progress` is called from any thread. A signal that stops this process stops the others; they
-    go on there the next time.
+    `on_progress` is called from any thread. A signal that stops this process stops the runs, which
+    continue from there the next time.
     """
     idle: SimpleQueue[Mapping[str, str]] = SimpleQueue()
     for environment in environments:
@@ -48,7 +48,7 @@ def local_outcomes(
                 with lock:
                     running.discard(process)
         except (OSError, ValidationError) as error:
-            return f"its process cannot be talked to: {error}"
+            return f"communication with its process failed: {error}"
         finally:
             idle.put(environment)
 
@@ -68,7 +68,7 @@ def local_outcomes(
 def started(
     spec: RunSpec, environment: Mapping[str, str], folder: Path | None = None
 ) -> "subprocess.Popen[str]":
-    """The process of a run, with this added to its environment, in a folder if not in this one."""
+    """Start a run's process in `folder` or the current one, with `environment` added to ours."""
     with open_log(spec.folder) as log:
         return subprocess.Popen(
             [sys.executable, "-m", "pubswap_simulation.worker", spec.model_dump_json()],
@@ -85,7 +85,7 @@ def started(
 def followed(
     process: "subprocess.Popen[str]", spec: RunSpec, on_progress: Progress | None = None
 ) -> str | None:
-    """Why a run's process has failed, None if it has not, once it has ended."""
+    """Follow a run's process to its end; returns why it failed, or None."""
     report = JobReport()
     with process:
         try:

@@ -1,7 +1,7 @@
 """Results of simulated runs: one `result.json` in each run's own folder.
 
-STORE/runs/KEY/result.json     a complete run; there is none before its end
-STORE/runs/KEY/                there from the moment that a sweep plans the run
+STORE/runs/KEY/result.json     a complete run; written at its end
+STORE/runs/KEY/                exists as soon as a sweep plans the run
 STORE/runs/KEY/work/           the coordinator's and the members' state, while it is under way
 """
 
@@ -19,20 +19,20 @@ RESULT = "result.json"
 
 
 class DonatedTokens(BaseModel, extra="forbid", frozen=True):
-    """What donated tokens were to their receivers in a round; means over all of them."""
+    """Statistics of the donated tokens of a round: means over all of them."""
 
     round: int
     tokens: int
     probability: float = Field(description="Under the receiver's own policy before each step.")
-    clip_share: float = Field(description="How many of them the clip stops.")
+    clip_share: float = Field(description="The share of them that the clip stops.")
 
 
 class Result(BaseModel, extra="forbid", frozen=True):
-    """One complete run, with everything that a report draws on."""
+    """One complete run, with everything that a report needs."""
 
     recipe: str = Field(description="The recipe's name.")
     setting: dict[str, Value] = Field(
-        description="The axes of the sweep by dotted key, and what this run has on each; no seed."
+        description="The run's value on each axis of the sweep, by dotted key; without the seed."
     )
     seed: int
     members: Members = Field(
@@ -41,18 +41,18 @@ class Result(BaseModel, extra="forbid", frozen=True):
         "client with all private sets, the centralised reference. with-public: N clients, each "
         "with the public set beside its own.",
     )
-    client: str | None = Field(default=None, description="Whose private set `alone` trains on.")
+    client: str | None = Field(default=None, description="The client that trains, for `alone`.")
     run: WholeRun = Field(
-        description="Settings, and of each round evaluation, drift, exchanges and traffic."
+        description="Settings, and each round's evaluation, drift, exchanges and traffic."
     )
     rewards: dict[str, list[float]] = Field(
         description="Mean reward of own responses at each local step of the whole run, by client."
     )
     topics: dict[str, dict[str, int]] = Field(
-        default={}, description="How many private problems of its own a client has of each topic."
+        default={}, description="Number of each client's own private problems, by topic."
     )
     donated: tuple[DonatedTokens, ...] = Field(
-        default=(), description="Of each round in which a client trained on donated responses."
+        default=(), description="One for each round with training on donated responses."
     )
     seconds: float = Field(ge=0)
     code: str | None = Field(
@@ -62,7 +62,7 @@ class Result(BaseModel, extra="forbid", frozen=True):
 
     @property
     def evaluations(self) -> list[Evaluation]:
-        """Those of round 0 (the base model), 1, ..."""
+        """The evaluations of rounds 0 (the base model), 1, ..."""
         return [summary.evaluation for summary in self.run.rounds if summary.evaluation]
 
     @property
@@ -89,16 +89,16 @@ def read_result(folder: Path) -> Result:
 def read_results(store: Path) -> Iterator[Result]:
     """All complete runs of a store, in the order of their folders' names.
 
-    Raises InvalidSettings for a file that is none.
+    Raises InvalidSettings if a file is not a result.
     """
     for path in sorted((store / RUNS).glob(f"*/{RESULT}")):
         try:
             yield Result.model_validate_json(path.read_bytes())
         except ValidationError as error:
-            raise InvalidSettings(f"{path} is no result: {first_fault(error)}") from None
+            raise InvalidSettings(f"{path} is not a result: {first_fault(error)}") from None
 
 
 def unfinished(store: Path) -> list[str]:
-    """The runs that were planned or begun and have no result, by their folders' names."""
+    """Folder names of the runs that were planned or begun but have no result."""
     folders = sorted(path for path in (store / RUNS).glob("*") if path.is_dir())
     return [folder.name for folder in folders if not (folder / RESULT).exists()]

@@ -1,8 +1,8 @@
-"""One policy for all members: each has LoRA factors of its own, and they take turns.
+"""One policy for all members, who take turns, each with LoRA factors of its own.
 
-A member that computes holds the turn; one that waits for its peers does not. The order of turns
-changes no result: every draw is a function of (seed, client, round, step), and nothing else is
-shared.
+A member holds the turn while it computes, but not while it waits for its peers. The order of turns
+does not change results, because every draw is a function of (seed, client, round, step) and nothing
+else is shared.
 """
 
 import threading
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Stopped(BaseException):
-    """The simulation ends; not an Exception, so that no member tries again or goes on."""
+    """The simulation is ending; not an Exception, so that no member retries or carries on."""
 
 
 class SharedPolicy:
@@ -32,11 +32,11 @@ class SharedPolicy:
         self._residuals: tuple[str, ...] = ()
 
     def member(self) -> "MemberTurn":
-        """One more member, with the factors as they are now."""
+        """Add a member, whose factors start as they are now."""
         return MemberTurn(self, [factor.detach().clone() for factor in self.policy.factors()])
 
     def stop(self) -> None:
-        """Let no member have another turn; the turn under way goes on to its end."""
+        """Give no member another turn; the turn under way may finish."""
         self.stopped = True
 
     def load(self, member: "MemberTurn") -> None:
@@ -52,7 +52,7 @@ class SharedPolicy:
 
 
 class MemberTurn:
-    """A member's turn, a context manager: inside it the policy is this member's own."""
+    """A member's turn, a context manager: inside it, the policy has this member's factors."""
 
     def __init__(self, shared: SharedPolicy, factors: list[Any]) -> None:
         self._shared = shared
@@ -72,14 +72,14 @@ class MemberTurn:
 
 
 class _TrainerInTurns:
-    """A trainer each of whose methods is one turn, those included that it will have one day."""
+    """A trainer whose every method call is one turn, including methods added in future."""
 
     def __init__(self, trainer: "LocalTrainer", turn: MemberTurn) -> None:
         self._trainer = trainer
         self._turn = turn
 
     def rebase(self, residuals: Sequence[AdapterFile]) -> None:
-        """Rebase at this member's next turn, and again whenever another base model came between."""
+        """Rebase at this member's next turn, and again after a turn with other residuals."""
         self._turn.residuals = residuals
 
     def __getattr__(self, name: str) -> Any:

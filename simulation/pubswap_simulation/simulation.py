@@ -1,4 +1,4 @@
-"""One job from its beginning, or from where it was killed, to its result."""
+"""Run one job to its result, from its beginning or from where it was killed."""
 
 import shutil
 import subprocess
@@ -21,12 +21,12 @@ from pubswap_simulation.results import RESULT, Result, read_result
 
 
 def simulate(spec: RunSpec, on_progress: Callable[[int, float | None], None]) -> Result:
-    """Run a job in its folder, going on from what an earlier process left there.
+    """Run a job in its folder, continuing from what an earlier process left there.
 
     `on_progress` gets the steps made so far, over all clients, and the last pass@1; it is called
-    from other threads, one at a time. Raises StateInUse if another process is at it.
+    from other threads, one at a time. Raises StateInUse if another process is running it.
     """
-    keep_one_arena()  # the members are threads, and hold as much as the largest of them at a time
+    keep_one_arena()  # members are threads; with an arena each, each would keep its peak memory
     job, folder = spec.job, spec.folder
     folder.mkdir(parents=True, exist_ok=True)
     if (other := holder(folder)) is not None:
@@ -37,13 +37,13 @@ def simulate(spec: RunSpec, on_progress: Callable[[int, float | None], None]) ->
             return read_result(folder)
         work = resumable_folder(folder / "work")
         one_at_a_time = threading.Lock()
-        taken = work / "seconds"  # over all processes that worked at it
+        taken = work / "seconds"  # over all processes that worked on it
         earlier = float(taken.read_text()) if taken.exists() else 0.0
         started = time.monotonic()
 
         def progress() -> None:
             with one_at_a_time:
-                # A process that is killed so loses a step's time at most.
+                # Written at each step, so that a killed process loses one step's time at most.
                 write_whole(taken, str(earlier + time.monotonic() - started).encode())
                 on_progress(federation.steps, federation.score)
 
@@ -74,9 +74,9 @@ def simulate(spec: RunSpec, on_progress: Callable[[int, float | None], None]) ->
 
 
 def commit_of(source: Path) -> str | None:
-    """The commit of a folder of a repository, -dirty if anything there differs from it.
+    """The commit of a folder in a repository, with -dirty if the work tree differs from it.
 
-    None if there is no git, or the folder is not in the repository (an installed package's).
+    None if there is no git, or the folder is not in a repository (an installed package's).
     """
 
     def git(*words: str) -> str:

@@ -1,4 +1,4 @@
-"""What each step of a simulated client did, through kills: its reward, and its donated tokens."""
+"""A simulated client's log of its steps, which survives kills: reward and donated tokens."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -12,19 +12,19 @@ from pubswap_simulation.results import DonatedTokens
 
 
 class StepLog(Reporter):
-    """One line [step, reward] for each step of the whole run, in the order of their updates; with
-    donated tokens, behind these their number, their mean probability and the share of them that the
+    """One line [step, reward] for each step of the whole run, in the order of their updates. A step
+    with donated tokens adds their number, their mean probability and the share of them that the
     clip stops.
 
-    A step that is made again after a kill is equal to the first.
+    A step that is repeated after a kill is equal to the first.
     """
 
     def __init__(self, path: Path, on_step: Callable[[], None]) -> None:
-        """Go on with the file at `path`; `on_step` is called after each step."""
+        """Continue the file at `path`; `on_step` is called after each step."""
         self._path = path
         self._on_step = on_step
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-        # A line that a kill has torn must not be the beginning of the next one.
+        # Drop a line that a kill has torn, or the next line would be appended to it.
         lines = [line for line in lines if line.endswith("\n")]
         self._steps: dict[int, list[float]] = {}
         for step, *figures in map(json.loads, lines):
@@ -45,11 +45,11 @@ class StepLog(Reporter):
 
     @property
     def steps(self) -> int:
-        """How many steps were made."""
+        """Number of steps made."""
         return len(self._steps)
 
     def rewards(self) -> list[float]:
-        """Those of steps 1, 2, ... of the whole run."""
+        """Rewards of steps 1, 2, ... of the whole run."""
         return [self._steps[step][0] for step in sorted(self._steps)]
 
     def donated(self) -> dict[int, list[float]]:
@@ -72,7 +72,7 @@ class StepLog(Reporter):
 
 
 def donated_by_round(logs: Iterable[StepLog], local_steps: int) -> tuple[DonatedTokens, ...]:
-    """What all clients' logs say of donated tokens, each token counting alike."""
+    """Statistics of donated tokens by round over all clients' logs; all tokens weigh the same."""
     sums: dict[int, list[float]] = {}
     for log in logs:
         for step, (tokens, probability, clip_share) in log.donated().items():

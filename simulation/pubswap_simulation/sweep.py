@@ -17,23 +17,23 @@ from pubswap_simulation.processes import Outcome, local_outcomes
 from pubswap_simulation.results import read_result
 from pubswap_simulation.worker import LOG
 
-# What processes of this machine, or a cluster, make of runs, as they end; closed early, it stops
-# those under way.
+# Yields the outcomes of runs as they end, on this machine or on a cluster. Closing it early stops
+# the runs under way.
 Outcomes = Callable[[Sequence[RunSpec]], Generator[Outcome]]
 
 
 def carry_out(
     specs: Sequence[RunSpec], outcomes_of: Outcomes, finish: Callable[[RunSpec, str], None]
 ) -> dict[str, str]:
-    """Carry out all that is not done yet; `finish` gets what came of each, in words.
+    """Carry out every run that is not done yet; `finish` gets each one's outcome in words.
 
     Returns failures by the run's key.
     """
     failed = {}
     for spec in specs:
-        spec.folder.mkdir(parents=True, exist_ok=True)  # a report sees what is not done yet
+        spec.folder.mkdir(parents=True, exist_ok=True)  # lets a report list it as not done
         if spec.done:
-            finish(spec, "was done" + (f", {said}" if (said := other_rules(spec)) else ""))
+            finish(spec, "already done" + (f", {said}" if (said := other_rules(spec)) else ""))
     with closing(outcomes_of([spec for spec in specs if not spec.done])) as outcomes:
         for spec, failure in outcomes:
             if failure is None:
@@ -45,18 +45,18 @@ def carry_out(
 
 
 def other_rules(spec: RunSpec) -> str | None:
-    """What to know of a result that is judged by other rules than a new run would be."""
+    """A note on a result that another version of the verifier judged, or None."""
     theirs = read_result(spec.folder).run.verifier_version
     here = verifier_version(spec.job.settings.verifier)
     if theirs == here:
         return None
-    return f"judged by {theirs} and not by {here}: remove {spec.folder} to have it done again"
+    return f"judged by {theirs} and not by {here}: remove {spec.folder} to run it again"
 
 
 def run_here(
     specs: Sequence[RunSpec], console: Console, jobs: int | None, devices: str | None
 ) -> int:
-    """Carry out all that is not done yet, and say what came of it; returns the exit status."""
+    """Carry out every run that is not done yet and print the outcomes; returns the exit status."""
     names = devices.split(",") if devices else []
     count = jobs or len(names) or 1
     if count > 1:
@@ -71,7 +71,7 @@ def run_here(
 
 
 def run_on_cluster(specs: Sequence[RunSpec], console: Console, outcomes_of: Outcomes) -> int:
-    """The same on a cluster, whose scheduler says where and when."""
+    """The same on a cluster, whose scheduler decides where and when."""
     logs = specs[0].folder.parent / "*" / LOG
     console.print(f"{len(specs)} runs, with logs {logs}", soft_wrap=True, highlight=False)
     with SweepDisplay(console, len(specs)) as display:
@@ -91,12 +91,12 @@ def _concluded(specs: Sequence[RunSpec], failed: Mapping[str, str], console: Con
 
 
 def thread_limit(options: Mapping[str, int | str]) -> dict[str, str]:
-    """libgomp's, which it reads once, before torch is told how many threads there are."""
+    """The limit as libgomp reads it: once, before torch is told the number of threads."""
     return {"OMP_NUM_THREADS": str(options["threads"])} if "threads" in options else {}
 
 
 def visible_devices(count: int, devices: Sequence[str]) -> list[dict[str, str]]:
-    """The environment of each process: its GPU is the only one that it sees, and no CPU will do."""
+    """The environment of each process: it sees its own GPU only, and does not fall back to CPU."""
     if not devices:
         return [{}] * count
     environments: list[dict[str, str]] = []

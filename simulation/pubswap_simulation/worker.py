@@ -1,6 +1,6 @@
 """The process of one run of a sweep.
 
-The run is the argument, and reports go to stdout as lines of JSON. Whatever else is printed goes to
+The run is its argument. It writes its reports to stdout as lines of JSON; all other output goes to
 stderr, which is the run's log.
 """
 
@@ -25,7 +25,7 @@ LOG = "run.log"
 
 
 class JobReport(BaseModel, extra="forbid", frozen=True):
-    """The run's progress; the last one of a run that has failed says why."""
+    """A run's progress; the last report of a failed run says why."""
 
     steps: int = 0
     score: float | None = None
@@ -33,13 +33,13 @@ class JobReport(BaseModel, extra="forbid", frozen=True):
 
 
 def open_log(folder: Path) -> TextIO:
-    """A run's log, to be added to."""
+    """Open a run's log for appending."""
     folder.mkdir(parents=True, exist_ok=True)
     return (folder / LOG).open("a", encoding="utf-8", buffering=1)
 
 
 def log_to(stream: TextIO) -> None:
-    """Write all log lines there, but for the coordinator's line for each request."""
+    """Write all log lines to `stream`, except the coordinator's line for each request."""
     configure_logs("console", "info", stream).addFilter(_with_thread)
     logging.getLogger("pubswap_server").setLevel(logging.WARNING)
 

@@ -1,8 +1,8 @@
-"""Verdicts on the paper's claims, from differences that are paired by seed: pure functions.
+"""Verdicts on the paper's claims, from differences paired by seed: pure functions.
 
 A claim holds when the whole 95 % interval is on its side of zero, does not when it is on the
-other, and is undecided when the interval covers zero. Two seeds decide nothing, nor do differences
-that are all the same: pass@1 counts problems, so that they can agree by chance, with no width.
+other, and is undecided when the interval covers zero. Two seeds decide nothing. Neither do
+identical differences: pass@1 counts problems, so they can agree by chance and have no width.
 """
 
 import tomllib
@@ -45,7 +45,7 @@ def verdict(difference: Difference, sign: int) -> Verdict:
 
 
 def findings(section: Section) -> list[ClaimResult]:
-    """Every claim that there are results for; the largest and the smallest tau are FedAvg's."""
+    """A verdict on every claim with results; the smallest and the largest tau are FedAvg's."""
     taus = sorted(section.cells.get(FEDAVG, {}))
     judged = _claims(section, taus[0], taus[-1]) if taus else ()
     return [one for one in judged if one is not None]
@@ -137,7 +137,7 @@ def _fewer_replaced_later(section: Section, keep: Method, large: int) -> ClaimRe
 def _result(
     claim: str, compared: str, ours: Values, theirs: Values, sign: int, share: bool = True
 ) -> ClaimResult | None:
-    """The verdict; none where no seed has both sides."""
+    """The verdict, or None if no seed has both sides."""
     if (apart := paired(ours, theirs)) is None:
         return None
     judged = verdict(apart, sign)
@@ -150,7 +150,7 @@ Rows = Mapping[str, Mapping[int, float]]
 
 
 def paper_figures(recipes: set[str]) -> dict[str, Rows]:
-    """The paper's own of these recipes; of all its recipes if it has none of these."""
+    """The paper's figures for these recipes, or for all its recipes if it has none of these."""
     tables = tomllib.loads(files(__package__).joinpath("paper.toml").read_text(encoding="utf-8"))
     return {
         recipe: {

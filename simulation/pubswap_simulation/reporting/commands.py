@@ -26,7 +26,7 @@ def report(
     paper: Annotated[bool, typer.Option("--paper", help="Add the paper's own figures.")] = False,
     primary: Annotated[
         str | None,
-        typer.Option(help="The contrast planned before the runs: 'ROW - ROW', from a table."),
+        typer.Option(help="The contrast planned before the runs: 'ROW - ROW', as in a table."),
     ] = None,
 ) -> None:
     """Write a report of results: tables, paired differences, curves, and the paper's claims.
@@ -49,7 +49,7 @@ def report(
 
 
 def write(sections: "list[Section]", data: "Report", folder: Path, paper: bool) -> None:
-    """Write report.md, report.json, summary.html and the PNGs over an earlier report's."""
+    """Write report.md, report.json, summary.html and the PNGs, replacing an earlier report."""
     from pubswap_simulation.reporting.claims import paper_figures
     from pubswap_simulation.reporting.markdown import markdown
     from pubswap_simulation.reporting.pictures.draw import draw, draw_contrast
@@ -71,5 +71,5 @@ def write(sections: "list[Section]", data: "Report", folder: Path, paper: bool) 
 
 
 def slug(title: str) -> str:
-    """A title as a part of a file's name."""
+    """A title as part of a file name."""
     return re.sub(r"[^a-z0-9.]+", "-", title.lower()).strip("-")

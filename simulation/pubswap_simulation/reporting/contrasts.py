@@ -1,4 +1,4 @@
-"""One contrast named before the runs, and all others with its first row, corrected by Holm."""
+"""The contrast named before the runs, and all others of its first row, with Holm's correction."""
 
 from collections.abc import Iterable, Sequence
 
@@ -23,10 +23,12 @@ class Contrast(Difference):
 
 
 def contrasts(sections: Iterable[Section], named: str) -> tuple[Contrast, list[Contrast]]:
-    """Of "ROW - ROW", in the first section that has both, at the largest tau that both have; and
-    the exploratory ones: the first of the two less every other row at that tau.
+    """The contrast "ROW - ROW", and the exploratory ones.
 
-    Raises InvalidSettings.
+    It is taken from the first section that has both rows, at the largest tau that both have. The
+    exploratory contrasts are its first row less every other row at that tau.
+
+    Raises InvalidSettings if no section has both.
     """
     sections = list(sections)
     left, _, right = named.partition(MINUS)
@@ -63,7 +65,7 @@ def _contrast(section: Section, left: Method, right: Method, tau: int) -> Contra
 
 
 def _corrected(found: Sequence[Contrast]) -> list[Contrast]:
-    """With Holm's correction over those that have a p-value."""
+    """Apply Holm's correction to those that have a p-value."""
     values = iter(holm([one.p for one in found if one.p is not None]))
     return [
         one if one.p is None else one.model_copy(update={"corrected": next(values)})

@@ -1,5 +1,5 @@
-"""Bytes by client and round beside those of full fine-tuning, and seconds; and what it costs of
-them to reach a pass@1, the figure that decides."""
+"""Bytes by client and round, compared with full fine-tuning, and seconds; and how much of both it
+takes to reach a pass@1, the figure that decides."""
 
 import math
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ TARGETS = 3
 
 
 class Bytes(BaseModel, frozen=True):
-    """Of one client in one round, up = sent."""
+    """Bytes of one client in one round; up = sent."""
 
     adapters_up: float
     adapters_down: float
@@ -28,7 +28,7 @@ class Bytes(BaseModel, frozen=True):
 
     @property
     def all(self) -> float:
-        """Both ways together."""
+        """Both directions together."""
         return self.adapters_up + self.adapters_down + self.responses_up + self.responses_down
 
 
@@ -45,7 +45,7 @@ class Cost(BaseModel, frozen=True):
 
 
 class PayloadSizes(BaseModel, frozen=True):
-    """Numbers of a model: of an adapter, sum of r (m + d); of the layers it adapts, sum of m d."""
+    """Parameters of an adapter, sum of r (m + d); of the layers it adapts, sum of m d; of all."""
 
     adapter: int
     adapted_layers: int
@@ -53,7 +53,7 @@ class PayloadSizes(BaseModel, frozen=True):
 
 
 def traffic(run: WholeRun) -> Bytes:
-    """Bytes of one client in one round, mean over both."""
+    """Bytes of one client in one round, mean over clients and rounds."""
     counted = [member.traffic for member in run.members if member.role is Role.CLIENT]
     turns = run.settings.clients * run.settings.rounds
     return Bytes(
@@ -62,7 +62,7 @@ def traffic(run: WholeRun) -> Bytes:
 
 
 def sizes(run: WholeRun) -> PayloadSizes:
-    """Numbers of the adapter, of the layers it adapts, and of the model."""
+    """Parameters of the adapter, of the layers it adapts, and of the model."""
     layout = run.model.layout
     return PayloadSizes(
         adapter=layout.parameters,
@@ -73,7 +73,7 @@ def sizes(run: WholeRun) -> PayloadSizes:
 
 
 def costs(section: Section) -> Iterator[Cost]:
-    """Every federated row's and tau's."""
+    """The cost of every federated row at every tau."""
     for method, tau, results in section.federated:
         run = results[0].run
         sent = [traffic(result.run) for result in results]
@@ -91,7 +91,7 @@ def costs(section: Section) -> Iterator[Cost]:
 
 
 class Reach(BaseModel, frozen=True):
-    """How a row at a tau reaches a pass@1; means over its n seeds, none if one never does."""
+    """What it takes a row at a tau to reach a pass@1: means over n seeds, None if one does not."""
 
     row: str
     tau: int
@@ -104,7 +104,7 @@ class Reach(BaseModel, frozen=True):
 
 
 def reach(section: Section) -> list[Reach]:
-    """Every federated row's, at the highest targets that a row reaches on average."""
+    """The cost of every federated row, at the highest targets that any row reaches on average."""
     return [
         _reach(method.label, tau, target, results)
         for target in targets(section)
@@ -136,6 +136,6 @@ def _reach(row: str, tau: int, target: float, results: list[Result]) -> Reach:
 
 
 def _round_of(result: Result, target: float) -> int | None:
-    """The first trained round whose adapter has the pass@1."""
+    """The first trained round whose adapter reaches the target."""
     scores = enumerate(evaluation.pass_at_1 for evaluation in result.evaluations)
     return next((number for number, score in scores if number and score >= target), None)

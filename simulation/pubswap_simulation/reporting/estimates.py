@@ -1,4 +1,4 @@
-"""A mean over seeds with its 95 % interval, and a difference that is paired by seed."""
+"""A mean over seeds with its 95 % interval, and a difference paired by seed."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import ClassVar
 from mpmath import mp  # type: ignore[import-untyped]
 from pydantic import BaseModel
 
-ROUNDING = 1e-12  # below what one problem more or less can make
+ROUNDING = 1e-12  # less than the effect of a single problem
 
 
 class Estimate(BaseModel, frozen=True):
@@ -27,11 +27,11 @@ class Estimate(BaseModel, frozen=True):
         return None if self.low is None else self.mean - self.low
 
     def text(self, share: bool) -> str:
-        """`47.3 ± 1.2 (5)`, of a share in per cent."""
+        """`47.3 ± 1.2 (5)`, in per cent for a share."""
         return f"{self.mean_text(share)} ({self.n})"
 
     def mean_text(self, share: bool) -> str:
-        """`47.3 ± 1.2`, or `47.3` of one seed."""
+        """`47.3 ± 1.2`, or `47.3` for one seed."""
         half = self.half_width
         digits = _digits(self.mean / 10 if half is None else half, share)
         mean = _number(self.mean, share, digits, self.sign)
@@ -39,7 +39,7 @@ class Estimate(BaseModel, frozen=True):
 
 
 class Difference(Estimate):
-    """A mean difference over the n seeds that both sides have, and how often it has which sign."""
+    """A mean difference over the n seeds that both sides have, and the count of each sign."""
 
     sign: ClassVar[str] = "+"
 
@@ -105,7 +105,7 @@ def _p_value(t: float, freedom: int) -> float:
 
 
 def p_value(estimate: Estimate) -> float | None:
-    """Of Student's t test of a mean against zero, two-sided; none where there is no width."""
+    """Two-sided p-value of Student's t test against zero; None if the interval has no width."""
     half = estimate.half_width
     if half is None or half <= ROUNDING:
         return None
@@ -114,7 +114,7 @@ def p_value(estimate: Estimate) -> float | None:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values corrected for their number by Holm's method, each in its place.
+    """Correct p-values for their number by Holm's method; keeps their order.
 
     The smallest is multiplied by their number m, the next by m - 1, ...; none is below one that
     was smaller, and none above 1.
@@ -128,7 +128,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def text(value: Estimate | None, share: bool) -> str:
-    """A table's cell; empty where there is no value."""
+    """A table's cell; empty if there is no value."""
     return "" if value is None else value.text(share)
 
 
@@ -137,17 +137,17 @@ def _number(value: float, share: bool, digits: int, sign: str = "") -> str:
 
 
 def _digits(value: float, share: bool) -> int:
-    """One digit for per cent; else as many as show two that count, six at most."""
+    """Decimals: one for per cent; otherwise enough for two significant digits, at most six."""
     if share:
         return 1
     return 2 if value == 0 else min(6, max(0, 1 - math.floor(math.log10(abs(value)))))
 
 
 def grid(heads: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
-    """A Markdown table, its first `left` columns to the left."""
+    """A Markdown table whose first `left` columns are left-aligned."""
 
     def line(cells: Sequence[str]) -> str:
-        # A topic may have any text, several lines and bars included.
+        # A topic may be any text, including several lines and bars.
         return "| " + " | ".join(" ".join(c.split()).replace("|", "\\|") for c in cells) + " |"
 
     rule = ["---" if column < left else "---:" for column in range(len(heads))]

@@ -17,54 +17,54 @@ from pubswap_simulation.reporting.tables import ByName, Table
 
 _INTRODUCTION = """\
 Means over seeds with their 95 % intervals (Student's t), n in brackets. pass@1 and shares are in
-per cent. Differences are paired by seed (paired t); behind each, how many seeds are above, equal
-and below. Intervals are not corrected for the number of comparisons; p-values that are say so.
-Pictures show the intervals of three seeds and more."""
+per cent. Differences are paired by seed (paired t), followed by how many seeds are above, equal and
+below. Intervals are not corrected for the number of comparisons; corrected p-values say so.
+Pictures show intervals for three or more seeds."""
 
 _PRIMARY = """\
-Named before the runs; of the final checkpoint, in points."""
+Named before the runs. Final checkpoint, in points."""
 
 _EXPLORATORY = """\
-Of the same row less every other one. The p-values of paired t tests, and those after Holm's
-correction for their number: below 0.05 is told apart from zero."""
+The same row less every other one. p-values are of paired t tests, before and after Holm's
+correction for their number; below 0.05, a difference is distinguishable from zero."""
 
 _BEST_MU = """\
-The best μ is the one with the highest mean final pass@1 at that τ, on the seeds that every μ has,
-and chosen on the test set as in the paper, which favours FedProx. Chosen:"""
+The best μ is the one with the highest mean final pass@1 at that τ, on the seeds that every μ has.
+It is chosen on the test set as in the paper, which favours FedProx. Chosen:"""
 
 _DRIFT = """\
-L2 distances between the clients' LoRA factors at the rounds' ends. A round of small τ is short:
-compare rows, not columns."""
+L2 distances between the clients' LoRA factors at the end of each round. Rounds are shorter at small
+τ: compare rows, not columns."""
 
 _BEYOND = """\
 Each row less the same method with the paper's own setting, at the same τ and seeds."""
 
 _BYTES = """\
-Of one client in one round, up and down, beside full fine-tuning in float32; what a client gets at
-the end of the run is shared out over its rounds. Of the layers that are adapted alone, full
-fine-tuning sends 2·Σmd = {full} numbers a round where LoRA sends 2·Σr(m+d) = {lora}, {ratio:.1f}
-times fewer. A simulation that was stopped and gone on with has fetched adapters again, which is in
-the bytes down."""
+Bytes of one client in one round, up and down, beside full fine-tuning in float32. What a client
+downloads at the end of the run is spread over its rounds. Counting only the adapted layers, full
+fine-tuning sends 2·Σmd = {full} numbers a round and LoRA 2·Σr(m+d) = {lora}, {ratio:.1f} times
+fewer. A simulation that was stopped and continued has fetched adapters again; the bytes down
+include this."""
 
 _REACH = """\
-The first round whose adapter has this pass@1 on the test set, and what has been spent by then,
-means over seeds: both ways of one client, and the seconds of a simulation in which all members take
-turns at one machine. Where not all seeds reach it, how many do."""
+The first round whose adapter reaches this pass@1 on the test set, and the cost until then, as means
+over seeds: the bytes of one client in both directions, and the seconds of a simulation in which all
+members take turns on one machine. If not all seeds reach it, the cell says how many do."""
 
 _SECONDS = """\
-Seconds are those of a clock on the wall. Rows can be compared by them only if every run had as much
-of a machine as any other: what else ran there is in them, too."""
+Seconds are wall-clock time and include the effect of whatever else ran on the machine. Compare rows
+by them only if every run had an equal share of a machine."""
 
 _SILENT = """\
 {row}: its clients send responses and get them back as with any exchange, {responses} a round, which
-is in the bytes above. Who trains on public prompts by itself needs none of that."""
+the bytes above include. A client training on public prompts by itself would need none of that."""
 
 _DONATED = """\
-How likely donated tokens were under their receiver's own policy before the step, and how many of
-them the clip stopped, in per cent; each token counts alike."""
+Mean probability of donated tokens under their receiver's own policy before the step, and the share
+of them that the clip stopped, in per cent. All tokens weigh the same."""
 
 _OWN_TOPICS = """\
-On the test set, each topic counting as much as it does among the client's own private problems."""
+On the test set, with topics weighted as in the client's own private problems."""
 
 _BY_TOPIC = "### Final pass@1 by topic, τ = {tau} (%)"
 _ON_OWN_TOPICS = "### Final pass@1 on each client's own topics, τ = {tau} (%)"
@@ -72,14 +72,14 @@ _ON_OWN_TOPICS = "### Final pass@1 on each client's own topics, τ = {tau} (%)"
 _CLAIMS = """\
 A claim holds if the whole interval of the paired difference is on its side of zero, does not if it
 is on the other side, and is undecided if the interval covers zero, if there are fewer than three
-seeds, or if all have the very same difference. Differences are in percentage points, those of drift
-in its own unit."""
+seeds, or if all seeds have exactly the same difference. Differences are in percentage points, or
+for drift in its own unit."""
 
 
 def markdown(
     report: Report, pictures: Mapping[str, Sequence[Picture]], paper: Mapping[str, Rows]
 ) -> str:
-    """The whole report; `pictures` are by section's title or contrast, `paper` rows by recipe."""
+    """The whole report; `pictures` by section title or contrast, `paper` rows by recipe."""
     parts = ["# Results", _INTRODUCTION, *contrasts_parts(report, pictures)]
     for section in report.sections:
         parts += _section(section, pictures.get(section.title, ()))
@@ -91,7 +91,7 @@ def markdown(
 
 
 def contrasts_parts(report: Report, pictures: Mapping[str, Sequence[Picture]]) -> list[str]:
-    """The primary contrast and the exploratory ones, of a report that has them."""
+    """The primary and the exploratory contrasts, if the report has them."""
     if report.primary is None:
         return []
     parts = ["## The primary contrast", _PRIMARY, _contrasts([report.primary])]
@@ -145,7 +145,7 @@ def _section(section: SectionReport, pictures: Sequence[Picture]) -> list[str]:
         parts += ["### Rewards in training", *rewards, *shown("clients")]
     parts += _costs(section) + reach_parts(section)
     if section.notes:
-        parts += ["### Left out, or not alike", "\n".join(f"- {note}" for note in section.notes)]
+        parts += ["### Notes", "\n".join(f"- {note}" for note in section.notes)]
     return parts
 
 
@@ -160,7 +160,7 @@ def facts(section: SectionReport) -> str:
         for tau, counts in section.steps.items()
     )
     seeds = ", ".join(str(seed) for seed in section.seeds)
-    # A folder that is called what it is has no name.
+    # A folder called "model" tells nothing about the model in it.
     model = "A model" if section.model == "model" else f"Model {section.model}"
     return (
         f"{model} of {section.sizes.model:,} parameters, {section.clients} clients, "
@@ -242,7 +242,7 @@ def _by_name(rows: ByName) -> str:
 
 
 def _counting(name: str) -> list[tuple[int, str]]:
-    """An order in which 10 comes after 9."""
+    """A sort key that puts 10 after 9."""
     return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]
 
 
@@ -254,7 +254,7 @@ def _donated(section: SectionReport) -> list[str]:
 
 
 def _at_largest(section: SectionReport, title: str, rows: ByName, *explained: str) -> list[str]:
-    """A table of the largest tau only, if there is anything; the others are in report.json."""
+    """A table of the largest tau only, if it has any values; the others are in report.json."""
     largest = max(section.steps)
     shown = {label: {largest: row[largest]} for label, row in rows.items() if row.get(largest)}
     return [title.format(tau=largest), *explained, _by_name(shown)] if shown else []

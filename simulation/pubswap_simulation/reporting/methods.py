@@ -1,4 +1,4 @@
-"""The row of a result in a table: a method with everything that is varied of it."""
+"""A result's row in a table: its method and every setting of it that is varied."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,11 +15,11 @@ Variant = tuple[tuple[str, Value], ...]
 
 KINDS: tuple[Kind, ...] = ("base", "alone", "pooled", "federated")
 NAMES = ("fedavg", "fedprox", "pubswap")
-NO_EXCHANGE = "none"  # public steps in which nothing can be donated
+NO_EXCHANGE = "none"  # public steps without donation
 SILENT = "public steps without exchange"
 STRATEGIES = (None, NO_EXCHANGE, "random", "keep")
 
-# Axes in the row's name or the table's column; `rounds` follows from the steps.
+# Axes that appear in the row's name or as the table's column; `rounds` follows from the steps.
 NAMED = {
     "members",
     "method",
@@ -32,9 +32,9 @@ NAMED = {
 }
 # A seed is no setting, and a simulation's quorums follow from its clients.
 _FOLLOWING = {"seed", "swap.quorum", "aggregation.quorum"}
-# These change the method. Any other axis changes the problem, so that it gets a section.
+# These axes change the method. Any other changes the problem, so each of its values has a section.
 _OF_METHOD = ("swap.", "aggregation.", "wire.", "grpo.", "lora.")
-# How a value on an axis is said; any other axis by the last part of its name.
+# The wording of a value on an axis; other axes use the last part of their name.
 _WORDS = {
     "members": "public prompts in every private set",  # the one value that is no row by itself
     "grpo.clipping": "{} clipping",
@@ -56,7 +56,7 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Method:
-    """A row. `mu` None with fedprox means the best at each tau; `client` None with alone, all."""
+    """A row. With fedprox, `mu` None means the best at each tau; with alone, `client` None, all."""
 
     kind: Kind = "federated"
     client: str | None = None
@@ -68,7 +68,7 @@ class Method:
 
     @property
     def label(self) -> str:
-        """The row's name for people."""
+        """The row's human-readable name."""
         return ", ".join([self._plain_label, *(_in_words(*varied) for varied in self.variant)])
 
     @property
@@ -89,24 +89,24 @@ class Method:
 
     @property
     def plain(self) -> bool:
-        """Whether the method is the paper's."""
+        """Whether this is the paper's own method."""
         return not self.variant
 
     @property
     def summary(self) -> bool:
-        """Whether it stands for several rows that are also listed one by one."""
+        """Whether it summarises several rows that are also listed one by one."""
         return (self.kind == "alone" and self.client is None) or (
             self.name == "fedprox" and self.mu is None
         )
 
     @property
     def detail(self) -> bool:
-        """Whether a row that stands for several includes it."""
+        """Whether a summary row includes it."""
         return self.client is not None or self.mu is not None
 
     @property
     def order(self) -> tuple[Any, ...]:
-        """Where the row stands: references first, then as in the paper's tables."""
+        """Sort key: references first, then as in the paper's tables."""
         return (
             KINDS.index(self.kind),
             NAMES.index(self.name),
@@ -132,7 +132,7 @@ def _in_words(axis: str, value: Value) -> str:
 
 
 def edited(results: Iterable[Result]) -> set[str]:
-    """The settings that are no axis in which runs differ all the same: the recipe was edited."""
+    """Settings that differ between runs though they are no axis: the recipe was edited."""
     alike: dict[object, list[RunSettings]] = defaultdict(list)
     for result in results:
         place = result.members, result.client, frozenset(result.setting.items())
@@ -146,8 +146,8 @@ def edited(results: Iterable[Result]) -> set[str]:
 
 
 def references(results: Sequence[Result], axes: Iterable[str]) -> dict[str, Value | None]:
-    """What stands for "as always" on each axis: the recipe's own value, which the results have
-    whose part of the grid does not name it; the default if all name it."""
+    """The reference value on each axis: the recipe's own, taken from the results whose part of the
+    grid does not name the axis; the default if all name it."""
     defaults = RunSettings()
     federated = [result for result in results if result.members == "federated"]
     own = {axis: [result for result in federated if axis not in result.setting] for axis in axes}
@@ -158,10 +158,9 @@ def references(results: Sequence[Result], axes: Iterable[str]) -> dict[str, Valu
 
 
 def method_of(result: Result, usual: Mapping[str, Value | None]) -> Method:
-    """The row of a result, where `usual` has all axes that its recipe varies (`references`).
+    """The row of a result; `usual` has all axes that its recipe varies (see `references`).
 
-    The run has the last word, so that what cannot matter is left out: `swap.*` without public
-    steps, for one.
+    Settings without effect in this run are left out, such as `swap.*` without public steps.
     """
     settings = result.run.settings
     pubswap, fedprox = settings.method == "pubswap", settings.method == "fedprox"
@@ -190,14 +189,14 @@ def method_of(result: Result, usual: Mapping[str, Value | None]) -> Method:
 
 
 def is_of_method(axis: str) -> bool:
-    """Whether an axis makes another row, and not another section."""
+    """Whether an axis leads to another row rather than another section."""
     return axis not in NAMED and axis.startswith(_OF_METHOD)
 
 
 def value_on(result: Result, axis: str) -> Value | None:
-    """A result's value on an axis, also where its part of the grid does not name it.
+    """A result's value on an axis, even if its part of the grid does not name it.
 
-    None if only the recipe knows, as with `data.*`.
+    None if only the recipe has it, as with `data.*`.
     """
     if axis in result.setting:
         return result.setting[axis]
@@ -205,7 +204,7 @@ def value_on(result: Result, axis: str) -> Value | None:
 
 
 def _scalar(settings: object, axis: str) -> Value | None:
-    # Of the settings themselves: what they are written as has none of a later version's defaults.
+    # Read the parsed settings: a dump by an older version lacks the defaults added since.
     for part in axis.split("."):
         settings = getattr(settings, part, None)
     return settings if isinstance(settings, bool | int | float | str) else None

@@ -16,7 +16,7 @@ Series = Callable[[Result], dict[int, float]]
 
 @dataclass(frozen=True)
 class Measure:
-    """A metric with its name for people; a share is shown in per cent."""
+    """A metric with a human-readable title; a share is shown in per cent."""
 
     key: str
     title: str
@@ -35,7 +35,7 @@ def pass_over_steps(result: Result) -> dict[int, float]:
 
 
 def drift_over_steps(result: Result, distance: str = "pairwise") -> dict[int, float]:
-    """Drift at each round's end, by step of the whole run; none of a single client."""
+    """Drift at each round's end, by step of the whole run; empty for a single client."""
     tau, clients = result.run.settings.local_steps, result.run.settings.clients
     return {
         summary.round * tau: getattr(summary.drift, distance)
@@ -82,9 +82,9 @@ def rewards_of(client: str, result: Result) -> dict[int, float]:
 
 
 def on_own_topics(result: Result) -> dict[str, float]:
-    """Final pass@1 on the test set with each client's topics, as often as it has them itself.
+    """Final pass@1 on the test set by client, with topics weighted as in its own problems.
 
-    Of a pooled client, whose topics are nobody's own, nothing.
+    Empty for the pooled client, whose topics are no organisation's own.
     """
     scores, means = result.evaluations[-1].by_topic, {}
     for client, counts in result.topics.items():

@@ -1,4 +1,4 @@
-"""A whole store as data, which is `report.json`; Markdown and pictures are made of it."""
+"""A whole store as data: `report.json`, from which the Markdown is made."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
@@ -66,7 +66,7 @@ class Run(BaseModel, frozen=True):
 
 
 class SectionReport(BaseModel, frozen=True):
-    """All tables of one comparison. Rows go by their labels, columns by tau."""
+    """All tables of one comparison, with rows by label and columns by tau."""
 
     title: str
     recipe: str
@@ -94,7 +94,7 @@ class SectionReport(BaseModel, frozen=True):
 
 
 class Report(BaseModel, frozen=True):
-    """A store's sections, the contrast that was named before the runs, and what is not done."""
+    """A store's sections, the contrast named before the runs, and the runs that are not done."""
 
     primary: Contrast | None = None
     exploratory: list[Contrast] = []
@@ -105,12 +105,12 @@ class Report(BaseModel, frozen=True):
 def read_sections(store: Path) -> list[Section]:
     """A store's comparisons; raises InvalidSettings if it holds no result."""
     if not store.is_dir():
-        raise InvalidSettings(f"{store} is no folder; name the --out of `pubswap simulate`.")
+        raise InvalidSettings(f"{store} is not a folder; name the --out of `pubswap simulate`.")
     if found := sections(read_results(store)):
         return found
     raise InvalidSettings(
         f"{store} holds no complete run; `pubswap simulate RECIPE --out {store}` makes one, "
-        "and goes on with those that were interrupted."
+        "and continues those that were interrupted."
     )
 
 
@@ -118,9 +118,9 @@ def make_report(
     sections: Sequence[Section], primary: str | None = None, unfinished: Sequence[str] = ()
 ) -> Report:
     """All tables of all comparisons; `primary` is a contrast of two rows, and `unfinished` are the
-    runs that have no result.
+    runs without a result.
 
-    Raises InvalidSettings for a contrast of rows that there are not.
+    Raises InvalidSettings if the rows of the contrast do not exist.
     """
     named, exploratory = contrasts(sections, primary) if primary else (None, [])
     return Report(
@@ -162,19 +162,19 @@ def _section(section: Section) -> SectionReport:
 
 
 def _name(model: ModelCard) -> str:
-    """A hub id, or a folder's last part: where it lies on this machine is nobody's business."""
+    """A hub id, or a folder's last part, because its path on this machine is private."""
     source = PurePath(model.source)
     return source.name if source.is_absolute() else model.source
 
 
 def _steps(results: Iterable[Result], tau: int) -> list[int]:
-    """GRPO steps in all of the runs at a tau: one number unless they differ."""
+    """Total GRPO steps of the runs at a tau: one number unless they differ."""
     settings = (result.run.settings for result in results)
     return sorted({one.rounds * tau for one in settings if one.local_steps == tau})
 
 
 def _tuned(section: Section) -> dict[str, dict[int, float]]:
-    """The mu behind each FedProx row that stands for all, by tau."""
+    """The mu chosen for each FedProx summary row, by tau."""
     return {
         method.label: {
             tau: next(iter(cell.values()))[0].run.settings.fedprox.mu

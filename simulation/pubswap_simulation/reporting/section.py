@@ -1,4 +1,4 @@
-"""The results of one comparison, by row, tau and seed: one recipe, one value on each other axis."""
+"""The results of one comparison by row, tau and seed: one recipe, with all other axes fixed."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -28,7 +28,7 @@ Problem = tuple[tuple[str, Value | None], ...]
 
 @dataclass(frozen=True)
 class Section:
-    """One comparison. `problem` has the values that its results share on the axes of no method."""
+    """One comparison. `problem` has the shared values on all axes that are not of the method."""
 
     recipe: str
     problem: Problem
@@ -46,7 +46,7 @@ class Section:
 
     @property
     def taus(self) -> list[int]:
-        """All tau that any row has."""
+        """Every tau that any row has."""
         return sorted({tau for row in self.cells.values() for tau in row})
 
     @property
@@ -76,12 +76,12 @@ class Section:
         return self.cells.get(method, {}).get(tau, {})
 
     def values(self, method: Method, tau: int, metric: Metric) -> dict[int, float]:
-        """A metric by seed, averaged over clients where each trains alone."""
+        """A metric by seed, averaged over the clients if each trains alone."""
         return by_seed(self.cell(method, tau), metric)
 
     @property
     def federated(self) -> Iterator[tuple[Method, int, list[Result]]]:
-        """The results of each federated row at each tau, of FedProx with the best mu only."""
+        """The results of each federated row at each tau; FedProx only with the best mu."""
         for method in self.methods:
             if method.kind == "federated" and not method.detail:
                 for tau, cell in sorted(self.cells[method].items()):
@@ -89,7 +89,7 @@ class Section:
 
 
 def by_seed(cell: Cell, metric: Metric) -> dict[int, float]:
-    """A metric's value for each seed; seeds for which it means nothing are left out."""
+    """A metric's value for each seed; seeds without one are left out."""
     means = {}
     for seed, results in sorted(cell.items()):
         values = [value for result in results if (value := metric(result)) is not None]
@@ -166,8 +166,8 @@ def _section(
             cell[result.seed] = (result,)
     cells: Cells = {method: dict(row) for method, row in rows.items()}
     notes = [
-        f"{method.label}, τ = {tau}: {count} more results of the same seeds are left out, which "
-        "differ in no setting that matters here"
+        f"{method.label}, τ = {tau}: {count} more results of the same seeds are left out, because "
+        "they differ in no setting that matters here"
         for (method, tau), count in sorted(left_out.items(), key=lambda item: item[0][0].order)
     ]
     judged = Counter(str(result.run.verifier_version) for result in results)
@@ -179,9 +179,8 @@ def _section(
 
 
 def _summaries(cells: Cells) -> Cells:
-    """The rows that stand for several: of the clients alone their mean, over the seeds that every
-    client has; FedProx with the mu of the best mean final pass@1 at each tau, on the seeds that
-    all have."""
+    """The summary rows. For clients alone: their mean, over the seeds that every client has. For
+    FedProx: the mu with the best mean final pass@1 at each tau, on the seeds that all have."""
     rows: Cells = {}
     members: dict[Method, list[Method]] = defaultdict(list)
     for method in _ordered(cells):
@@ -204,7 +203,7 @@ def _summaries(cells: Cells) -> Cells:
 
 
 def _base(cells: Cells) -> Cells:
-    """The base model's row: all results at a tau, which agree unless their test sets differ."""
+    """The base model's row, from all results at a tau; they agree unless the test sets differ."""
     row: dict[int, dict[int, tuple[Result, ...]]] = defaultdict(dict)
     for method in _ordered(cells):
         for tau, cell in cells[method].items():

@@ -1,4 +1,4 @@
-"""`summary.html`: what a reader wants first, on one page with its pictures."""
+"""`summary.html`: the main results on one page with pictures."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -47,7 +47,7 @@ this page has all tables."""
 
 
 def summary(report: Report, pictures: Mapping[str, Sequence[Picture]]) -> str:
-    """The page; `pictures` are by section's title or contrast."""
+    """The page; `pictures` by section title or contrast."""
     parts = [_html(["# Results", _INTRODUCTION, *contrasts_parts(report, pictures)])]
     for section in report.sections:
         parts.append(_html([f"## {section.title}", facts(section)]))
@@ -60,7 +60,7 @@ def summary(report: Report, pictures: Mapping[str, Sequence[Picture]]) -> str:
 
 def _html(parts: Sequence[str]) -> str:
     page = str(MarkdownIt("commonmark").enable("table").render("\n\n".join(parts)))
-    # On a narrow screen a table is moved aside by itself, also with the keyboard.
+    # On a narrow screen each table scrolls by itself, also with the keyboard.
     page = page.replace("<table>", f"{_MOVED}<table>").replace("</table>", "</table></div>")
     return re.sub(r"<th(?=[ >])", '<th scope="col"', page)
 

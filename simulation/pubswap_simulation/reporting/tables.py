@@ -1,4 +1,4 @@
-"""Rows by tau: the mean of a measure, and its difference to FedAvg seed by seed."""
+"""Rows by tau: the mean of a measure, and its difference from FedAvg, paired by seed."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -18,7 +18,7 @@ ByName = dict[str, dict[int, dict[str, Estimate]]]
 
 
 class Table(BaseModel, Generic[T], frozen=True):
-    """Means over seeds by row and tau, or differences to another row, paired by seed."""
+    """Means over seeds by row and tau, or differences from another row, paired by seed."""
 
     measure: str
     title: str
@@ -27,7 +27,7 @@ class Table(BaseModel, Generic[T], frozen=True):
 
 
 def table(section: Section, measure: Measure) -> Table[Estimate]:
-    """A measure of every row that has one; the base model's only of pass@1."""
+    """A measure of every row that has one; the base model has only pass@1."""
     rows = _rows(section, lambda method, tau: _mean(measured(section, method, tau, measure)))
     return Table[Estimate](**_head(measure), rows=rows)
 
@@ -38,7 +38,7 @@ def differences(section: Section, measure: Measure) -> Table[Difference]:
 
 
 def beyond(section: Section, measure: Measure) -> Table[Difference]:
-    """Each row beyond the paper less the same method without its variant, by seed."""
+    """Each row beyond the paper less the same method without the variant, by seed."""
     return _less(
         section, measure, lambda method: None if method.plain else replace(method, variant=())
     )
@@ -57,7 +57,7 @@ def _less(
 
 
 def topics(section: Section) -> ByName:
-    """Final pass@1 by row, tau and topic; the base model's is that of round 0."""
+    """Final pass@1 by row, tau and topic; for the base model, that of round 0."""
     return by_name(
         section,
         lambda result: result.evaluations[-1].by_topic,
@@ -66,9 +66,9 @@ def topics(section: Section) -> ByName:
 
 
 def by_name(section: Section, figures: Figures, base: Figures = lambda result: {}) -> ByName:
-    """Figures of each result's topics, clients or rounds, by row, tau and their name.
+    """Figures of each result's topics, clients or rounds, by row, tau and name.
 
-    `base` are those of the base model.
+    `base` gives the figures of the base model.
     """
 
     def of(method: Method, tau: int) -> dict[str, Estimate]:
@@ -78,7 +78,7 @@ def by_name(section: Section, figures: Figures, base: Figures = lambda result: {
 
 
 def _rows(section: Section, of: Callable[[Method, int], T | None]) -> dict[str, dict[int, T]]:
-    """What there is of each row and tau."""
+    """The values of each row and tau that has any."""
     rows: dict[str, dict[int, T]] = {}
     for method in section.methods:
         for tau in section.taus:
@@ -101,7 +101,7 @@ def _mean(values: Mapping[int, float]) -> Estimate | None:
 
 
 def measured(section: Section, method: Method, tau: int, measure: Measure) -> dict[int, float]:
-    """A measure of a row by seed; the base model's is that of round 0."""
+    """A measure of a row by seed; for the base model, that of round 0."""
     if method != BASE:
         return section.values(method, tau, measure.of)
     if measure not in (FINAL, BEST):

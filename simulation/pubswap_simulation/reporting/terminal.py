@@ -1,4 +1,4 @@
-"""The main table on a terminal."""
+"""The report's main tables for a terminal."""
 
 from rich.console import Console
 from rich.table import Table
@@ -11,7 +11,7 @@ _STYLES = {"holds": "green", "does not": "red", "undecided": "yellow"}
 
 
 def print_report(report: Report, console: Console) -> None:
-    """Of each section: final pass@1 by tau with its difference to FedAvg, and the claims."""
+    """Print each section's final pass@1 by tau with its difference from FedAvg, and the claims."""
     for section in report.sections:
         console.print(_final(section))
         if section.claims:

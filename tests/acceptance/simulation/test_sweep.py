@@ -35,7 +35,7 @@ def test_a_killed_run_costs_no_other_and_is_tried_again(tmp_path: Path) -> None:
     results, printed = simulated(recipe, store, *SHORT)
     assert [result.client for result in results] == ["client-1", "client-2"]
     assert [sorted(result.rewards) for result in results] == [["client-1"], ["client-2"]]
-    assert "client-2 seed=7: was done" in printed
+    assert "client-2 seed=7: already done" in printed
 
 
 @pytest.mark.full

@@ -152,7 +152,7 @@ def test_what_is_left_out_or_not_done_is_named(tmp_path: Path) -> None:
     results.append(made_result([0.4, 0.5], 12, 0, setting=KEEP))
     results.append(made_result([0.4, 0.6], 12, 0, setting=FEDAVG | {"swap.period": 3}))
     assert only(results).notes == [
-        "FedAvg, τ = 12: 1 more results of the same seeds are left out, which differ in no "
+        "FedAvg, τ = 12: 1 more results of the same seeds are left out, because they differ in no "
         "setting that matters here",
     ]
     store = write_store(tmp_path, results)
@@ -481,7 +481,7 @@ def test_a_store_with_no_result_is_refused(tmp_path: Path) -> None:
     """It says what makes one."""
     with pytest.raises(InvalidSettings, match="pubswap simulate RECIPE"):
         read_sections(tmp_path)
-    with pytest.raises(InvalidSettings, match="is no folder"):
+    with pytest.raises(InvalidSettings, match="is not a folder"):
         read_sections(tmp_path / "nowhere")
 
 

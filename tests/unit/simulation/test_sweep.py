@@ -67,8 +67,8 @@ def test_a_result_that_other_rules_have_judged_is_said_to_be_one(tmp_path: Path)
         yield from ()
 
     assert carry_out(specs, nothing, lambda spec, outcome: said.append(outcome)) == {}
-    other = f"judged by math@0 and not by {here}: remove {folders[1]} to have it done again"
-    assert said == ["was done", f"was done, {other}"]
+    other = f"judged by math@0 and not by {here}: remove {folders[1]} to run it again"
+    assert said == ["already done", f"already done, {other}"]
 
 
 def test_a_run_that_was_begun_by_other_rules_does_not_go_on(tmp_path: Path) -> None:

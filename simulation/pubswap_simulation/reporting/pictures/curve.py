@@ -13,9 +13,9 @@ _TRUSTED = 3  # seeds
 
 @dataclass(frozen=True)
 class Curve:
-    """At each step the mean over the seeds, and the ends of its interval.
+    """The mean over the seeds at each step, and the ends of its interval.
 
-    Intervals of fewer than three seeds would hide everything else; the tables have them.
+    Intervals of fewer than three seeds are left to the tables: they would hide everything else.
     """
 
     steps: list[int]
@@ -25,7 +25,7 @@ class Curve:
 
     @classmethod
     def of(cls, points: Mapping[int, Estimate], scale: float = 100) -> "Curve":
-        """A curve through estimates by step, in per cent unless said."""
+        """A curve through estimates by step; `scale` 100 shows per cent."""
         values = list(points.values())
         return cls(
             steps=list(points),
@@ -48,10 +48,10 @@ def _end(point: Estimate, end: float | None) -> float:
 
 
 def curve(cell: Cell, series: Series, parts: int | None = None, scale: float = 100) -> Curve:
-    """The steps that every seed has; of clients that train alone, the mean counts.
+    """The curve over the steps that every seed has; clients that train alone are averaged.
 
-    With `parts`, each seed's running mean over one of so many parts of the run: the interval is
-    that of these means.
+    With `parts`, each seed is first smoothed by a running mean over 1/parts of its steps; the
+    interval is that of the smoothed values.
     """
     by_seed = []
     for results in cell.values():
@@ -64,7 +64,7 @@ def curve(cell: Cell, series: Series, parts: int | None = None, scale: float = 1
 
 
 def smoothed(series: Mapping[int, float], window: int) -> dict[int, float]:
-    """Each value the mean over `window` neighbours, of fewer at the ends."""
+    """The running mean over `window` neighbours, fewer at the ends."""
     before, after, values = (window - 1) // 2, window // 2, list(series.values())
     return {
         step: fmean(values[max(0, place - before) : place + after + 1])

@@ -14,12 +14,12 @@ from pubswap_simulation.reporting.section import Section
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    Drawn = tuple[str, str, Figure]  # its kind, what its file's name ends with, and the picture
+    Drawn = tuple[str, str, Figure]  # kind, suffix of the file's name, and the picture
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A PNG: its file's name, its kind, and a caption."""
+    """A PNG: its file name, its kind, and a caption."""
 
     name: str
     kind: str
@@ -45,12 +45,12 @@ def draw(section: Section, folder: Path, prefix: str) -> list[Picture]:
 
 
 def draw_contrast(contrast: Contrast, folder: Path) -> list[Picture]:
-    """Write the PNG of the contrast that was named before the runs."""
+    """Write the PNG of the contrast named before the runs."""
     return _saved((("primary", "", final.by_seed(one)) for one in (contrast,)), folder, "")
 
 
 def _saved(figures: Iterator["Drawn"], folder: Path, prefix: str) -> list[Picture]:
-    """The figures are made while matplotlib has our settings."""
+    """Save the figures; `figures` is lazy, so each is drawn with our matplotlib settings."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -84,7 +84,7 @@ def _figures(section: Section) -> Iterator["Drawn"]:
 
 
 def _groups(section: Section) -> Iterator[tuple[str, list[Method]]]:
-    """The rows of each picture: the paper's; those beyond them, beside two of these."""
+    """The rows of each picture: the paper's; and rows beyond the paper, with two of its own."""
     rows = [method for method in section.methods if method != BASE and not method.detail]
     plain = [method for method in rows if method.plain]
     varied = [method for method in rows if not method.plain]

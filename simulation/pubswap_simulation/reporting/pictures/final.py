@@ -135,7 +135,7 @@ def heat_map(section: Section) -> "Figure | None":
                 color = "white" if values[y][x] > 60 else "black"
                 style = {"ha": "center", "va": "center", "color": color, "fontsize": 7}
                 axes.text(x, y, _cell(row[name]), **style)
-    # A topic may have a dollar sign, and what is behind it is no formula that can be drawn.
+    # A topic may contain a dollar sign, which must not start a formula.
     text = {"rotation": 35, "ha": "right", "rotation_mode": "anchor", "parse_math": False}
     axes.set_xticks(range(len(names)), names, **text)
     axes.set_yticks(range(len(rows)), labels)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SMOOTHING = 12  # a line with a point at every step is smoothed over this part of them
+SMOOTHING = 12  # a line with a point at every step is smoothed over 1/12 of them
 
 Styles = Mapping[Method, LineStyle]
 Panels = Mapping[str, Mapping[Method, Curve]]  # by title
@@ -30,7 +30,7 @@ Panels = Mapping[str, Mapping[Method, Curve]]  # by title
 
 @dataclass(frozen=True)
 class CurvePlot:
-    """A kind of picture with curves: panels, one line for each row in each."""
+    """A kind of picture with curves: each panel has a line for each row."""
 
     name: str
     series: Series
@@ -39,12 +39,12 @@ class CurvePlot:
     smooth: bool = False
 
     def line(self, cell: Cell) -> Curve | None:
-        """A row's line; none without a point."""
+        """A row's line, or None if it has no point."""
         line = curve(cell, self.series, SMOOTHING if self.smooth else None, self.scale)
         return line if line.steps else None
 
     def draw(self, title: str, styles: Styles, panels: Panels) -> "Figure":
-        """The picture of these curves."""
+        """Draw the panels as one figure."""
         size = (1.2 + 2.9 * max(2, len(panels)), 3.7)
         figure, grid = subplots(1, len(panels), figsize=size, sharey=True, squeeze=False)
         for axes, (name, lines) in zip(grid[0], panels.items(), strict=True):
@@ -62,7 +62,7 @@ class CurvePlot:
         return figure
 
     def _line(self, axes: "Axes", line: Curve, style: LineStyle, shift: float) -> None:
-        if len(line.steps) == 1:  # no band can be seen: an interval beside those of the others
+        if len(line.steps) == 1:  # a band would be invisible: draw error bars side by side
             x = [line.steps[0] * (1 + 0.05 * shift)]
             error_bars(axes, x, line, **vars(style))
             return
@@ -85,7 +85,7 @@ PLOTS = (
 
 
 def _show_run(axes: "Axes", lines: Iterable[Curve]) -> None:
-    """The whole run, or the one round's end if there is no more."""
+    """Show the whole run, or a single round's end if there is only one."""
     steps = sorted({step for line in lines for step in line.steps})
     total = steps[-1]
     axes.set_xlim(-0.04 * total, 1.04 * total)
@@ -95,7 +95,7 @@ def _show_run(axes: "Axes", lines: Iterable[Curve]) -> None:
 
 
 def by_tau(section: Section, methods: Sequence[Method], plot: CurvePlot) -> Panels:
-    """The lines of each tau's panel; panels with none are left out."""
+    """The lines of each tau's panel; empty panels are left out."""
     panels: dict[str, dict[Method, Curve]] = {}
     for tau in section.taus:
         for method in methods:

@@ -1,4 +1,4 @@
-"""How lines look, their legend, and the ends of their axes."""
+"""Line styles, legends and axis limits."""
 
 import math
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class LineStyle:
-    """A row's colour, marker and kind of line, by matplotlib's names."""
+    """A row's colour, marker and line style, by matplotlib's names."""
 
     color: str
     marker: str
@@ -49,8 +49,8 @@ _LINES = ("-", "--", ":", "-.")
 
 
 def line_styles(methods: Sequence[Method]) -> dict[Method, LineStyle]:
-    """The lines of these rows: no two of one colour and marker, and the paper's own rows, but for
-    further periods and the like, the same in every picture."""
+    """A style for each row. No two share both colour and marker. The paper's own rows look the same
+    in every picture, except for further variants such as other periods."""
     styles: dict[Method, LineStyle] = {}
     for method in methods:
         style = _PLAIN.get((method.kind, method.name, method.strategy)) if method.plain else None
@@ -63,7 +63,7 @@ def line_styles(methods: Sequence[Method]) -> dict[Method, LineStyle]:
 
 
 def _unlike(others: Sequence[LineStyle]) -> LineStyle:
-    """A line whose colour, and then whose marker, as few of the others have as can be."""
+    """A style with the least used colour and, among these, the least used marker."""
     colors = [style.color for style in others]
     markers = [style.marker for style in others]
     pairs = set(zip(colors, markers, strict=True))
@@ -88,7 +88,7 @@ _LEGEND_LINE = 0.17  # inches
 
 
 def subplots(*shape: int, **options: Any) -> "tuple[Figure, Any]":
-    """A new figure, and its axes as matplotlib's function of this name gives them."""
+    """A new figure and its axes, as from matplotlib's function of this name."""
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(*shape, **options)
@@ -101,9 +101,9 @@ def error_bars(axes: "Axes", x: Sequence[float], line: Curve, **style: Any) -> N
 
 
 def span(lines: Sequence[Curve]) -> tuple[float, float]:
-    """The ends of an axis that shows every mean and interval; nothing measured is below 0.
+    """The limits of an axis that shows every mean and interval; nothing measured is below 0.
 
-    A mean of 0 is still off the axis.
+    A mean of 0 is kept off the edge.
     """
     shown = [v for line in lines for v in (*line.means, *line.lows, *line.highs)]
     low, high = min(shown), max(shown)
@@ -113,7 +113,7 @@ def span(lines: Sequence[Curve]) -> tuple[float, float]:
 
 
 def legend(figure: "Figure", title: str, rows: Sequence[tuple[str, LineStyle]]) -> None:
-    """A title, and one legend below for all panels, in the order of the tables."""
+    """Add a title, and below all panels one legend in the order of the tables."""
     from matplotlib.lines import Line2D
 
     handles = [Line2D([], [], label=label, **vars(style)) for label, style in rows]
