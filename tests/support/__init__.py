@@ -1,1 +1,1 @@
-"""Real processes and servers that tests share."""
+"""Real processes, servers and helpers shared by the tests."""

@@ -1,8 +1,9 @@
-"""What a forked command starts is forked from it: followers, a sweep's runs, the demo's members.
+"""Fork the children of a forked command: followers, a sweep's runs, the demo's members.
 
-No such command has computed anything by then. Real ones are started by `support/client/crewed.py`,
-by the doctor, by a simulation from Python, and by `chaos/faults/upgrade.py`. Also the server from
-which verifiers' processes are forked; real ones are started by the tests of verifiers.
+Forking is safe because no such command has computed anything by then. Children are started for real
+by `support/client/crewed.py`, the doctor, a simulation from Python, and `chaos/faults/upgrade.py`.
+The server from which verifiers' processes are forked is forked too; the tests of verifiers start
+real ones.
 """
 
 import os
@@ -23,7 +24,7 @@ WORKER = ["-m", "pubswap_simulation.worker"]
 
 
 def install(arguments: Sequence[str]) -> None:
-    """Have this process fork them, if it is such a command."""
+    """Have this process fork its children, if it is such a command."""
     if _verifies(arguments):
         _serve_forks()
     from pubswap_client.demo import processes
@@ -46,7 +47,7 @@ def _verifies(arguments: Sequence[str]) -> bool:
 
 
 def _serve_forks() -> None:
-    """Start multiprocessing's fork server here, where the libraries are, and no threads yet."""
+    """Start multiprocessing's fork server while the libraries are loaded and no thread runs yet."""
     spawn: Any = util.spawnv_passfds
     util.spawnv_passfds = _spawned  # type: ignore[attr-defined]
     try:
@@ -56,7 +57,7 @@ def _serve_forks() -> None:
 
 
 def _spawned(path: object, arguments: Sequence[str], descriptors: Sequence[int]) -> int:
-    """The pid of a Python that does what is behind its `-c`, with these descriptors."""
+    """Fork a Python that runs the code after `-c` with these descriptors; returns its pid."""
     if pid := os.fork():
         return pid
     try:
@@ -71,7 +72,7 @@ def _spawned(path: object, arguments: Sequence[str], descriptors: Sequence[int])
 
 
 class _Child:
-    """A Python program that is known here, begun in a fork; of Popen, what these commands use."""
+    """A Python program run in a fork, with as much of Popen's interface as these commands use."""
 
     def __init__(
         self,
@@ -150,13 +151,13 @@ class _Child:
 
 
 def _become(number: int, of: int | IO[Any] | None) -> None:
-    """Let a standard stream be another's; None leaves it."""
+    """Redirect a standard stream; None leaves it as it is."""
     if of is not None:
         os.dup2(of if isinstance(of, int) else of.fileno(), number)
 
 
 def _live(arguments: Sequence[str]) -> None:
-    """Never returns."""
+    """Run the program in this fork; never returns."""
     status = 1
     try:
         if list(arguments[1:3]) == WORKER:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 
 def until(holds: Callable[[], bool], seconds: float = 120) -> None:
-    """Return when it holds; fails if it does not in this time."""
+    """Return when the condition holds; fail if it does not within `seconds`."""
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline

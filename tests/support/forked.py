@@ -1,7 +1,7 @@
-"""`pubswap` as processes that are forked from one that has imported all of it.
+"""`pubswap` as processes forked from one that has already imported everything.
 
-A daemon's imports take ten seconds of CPU time, and the tests start hundreds of daemons. In all
-else these are processes like others: pid, environment, files and signals are their own.
+A daemon's imports take ten seconds of CPU time, and the tests start hundreds of daemons. Otherwise
+these are ordinary processes, with a pid, environment, files and signals of their own.
 """
 
 import atexit
@@ -36,11 +36,11 @@ MODULES = (
     *("pubswap_simulation.sweep", "pubswap_simulation.worker"),
     *("uvicorn.lifespan.on", "uvicorn.loops.uvloop", "uvicorn.protocols.http.httptools_impl"),
 )
-LONGEST_SECONDS = 240.0  # of a life that is waited for; seconds are enough
+LONGEST_SECONDS = 240.0  # the longest wait for a process to end; seconds are usually enough
 
 
 class Forked:
-    """A `pubswap arguments...`, with the methods of a Popen."""
+    """A process of `pubswap arguments...`, with the methods of a Popen."""
 
     def __init__(
         self,
@@ -51,15 +51,14 @@ class Forked:
         cwd: Path | None = None,
         install: Sequence[str | None] = (),
     ) -> None:
-        """What it prints is appended to files; `env` is all of its environment, if given.
+        """Append its output to files; `env`, if given, is its whole environment.
 
-        `install` names a module, whose `install` is called before all else with what comes after
-        its name.
+        `install` names a module and arguments: the module's `install` is called with them first.
         """
         self.log = stderr or stdout
         self.returncode: int | None = None
         for file in (stdout, self.log):
-            file.touch()  # so that a test can read it before the process has begun to write
+            file.touch()  # so that a test can read it before the process has written anything
         order = {
             "arguments": list(arguments),
             "stdout": str(stdout),
@@ -78,7 +77,7 @@ class Forked:
         return self.returncode
 
     def wait(self, timeout: float = LONGEST_SECONDS) -> int:
-        """The exit status, once there is one; raises TimeoutExpired."""
+        """Wait for the exit status; raises TimeoutExpired."""
         deadline = time.monotonic() + timeout
         while (status := self.poll()) is None:
             if time.monotonic() > deadline:
@@ -87,7 +86,7 @@ class Forked:
         return status
 
     def send_signal(self, number: int) -> None:
-        """Send a signal, unless it has ended."""
+        """Send a signal, unless the process has ended."""
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
@@ -117,7 +116,7 @@ def pubswap(
 
 
 class ForkedProcesses(Processes):
-    """The demo's processes, but forked, with a module's `install` called in each."""
+    """The demo's processes, forked, with a module's `install` called in each."""
 
     def __init__(self, logs: Path, install: Sequence[str | None] = ()) -> None:
         super().__init__(logs)
@@ -140,14 +139,14 @@ class ForkedProcesses(Processes):
 
 
 class _Mother:
-    """The process that has the imports, seen from the tests'."""
+    """The tests' handle on the process that has done the imports and forks the others."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="pubswap-forked-")
         self._numbers = count()
         self._lock = threading.Lock()
         path = [str(Path(__file__).parents[1]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-        # Not measured: what is measured is what is forked.
+        # No coverage here: only the forked processes are measured.
         kept = {key: value for key, value in os.environ.items() if not key.startswith("COV")}
         given = {"PYTHONPATH": os.pathsep.join(filter(None, path)), "OMP_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
@@ -181,21 +180,21 @@ def _mother() -> _Mother:
 
 
 def main() -> None:
-    """For each line on stdin fork a process that says its pid, and keeps its child's status."""
+    """For each line on stdin, fork a keeper that prints its child's pid and records its status."""
     for module in MODULES:
         importlib.import_module(module)
     reasoning.library()
     gc.freeze()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a keeper
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers are never waited for
     for line in iter(sys.stdin.buffer.readline, b""):
         if not os.fork():
             _keep(**json.loads(line))
 
 
 def _keep(status: str, **order: Any) -> None:
-    """Never returns."""
+    """Fork the process and record its exit status; never returns."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    # Where multiprocessing keeps sockets, which it leaves behind in a process that is killed.
+    # multiprocessing puts sockets here and leaves them behind when a process is killed.
     own: Any = multiprocessing.current_process()
     own._config["tempdir"] = str(Path(status).parent)
     child = os.fork()
@@ -219,7 +218,7 @@ def _live(
     cwd: str,
     install: list[str | None],
 ) -> None:
-    """Never returns."""
+    """Run the command in this process; never returns."""
     os.setsid()
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     for number, (path, mode) in enumerate(
@@ -245,7 +244,7 @@ def _live(
         from pubswap_protocol.cli import main as command
 
         sys.argv = ["pubswap", *arguments]
-        sys.orig_argv = [*PUBSWAP, *arguments]  # by which a leader starts its followers
+        sys.orig_argv = [*PUBSWAP, *arguments]  # a leader starts its followers by these
         children.install(arguments)
         command()
         status = 0

@@ -13,7 +13,7 @@ from support.eventually import until
 
 
 def installed(name: str, package: str) -> str:
-    """Where the system has a program; the test is skipped where it has none."""
+    """Path of an installed program; skips the test if it is not installed."""
     found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
     if found is None:
         pytest.skip(f"{name} is not installed (Debian: {package})")
@@ -28,9 +28,9 @@ def listening(
     host: str = "127.0.0.1",
     stop_seconds: float = 10.0,
 ) -> Iterator[None]:
-    """Run a server, which listens when the block begins; fails with its log if it has died.
+    """Run a server that listens when the block begins; fail with its log if it dies before.
 
-    In the end it has `stop_seconds` to stop, and is then killed.
+    After the block it has `stop_seconds` to stop, then it is killed.
     """
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out)

@@ -1,6 +1,6 @@
-"""Slurm's commands as far as submitit calls them; each task of an array is a process here.
+"""A fake Slurm with the commands that submitit calls; each task of an array is a local process.
 
-A task that a signal kills is one whose node has died: with --requeue it is started again.
+A task killed by a signal stands for one whose node has died: with --requeue it is started again.
 """
 
 import os
@@ -18,7 +18,7 @@ STATE = "FAKE_SLURM"
 
 
 def install(folder: Path) -> dict[str, str]:
-    """Put the commands into a folder; returns the environment that has them."""
+    """Put the commands into a folder; returns the environment that finds them there."""
     programs, state = folder / "bin", folder / "state"
     programs.mkdir()
     state.mkdir()
@@ -31,13 +31,13 @@ def install(folder: Path) -> dict[str, str]:
 
 
 def options(folder: Path) -> dict[str, str]:
-    """What the only job was submitted with, by its long options."""
+    """The long options that the only job was submitted with."""
     [script] = (folder / "state").glob("*.sh")
     return dict(re.findall(r"^#SBATCH --([a-z-]+)=?(.*)$", script.read_text(), re.MULTILINE))
 
 
 def starts(folder: Path) -> dict[str, int]:
-    """How often each task has been started."""
+    """How often each task was started."""
     return {
         path.stem: len(path.read_text().splitlines())
         for path in (folder / "state").glob("*.starts")
@@ -45,17 +45,17 @@ def starts(folder: Path) -> dict[str, int]:
 
 
 def states(folder: Path) -> set[str]:
-    """Those of all tasks."""
+    """The states of all tasks."""
     return {path.read_text() for path in (folder / "state").glob("*.state")}
 
 
 def die(folder: Path, name: str) -> None:
-    """A task's node dies."""
+    """Kill a task as if its node had died."""
     _kill(folder / "state", name)
 
 
 def out_of_time(folder: Path, name: str) -> None:
-    """A task is told that its time will soon be over, as with --signal."""
+    """Tell a task that its time is nearly over, as with --signal."""
     pid = int((folder / "state" / f"{name}.pid").read_text())
     os.kill(pid, signal.SIGUSR2)
 
@@ -75,7 +75,7 @@ def sbatch(script: str) -> None:
 
 
 def keep(name: str) -> None:
-    """Run a task, again as long as its node dies or it is requeued."""
+    """Run a task, and run it again whenever its node dies or it is requeued."""
     job, _, index = name.partition("_")
     script = _state() / f"{job}.sh"
     env = os.environ | {"SLURM_JOB_ID": job, "SLURM_PROCID": "0", "FAKE_SLURM_TASK": name}

@@ -1,4 +1,4 @@
-"""`pubswap serve` whose conductor meets an error that nobody foresaw, once a file says so."""
+"""`pubswap serve` whose conductor raises an unforeseen error once a file says so."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ TRIGGER = "PUBSWAP_TESTS_TRIGGER"
 
 
 def install() -> None:
-    """Put the fault into this process's conductor; what it meets is a database's, and unknown."""
+    """Put the fault into this process's conductor: an unknown error from the database."""
     from sqlalchemy.exc import DatabaseError
 
     from pubswap_server.notifications import ChangeNotifier

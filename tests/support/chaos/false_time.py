@@ -1,4 +1,4 @@
-"""A wall clock that can be set: a process of the tests reads how far it is off from a file."""
+"""A wall clock that tests can set: processes read from a file how far it is off."""
 
 import importlib
 import os
@@ -13,7 +13,7 @@ FILE = "TESTS_WALL_CLOCK"
 
 
 class FalseTime:
-    """The wall clock of processes with `env`; what only ever counts up is as it is."""
+    """The wall clock of processes started with `env`; monotonic clocks are not changed."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -21,20 +21,20 @@ class FalseTime:
 
     @property
     def env(self) -> Mapping[str, str]:
-        """What a process needs, from its start on."""
+        """The environment that a process needs from its start."""
         return {FILE: str(self._file)}
 
     def jump(self, seconds: int) -> None:
-        """From now on the clock is off by so much."""
+        """Set how far the clock is off from now on."""
         new = self._file.with_suffix(".new")
         new.write_text(str(seconds))
         new.replace(self._file)
 
 
 def install() -> None:
-    """Have this process's coordinator read the clock that the environment names, if it does.
+    """Have this process's coordinator read the clock that the environment names, if any.
 
-    Whatever module asks: `time.time` is replaced, and `datetime` wherever it is imported.
+    This covers every module: `time.time` is replaced, and `datetime` wherever it is imported.
     """
     if FILE not in os.environ:
         return

@@ -1,4 +1,4 @@
-"""Where requests begin and end: RFC 9112, written without a look at the parser under test."""
+"""HTTP request framing by RFC 9112, written without looking at the parser under test."""
 
 import re
 from dataclasses import dataclass
@@ -8,22 +8,22 @@ LARGEST = 1 << 62
 
 
 class BadError(Exception):
-    """A server must refuse this."""
+    """A request that a server must refuse."""
 
 
 class NotWholeError(Exception):
-    """More is to come."""
+    """The data ends before the request does."""
 
 
 @dataclass(frozen=True)
 class Framed:
-    """A request."""
+    """A parsed request."""
 
     method: bytes
     target: bytes
     headers: list[tuple[bytes, bytes]]  # names in lower case
     has_body: bool
-    last: bool  # the connection ends after its answer
+    last: bool  # the connection ends after its response
 
     def all(self, name: bytes) -> list[bytes]:
         """A header's values."""
@@ -31,10 +31,10 @@ class Framed:
 
 
 def framed(data: bytes, lenient: bool) -> list[Framed]:
-    """The requests in the bytes of a connection, to the first that is bad, cut, or the last.
+    """The requests in a connection's bytes, up to the last or the first that is bad or cut off.
 
-    `lenient` takes what a server may take, and not only what it must. An upgrade is ignored, and
-    ends the connection.
+    `lenient` accepts what a server may accept, beyond what it must. An upgrade is ignored and ends
+    the connection.
     """
     found: list[Framed] = []
     place = 0
@@ -99,7 +99,7 @@ def _headers(lines: list[bytes], lenient: bool) -> list[tuple[bytes, bytes]]:
 def _body(
     data: bytes, place: int, values: dict[bytes, list[bytes]], old: bool, lenient: bool
 ) -> tuple[bool, bool, int]:
-    """Whether there is one, whether the connection must end after it, and where it ends."""
+    """Whether there is a body, whether the connection must end after it, and where it ends."""
     lengths, codings = values.get(b"content-length"), values.get(b"transfer-encoding")
     if codings is not None:
         coding = b",".join(codings).lower()

@@ -1,4 +1,4 @@
-"""Tokenizers that a hub might give out, made of the small model's own."""
+"""Hostile tokenizers as a hub might serve them, made from the small model's own."""
 
 import json
 from collections.abc import Callable
@@ -15,7 +15,7 @@ def tokenizer_with(change: Callable[[dict[str, Any]], None]) -> bytes:
 
 
 def replacing(*pairs: tuple[str, str]) -> bytes:
-    """One whose decoder then replaces each pair's first string by its second, in order."""
+    """A tokenizer whose decoder also replaces each pair's first string by its second, in order."""
     return _with_decoders([_replace({"String": old}, new) for old, new in pairs])
 
 

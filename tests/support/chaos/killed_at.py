@@ -1,4 +1,4 @@
-"""A process that is killed when it calls a function."""
+"""A process that kills itself when it calls a given function."""
 
 import importlib
 import os
@@ -6,7 +6,7 @@ import signal
 
 
 def install(module: str, function: str) -> None:
-    """Have this process die at the function's call; `nowhere` is none."""
+    """Have this process die when it calls the function; `nowhere` means never."""
     if function != "nowhere":
         owner = importlib.import_module(module)
         setattr(owner, function, lambda *_: os.kill(os.getpid(), signal.SIGKILL))

@@ -1,4 +1,4 @@
-"""What a federation of fake members was promised, to be held against what the coordinator has."""
+"""The receipts of a federation of fake members, to check against what the coordinator has."""
 
 import numpy as np
 
@@ -18,7 +18,7 @@ class ReceiptLedger:
         self.receipts: dict[tuple[int, str], str] = {}
 
     def hand_in(self, api: CoordinatorClient, name: str, round_: int) -> None:
-        """Send a member's update of a round, and note the receipt when it is there."""
+        """Send a member's update of a round, and note the receipt once it arrives."""
         layout = self._fed.run.model.layout
         digest = api.put_blob(self._fed.run.id, encode_adapter(layout, self._update(name, round_)))
         metrics = UpdateMetrics(examples=1, steps=self._fed.run.settings.local_steps)
@@ -27,7 +27,7 @@ class ReceiptLedger:
         self.receipts[round_, name] = receipt.status
 
     def lost(self, rounds: int) -> int:
-        """How many receipts of the first rounds, and how many of their means, do not hold."""
+        """Number of receipts and of means, in the first `rounds` rounds, that do not hold."""
         view = self._fed.view()
         events = self._events()
         lost = 0
@@ -55,7 +55,7 @@ class ReceiptLedger:
         return self._fed.adapter(hash_of(self._seed, name, round_))
 
     def _mean(self, round_: int) -> str:
-        """The digest of the round's adapter, had nothing happened."""
+        """The digest that the round's adapter would have without any faults."""
         updates = [self._update(name, round_) for name in sorted(self._names)]
         mean: Adapter = {}
         for tensor in updates[0]:
@@ -67,5 +67,5 @@ class ReceiptLedger:
 
 
 def hash_of(*parts: object) -> int:
-    """A seed of several things."""
+    """A seed derived from several values."""
     return int(digest_of(repr(parts).encode())[-8:], 16)

@@ -79,7 +79,7 @@ Header = dict[str, Any]
 
 @dataclass
 class File:
-    """A safetensors file in parts: the header's meaning, or its text, and the data."""
+    """A safetensors file in two parts: its parsed header and its data."""
 
     header: Header
     data: bytes
@@ -113,12 +113,12 @@ def valid_responses(rng: random.Random) -> bytes:
 
 
 def parted(file: bytes) -> File:
-    """A valid file in parts."""
+    """A valid file, split into header and data."""
     length = int.from_bytes(file[:8], "little")
     return File(json.loads(file[8 : 8 + length]), file[8 + length :])
 
 
-# Changes of the header's meaning
+# Changes to the parsed header
 
 
 def _entry(rng: random.Random, file: File) -> Any:
@@ -126,19 +126,19 @@ def _entry(rng: random.Random, file: File) -> Any:
 
 
 def odd(rng: random.Random) -> Any:
-    """A value of some other type; a copy, because it may be changed further."""
+    """A value of another type; a copy, because it may be changed further."""
     return copy.deepcopy(rng.choice(ODD_VALUES))
 
 
 def change_dtype(rng: random.Random, file: File) -> None:
-    """Another dtype, known or not."""
+    """Set another dtype, known or not."""
     entry = _entry(rng, file)
     if isinstance(entry, dict):
         entry["dtype"] = rng.choice(ODD_DTYPES)
 
 
 def change_number(rng: random.Random, file: File) -> None:
-    """A dimension or an offset."""
+    """Change a dimension or an offset."""
     entry = _entry(rng, file)
     numbers = entry.get(rng.choice(("shape", "data_offsets"))) if isinstance(entry, dict) else None
     if isinstance(numbers, list) and numbers:
@@ -149,7 +149,7 @@ def change_number(rng: random.Random, file: File) -> None:
 
 
 def change_dimensions(rng: random.Random, file: File) -> None:
-    """The same number of values in another shape, or dimensions of 1 and 0."""
+    """Give the same number of values another shape, or add dimensions of 1 and 0."""
     entry = _entry(rng, file)
     if isinstance(entry, dict) and isinstance(entry.get("shape"), list):
         shape = entry["shape"]
@@ -165,14 +165,14 @@ def change_dimensions(rng: random.Random, file: File) -> None:
 
 
 def change_value(rng: random.Random, file: File) -> None:
-    """Something of another type altogether."""
+    """Replace a field by a value of another type."""
     entry = _entry(rng, file)
     if isinstance(entry, dict):
         entry[rng.choice(("dtype", "shape", "data_offsets", "extra"))] = odd(rng)
 
 
 def change_keys(rng: random.Random, file: File) -> None:
-    """A tensor renamed, removed, added, replaced, or given metadata."""
+    """Rename, remove, copy, add or replace a tensor, or add metadata."""
     names = list(file.header)
     chosen = rng.randrange(5)
     if chosen == 0 and names:
@@ -190,7 +190,7 @@ def change_keys(rng: random.Random, file: File) -> None:
 
 
 def swap_tensors(rng: random.Random, file: File) -> None:
-    """Two tensors' entries, or their places in the header."""
+    """Swap two tensors' entries, and shuffle the order of all."""
     names = list(file.header)
     if len(names) > 1:
         one, other = rng.sample(names, 2)
@@ -200,7 +200,7 @@ def swap_tensors(rng: random.Random, file: File) -> None:
 
 
 def grow(rng: random.Random, file: File) -> None:
-    """Another tensor after the last, as it should be or nearly."""
+    """Add a tensor after the last, correctly or nearly so."""
     size = rng.choice((0, 1, 4, 8, 24))
     begin = len(file.data) + rng.choice((0, 0, 0, 1, -1))
     file.header[rng.choice((*ODD_NAMES, "z"))] = {
@@ -212,7 +212,7 @@ def grow(rng: random.Random, file: File) -> None:
 
 
 def change_data(rng: random.Random, file: File) -> None:
-    """A word of the data: NaN, infinities, negative and huge numbers; or the data's length."""
+    """Change a word of the data to NaN, infinity or a huge number, or change the data's length."""
     words = (
         b"\x00\x00\xc0\x7f",
         b"\x00\x00\x80\x7f",
@@ -235,11 +235,11 @@ MEANINGS: tuple[Callable[[random.Random, File], None], ...] = (
     *(swap_tensors, grow, change_data),
 )
 
-# Changes of the text and of the bytes
+# Changes to the header's text and to the bytes
 
 
 def written(rng: random.Random, file: File) -> bytes:
-    """The file in bytes, its header written in one of many ways."""
+    """The file's bytes, with the header written in one of many ways."""
     separators = rng.choice(((",", ":"), (", ", ": "), (" ,\n", "\t:\r")))
     text = json.dumps(file.header, separators=separators, ensure_ascii=rng.random() < 0.5)
     raw = text.encode("utf-8", "surrogatepass")
@@ -254,7 +254,7 @@ def written(rng: random.Random, file: File) -> bytes:
 
 
 def with_text(rng: random.Random, file: bytes) -> bytes:
-    """Something put into the header's text, or taken out, with the length that then is right."""
+    """Insert or delete something in the header's text, and correct the length to match."""
     length = int.from_bytes(file[:8], "little")
     if length > len(file):
         return file
@@ -269,7 +269,7 @@ def with_text(rng: random.Random, file: bytes) -> bytes:
 
 
 def _twice(rng: random.Random, raw: bytes) -> bytes:
-    """A key that occurs twice, plainly or in another spelling."""
+    """Repeat a key, in the same or in an escaped spelling."""
     start, end = raw.find(b'"'), raw.find(b'"', raw.find(b'"') + 1)
     if start < 0 or end < 0:
         return raw
@@ -280,7 +280,7 @@ def _twice(rng: random.Random, raw: bytes) -> bytes:
 
 
 def with_bytes(rng: random.Random, file: bytes) -> bytes:
-    """Bits turned, bytes cut out, doubled or cut off, anywhere."""
+    """Flip bits, or delete, repeat or cut off bytes, anywhere."""
     changed = bytearray(file)
     for _ in range(rng.choice((1, 1, 2, 4, 16))):
         if not changed:
@@ -299,7 +299,7 @@ def with_bytes(rng: random.Random, file: bytes) -> bytes:
 
 
 def bomb(rng: random.Random) -> bytes:
-    """A header that is cheap to send and might be costly to read; nothing of it is valid."""
+    """An invalid header that is cheap to send and might be costly to read."""
     empty = b'{"dtype":"U8","shape":[0],"data_offsets":[0,0]}'
     texts: tuple[Callable[[], bytes], ...] = (
         lambda: b"{" + b",".join(b'"%d":%s' % (n, empty) for n in range(18_000)) + b"}",
@@ -322,7 +322,7 @@ def bomb(rng: random.Random) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One input, which reader it is for, and whether it was left as it should be."""
+    """One input, the reader it is for, and whether it was left valid."""
 
     adapter: bool
     data: bytes

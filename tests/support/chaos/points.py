@@ -1,8 +1,7 @@
-"""Named points in a client daemon's life, traced to a file, at one of which it kills itself.
+"""Named points in a client daemon's life, traced to a file; at one of them it kills itself.
 
-Wrapped around the product's functions from outside: the product knows nothing of them. A point's
-name begins with its place: `start`, `1 begin`, `1.2` (round 1, local step 2), `1 end`,
-`between rounds`.
+They are wrapped around the product's functions from outside. A point's name begins with its place:
+`start`, `1 begin`, `1.2` (round 1, local step 2), `1 end`, `between rounds`.
 """
 
 import os
@@ -21,14 +20,14 @@ JOURNAL = "progress"  # its folder in the state folder
 
 
 class Points(threading.local):
-    """Writes the name of each point that is passed; at the `last` one the process is killed.
+    """Writes the name of each point passed; the process is killed at the `last` one.
 
-    Each thread has a place of its own: a step is written to the disk while the next one is made.
+    Each thread has a place of its own, because a step is saved to disk while the next one runs.
     """
 
     place = "start"
     saving = ""
-    pieces = 0  # to be written until half of the file is
+    pieces = 0  # left to write until half of the file is written
 
     def __init__(self, trace: Path, last: str | None) -> None:
         self._last = last
@@ -62,7 +61,7 @@ class Points(threading.local):
     def at(
         self, owner: Any, name: str, place: Callable[..., str], after: str | None = None
     ) -> None:
-        """From a method's call on, `place(self, *args)` is where we are."""
+        """Set the place to `place(self, *args)` when a method is called, and to `after` then."""
         call = getattr(owner, name)
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -75,7 +74,7 @@ class Points(threading.local):
 
 
 def install(trace: Path, last: str | None) -> None:
-    """Wrap this process's client with points."""
+    """Wrap this process's client in points."""
     from pubswap_client.coordinator.client import CoordinatorClient
     from pubswap_client.daemon.heartbeats import Heartbeats
     from pubswap_client.daemon.round import LocalRound
@@ -97,7 +96,7 @@ def install(trace: Path, last: str | None) -> None:
 
 
 def _while_waiting(points: Points, client: Any) -> None:
-    """A point half a second into the wait for the others' responses."""
+    """Put a point half a second into the wait for the others' responses."""
     call = client.exchanged
 
     def exchanged(*args: Any, **kwargs: Any) -> bytes:
@@ -113,7 +112,7 @@ def _while_waiting(points: Points, client: Any) -> None:
 
 
 def _inside_saves(points: Points) -> None:
-    """Points before a file is saved, at half its bytes, before and after its rename, and after."""
+    """Put points before a save, at half its bytes, before and after its rename, and after it."""
     from pubswap_client.state import journal
     from pubswap_protocol import files
 
@@ -134,7 +133,7 @@ def _inside_saves(points: Points) -> None:
             points.hit(f"{points.saving} half")
         write_all(descriptor, data[len(data) // 2 :])
 
-    # The ledger and the status are replaced beside it, from other threads.
+    # Only the journal's: other threads replace the ledger and the status, too.
     def replacing(self: Path, target: Path) -> Path:
         if self.parent.name == JOURNAL:
             points.hit(f"{points.saving} written")

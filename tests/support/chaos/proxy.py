@@ -1,4 +1,4 @@
-"""A TCP proxy that spoils connections as its plan says: cuts, delays, throttles, repeats."""
+"""A TCP proxy that disturbs connections as its plan says: cuts, delays, throttles, repeats."""
 
 import contextlib
 import select
@@ -12,37 +12,37 @@ from random import Random
 from typing import Self
 
 PIECE = 64 << 10
-# The kernel's own would hold megabytes, which a cut by RST throws away: no wire has as much on it.
+# The kernel's default buffer holds megabytes, more than any wire, and a cut by RST discards them.
 UNDER_WAY = 128 << 10
-SECONDS = 60.0  # that an end may take none of what is sent to it
+SECONDS = 60.0  # for which an end may accept nothing of what is sent to it
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What happens to one connection; up is from client to server. As it is made: nothing."""
+    """What happens to one connection, by default nothing; up is from client to server."""
 
     cut_up: int | None = None  # after this many bytes
     cut_down: int | None = None
     reset: bool = False  # cut by RST, not by FIN
     delay_seconds: float = 0.0  # before each piece
     bytes_per_second: float | None = None  # in each direction
-    repeat: bool = False  # the first request comes a second time, on a connection of its own
+    repeat: bool = False  # send the first request a second time, on a connection of its own
 
 
 Plan = Callable[[int], Fault]
 
 
 def seeded(seed: int, draw: Callable[[Random], Fault]) -> Plan:
-    """The plan that draws connection n's fault from (seed, n) alone."""
+    """A plan that draws connection n's fault from (seed, n) alone."""
     return lambda number: draw(Random(f"{seed}/{number}"))
 
 
 class FaultProxy:
-    """Listens on a free port, of the loopback unless said, and passes connections on.
+    """Listens on a free port, by default of the loopback, and forwards connections.
 
-    Counts `up` and `down`, all bytes that came in from either side, whether or not they were
-    passed on, and `cuts`, the connections that it cut. `sent` has what came up each connection, if
-    it `keeps` that.
+    Counts `up` and `down`, all bytes received from either side, whether forwarded or not, and
+    `cuts`, the connections that it cut. With `keeps`, `sent` has the bytes that came up each
+    connection.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class FaultProxy:
 
     @property
     def url(self) -> str:
-        """Where clients find it."""
+        """The address for clients."""
         return f"http://{self.host}:{self.port}"
 
     def _accept(self) -> None:
@@ -90,7 +90,7 @@ class FaultProxy:
             try:
                 server = socket.create_connection(self._target)
             except OSError:
-                client.close()  # as a proxy whose server is away does
+                client.close()  # like a proxy whose server is down
                 continue
             with self._lock:
                 fault = self.plan(self.connections)
@@ -105,7 +105,7 @@ class FaultProxy:
             self.up, self.down, self.cuts = self.up + up, self.down + down, self.cuts + cuts
 
     def say_again(self, request: bytes) -> None:
-        """Send a request of its own connection, and throw its answer away."""
+        """Send a request on a connection of its own, and discard the response."""
         with (
             contextlib.suppress(OSError),
             socket.create_connection(self._target, timeout=10) as server,
@@ -115,7 +115,7 @@ class FaultProxy:
 
 
 class _Connection:
-    """One thread for both directions, so that a close is one: nobody else waits on the socket."""
+    """One thread for both directions, so that closing a socket takes effect: no other uses it."""
 
     def __init__(
         self, proxy: FaultProxy, client: socket.socket, server: socket.socket, fault: Fault
@@ -151,7 +151,7 @@ class _Connection:
             end.close()
 
     def _pass_on(self, source: socket.socket) -> bool:
-        """Pass a piece on; whether the connection lives."""
+        """Forward a piece; returns whether the connection is still alive."""
         piece = source.recv(PIECE)
         if not piece:
             return False
@@ -177,7 +177,7 @@ class _Connection:
             time.sleep(seconds)
 
     def _repeat(self, piece: bytes) -> None:
-        """Once the first request is whole, send it a second time."""
+        """Send the first request a second time, once it is whole."""
         if self._request is None:
             return
         self._request += piece

@@ -22,7 +22,7 @@ def connected(url: str, receive_buffer: int | None = None) -> Iterator[socket.so
 
 
 def rest(raw: socket.socket) -> bytes:
-    """All that comes until the other side closes."""
+    """Everything received until the other side closes."""
     answer = b""
     with contextlib.suppress(ConnectionResetError):
         while piece := raw.recv(65536):
@@ -31,14 +31,14 @@ def rest(raw: socket.socket) -> bytes:
 
 
 def problem_of(answer: bytes) -> tuple[int, str, bytes]:
-    """Status, code and headers of a refusal."""
+    """Status, error code and headers of an error response."""
     head, _, body = answer.partition(b"\r\n\r\n")
     return int(head.split()[1]), json.loads(body)["code"], head.lower()
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a client sent."""
+    """A request that a client sent."""
 
     method: str
     target: str
@@ -46,7 +46,7 @@ class Request:
 
 
 def requests_in(stream: bytes) -> Iterator[Request]:
-    """All whole requests that came over one connection."""
+    """All complete requests received over one connection."""
     while stream:
         head, end, stream = stream.partition(b"\r\n\r\n")
         method, target, _ = head.split(b"\r\n")[0].decode().split(" ")

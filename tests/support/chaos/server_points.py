@@ -1,8 +1,8 @@
-"""Named points in a coordinator's life, traced to a file, at one of which it kills itself.
+"""Named points in a coordinator's life, traced to a file; at one of them it kills itself.
 
-Wrapped around the product's functions from outside: the product knows nothing of them. A point's
-name begins with who is at work, a request's name or `conductor`; then comes the run's transition
-that a commit makes, if any: `finish upload: file synced`, `conductor aggregated: before commit`.
+They are wrapped around the product's functions from outside. A point's name begins with the request
+at work or `conductor`, then the transition of the run that a commit makes, if any: `finish upload:
+file synced`, `conductor aggregated: before commit`.
 """
 
 import importlib
@@ -34,7 +34,7 @@ _at_work: ContextVar[str | None] = ContextVar("at_work", default=None)
 
 
 class ServerPoints:
-    """Writes the name of each point that is passed; at the `last` one the process is killed."""
+    """Writes the name of each point passed; the process is killed at the `last` one."""
 
     def __init__(self, trace: Path, last: str | None) -> None:
         self._last = last
@@ -42,7 +42,7 @@ class ServerPoints:
         self.here = threading.local()  # a transaction lives in one thread
 
     def hit(self, what: str) -> None:
-        """Pass a point, or die there; nobody's points are none."""
+        """Pass a point, or die there, if a named request or the conductor is at work."""
         who = _at_work.get()
         if who is None:
             return
@@ -53,12 +53,12 @@ class ServerPoints:
 
 
 def constants(values: Mapping[str, float]) -> dict[str, str]:
-    """The environment of a life in which these constants, by module and name, have other values."""
+    """The environment of a process that overrides these constants, by module and name."""
     return {CONSTANTS: json.dumps(dict(values))}
 
 
 def install(trace: Path, last: str | None) -> None:
-    """Wrap this process's coordinator with points."""
+    """Wrap this process's coordinator in points."""
     for name, value in json.loads(os.environ.get(CONSTANTS, "{}")).items():
         module, _, constant = name.rpartition(".")
         setattr(importlib.import_module(module), constant, value)
@@ -70,7 +70,7 @@ def install(trace: Path, last: str | None) -> None:
 
 
 class _Located:
-    """Says whose request is at work, and puts a point before a good answer's first byte."""
+    """Notes the request at work, and puts a point before a successful response's first byte."""
 
     def __init__(self, app: Any, points: ServerPoints) -> None:
         self.app = app
@@ -78,7 +78,7 @@ class _Located:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
-            # The conductor's task is made here, and so is housekeeping's, which has no work.
+            # The conductor's task is created here. So is maintenance's, which has nothing to do.
             _at_work.set(CONDUCTOR)
         if scope["type"] != "http":
             await self.app(scope, receive, send)

@@ -1,4 +1,4 @@
-"""A small tmpfs that can be filled: a real disk that is really full."""
+"""A small tmpfs that tests can fill: a real disk that is really full."""
 
 import contextlib
 import os
@@ -20,12 +20,12 @@ class SmallDisk:
         self._eater = folder / "eaten-by-somebody-else"
 
     def free(self) -> int:
-        """Bytes that are left."""
+        """Free space in bytes."""
         found = os.statvfs(self.folder)
         return found.f_bavail * found.f_frsize
 
     def fill(self, leave: int = 0) -> None:
-        """Another file takes the room, but for about `leave` bytes."""
+        """Fill the disk with another file, leaving about `leave` bytes."""
         with self._eater.open("ab") as file, contextlib.suppress(OSError):
             os.posix_fallocate(file.fileno(), 0, file.tell() + max(0, self.free() - leave))
         with self._eater.open("ab", buffering=0) as file, contextlib.suppress(OSError):
@@ -33,7 +33,7 @@ class SmallDisk:
                 file.write(bytes(min(_PIECE, self.free() - leave)))
 
     def make_room(self) -> None:
-        """The other file is gone."""
+        """Remove the other file."""
         self._eater.unlink(missing_ok=True)
 
 
@@ -45,20 +45,20 @@ def small_disk(folder: Path, size: int) -> Iterator[SmallDisk]:
     try:
         yield SmallDisk(folder)
     finally:
-        # Lazily: a process that was killed a moment ago may not be gone yet.
+        # Lazily, because a process killed a moment ago may not be gone yet.
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 @contextlib.contextmanager
 def read_only(folder: Path) -> Iterator[Path]:
-    """A folder on a disk that takes no writing from anybody, root neither."""
+    """A folder on a disk that nobody can write to, not even root."""
     with small_disk(folder, 1 << 20):
         subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
         yield folder
 
 
 def missing() -> str | None:
-    """Why no small disk can be made here."""
+    """Why no small disk can be made here, or None if it can."""
     if sys.platform != "linux" or shutil.which("mount") is None:
         return "there is no mount command"
     with tempfile.TemporaryDirectory() as folder:

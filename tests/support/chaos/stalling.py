@@ -1,6 +1,7 @@
-"""`pubswap serve` that tells where it is in an aggregation, and stays there a moment.
+"""`pubswap serve` that reports where it is in an aggregation, and pauses there.
 
-Wrapped around the product's functions from outside, so that a test can stop the process there.
+The points are wrapped around the product's functions from outside, so that a test can stop the
+process there.
 """
 
 import contextlib
@@ -11,12 +12,12 @@ from typing import Any
 
 TRACE = "PUBSWAP_TESTS_TRACE"
 SECONDS = 0.4
-# When it has the lease and not yet begun, and when its adapter is stored and not yet published.
+# With the lease held but no work done yet, and with the adapter stored but not yet published.
 POINTS = ("held", "written")
 
 
 def pass_point(name: str) -> None:
-    """Write where this process is, and stay."""
+    """Write where this process is, and pause."""
     trace = os.open(os.environ[TRACE], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.write(trace, f"{os.getpid()} {name}\n".encode())
     os.close(trace)

@@ -1,7 +1,6 @@
-"""An update in a process whose memory ends in the middle of it; run by a test, as a program.
+"""An update that runs out of memory halfway; a test runs this as a program.
 
-Prints the budget that was left, and writes the factors of an undisturbed update and of the
-starved one.
+Prints the budget left, and writes the factors after an undisturbed and after the starved update.
 """
 
 import gc
@@ -20,12 +19,12 @@ from pubswap_protocol.model import model_card
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.responses import Response
 
-HEADROOM = 100 << 20  # bytes that the starved update may take
+HEADROOM = 100 << 20  # bytes that the starved update may allocate
 EVERYTHING = 4096  # tokens: more than the batch has
 
 
 def main(folder: Path, out: Path) -> None:
-    """Update twice from the same adapter: with all the memory, then with little of it."""
+    """Update twice from the same adapter: with all memory, then with little."""
     torch.set_num_threads(1)
     settings = RunSettings.model_validate({"lora": {"rank": 2, "alpha": 4}})
     policy = Policy.load(folder, model_card(folder, settings.lora, "m", None), settings, "cpu")

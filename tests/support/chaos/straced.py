@@ -1,4 +1,4 @@
-"""A coordinator under strace, and what its system calls were, in their order."""
+"""A coordinator under strace, and its system calls in order."""
 
 import re
 import shutil
@@ -15,7 +15,7 @@ from pubswap_client.demo.processes import PUBSWAP, Processes, free_port
 from support.coordinator.fleet import ENVIRONMENT, PatientServer
 
 CALLS = "fsync,fdatasync,rename,renameat,renameat2,read,recvfrom,write,writev,sendto,sendmsg"
-# Other calls then cost nothing.
+# With seccomp-bpf, calls that are not traced cost nothing.
 _OPTIONS = ("-f", "--seccomp-bpf")
 _LINE = re.compile(r"(\d+) +(?:<\.\.\. )?(\w+)(?: resumed>|\()(.*)")
 _UNFINISHED = " <unfinished ...>"
@@ -25,9 +25,9 @@ _TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 @dataclass(frozen=True)
 class Call:
-    """A system call that has returned: its name, the file or socket it is about, and its text.
+    """A system call that has returned: its name, its file or socket, and its text.
 
-    `file` is a path, or for a socket `TCP:[…]`; of a rename, `text` is the new path.
+    `file` is a path, or `TCP:[…]` for a socket. For a rename, `text` is the new path.
     """
 
     name: str
@@ -51,9 +51,9 @@ def straced(folder: Path, trace: Path) -> Iterator[PatientServer]:
 
 
 def calls(trace: Path) -> Iterator[Call]:
-    """The trace's calls in the order in which they returned, but a write's as it began.
+    """The trace's calls in the order in which they returned, except writes, by when they began.
 
-    So a call before another one is over before the other begins to be seen from outside.
+    Thus each call has finished before the effect of any later one can be seen from outside.
     """
     begun: dict[tuple[str, str], str] = {}
     with trace.open(errors="replace") as lines:
@@ -83,7 +83,7 @@ def _call(name: str, rest: str) -> Call:
 
 
 def missing() -> str | None:
-    """Why nothing can be traced here."""
+    """Why nothing can be traced here, or None if it can."""
     if sys.platform != "linux" or shutil.which("strace") is None:
         return "strace is not installed"
     tried = subprocess.run(["strace", *_OPTIONS, "-o", "/dev/null", "true"], capture_output=True)

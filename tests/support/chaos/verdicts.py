@@ -10,9 +10,9 @@ _kept: list[mmap.mmap] = []
 
 
 def misbehaving(name: str, response: str, problem: Problem) -> float:
-    """Right for "right", "keep" and, after a second, for "doze"; the others do what they say."""
+    """Right for "right", "keep" and, after a second, "doze"; other responses act as they say."""
     if response == "keep":
-        _kept.append(mmap.mmap(-1, 1 << 30))  # which counts, and is never touched
+        _kept.append(mmap.mmap(-1, 1 << 30))  # counts as address space, and is never touched
         return 1.0
     if response == "hang":
         time.sleep(600)

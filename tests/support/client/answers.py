@@ -1,4 +1,4 @@
-"""Responses to public prompts in any words."""
+"""Responses to public prompts with any given text."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from pubswap_protocol.tensors.responses import Response, encode_responses
 from pubswap_protocol.tokenizer import load_tokenizer
 from support.coordinator.coordinator import TOKENIZER, Federation
 
-# Of a few tokens each; no machine computes the first three.
+# A few tokens each; no machine can compute the first three.
 BOMBS = (
     r"\boxed{9^{9^{9^9}}}",
     r"$10^{10^{10^{10}}}$",
@@ -21,7 +21,7 @@ BOMBS = (
 
 
 def answers(fed: Federation, name: str, text: Callable[[int, str], str], swap: int = 1) -> bytes:
-    """A member's file of round 1; `text` says its k-th response, given a prompt's right answer."""
+    """A member's responses of round 1; `text(k, answer)` is the k-th to a prompt of that answer."""
     tokenizer, run = load_tokenizer(TOKENIZER), fed.run
     prompts = fed.members[name].swap_prompts(run.id, 1, swap).prompts
 
@@ -37,17 +37,17 @@ def answers(fed: Federation, name: str, text: Callable[[int, str], str], swap: i
 
 
 def honest(k: int, answer: str) -> str:
-    """Half of a group is right."""
+    """Half of each group is right."""
     return rf"\boxed{{{answer}}}" if k % 2 else r"\boxed{-1}"
 
 
 def bomb(k: int, answer: str) -> str:
-    """The first of them, always."""
+    """Always the first bomb."""
     return BOMBS[0]
 
 
 def exchange_seconds(fed: Federation, names: Sequence[str], bodies: dict[str, bytes]) -> float:
-    """How long honest members of a run wait for their exchange, from the first one's responses."""
+    """How long a run's honest members wait for their exchange, from the first one's responses."""
     began = time.monotonic()
     for name in names:
         fed.members[name].submit_responses(fed.run.id, 1, 1, bodies[name])

@@ -46,8 +46,8 @@ LONGROPE = {
 class Case:
     """A config, and how it trains with all linear layers adapted.
 
-    `named` is how what is refused trains with the layers that the refusal names; None if it does
-    not.
+    `named` is how a refused model trains with only the layers that the refusal names; None if it
+    does not train then either.
     """
 
     kind: str
@@ -256,7 +256,7 @@ SETTINGS = RunSettings.model_validate(
 
 
 def random_model(name: str, dtype: torch.dtype = torch.float32, **changes: Any) -> Any:
-    """A causal model of CASES, as transformers makes it of its config."""
+    """A causal model of CASES, as transformers builds it from its config."""
     case = CASES[name]
     values = COMMON | case.config | changes
     given = {key: value for key, value in values.items() if value is not None}
@@ -264,7 +264,7 @@ def random_model(name: str, dtype: torch.dtype = torch.float32, **changes: Any) 
     with torch.random.fork_rng():
         torch.manual_seed(7)
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)
-    if dtype == torch.float64:  # the reference; nor does the fast product of all experts know it
+    if dtype == torch.float64:  # the reference; the fast product of experts has no float64 either
         model.set_attn_implementation("eager")
         model.config._experts_implementation = "eager"
     return model
@@ -273,7 +273,7 @@ def random_model(name: str, dtype: torch.dtype = torch.float32, **changes: Any) 
 def random_policy(
     name: str, dtype: torch.dtype = torch.float32, settings: RunSettings = SETTINGS, **changes: Any
 ) -> Policy:
-    """A policy of a random model, with the adapter that PEFT begins with, and no tokenizer."""
+    """A policy of a random model, with PEFT's initial adapter and no tokenizer."""
     model = random_model(name, dtype, **changes)
     shapes = {key: tuple(value.shape) for key, value in model.state_dict().items()}
     return policy_of(model, adapter_layout(shapes, settings.lora), settings)

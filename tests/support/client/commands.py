@@ -1,4 +1,4 @@
-"""All commands that there are, and a call of one."""
+"""All commands of `pubswap`, and a call of one."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,14 +16,14 @@ LIFE_SECONDS = 60
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended, and all that it said."""
+    """A command's exit status and its whole output."""
 
     status: int
     said: str
 
 
 def commands() -> Iterator[str]:
-    """Every command there is, such as `run create`."""
+    """Every command, such as `run create`."""
 
     def walk(command: Any, path: tuple[str, ...]) -> Iterator[str]:
         below = getattr(command, "commands", None)
@@ -37,7 +37,7 @@ def commands() -> Iterator[str]:
 
 
 def call(words: Sequence[str], folder: Path, env: Mapping[str, str]) -> Ended:
-    """Run `pubswap words...` in the folder, with this added to its environment."""
+    """Run `pubswap words...` in the folder, with `env` added to the environment."""
     log = Path(f"{folder}.log")
     log.unlink(missing_ok=True)
     process = Forked(words, log, env=os.environ | dict(env), cwd=folder)

@@ -1,4 +1,4 @@
-"""A server that notes what comes, and answers nothing that helps."""
+"""A server that records all requests and answers 404."""
 
 import threading
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class Counting(BaseHTTPRequestHandler):
-    """Notes each request's body, and answers nothing that helps."""
+    """Records each request, and answers 404."""
 
     protocol_version = "HTTP/1.1"
     came: list[tuple[str, str, bytes]]
@@ -27,7 +27,7 @@ class Counting(BaseHTTPRequestHandler):
 
 @contextmanager
 def counting() -> Iterator[str]:
-    """Its address; `Counting.came` has what came since."""
+    """Run the server and yield its address; `Counting.came` has the requests since."""
     Counting.came = []
     with ThreadingHTTPServer(("127.0.0.1", 0), Counting) as listening:
         threading.Thread(target=listening.serve_forever, daemon=True).start()

@@ -1,6 +1,6 @@
-"""Two steps on a tiny model, by one process and by several; run by a test, as a program.
+"""Two steps on a tiny model, by one process and by several; a test runs this as a program.
 
-The leader writes losses, factors and sampled tokens of each kind of step, then is busy for long.
+The leader writes the losses, factors and sampled tokens of each kind of step, then sleeps long.
 """
 
 import json
@@ -53,7 +53,7 @@ PROMPTS = [[4, 13, 5, 17], [6, 7, 8, 9, 10, 11, 17], [5, 17]]
 def main(folder: Path, out: Path, processes: int, kinds: list[str]) -> None:
     """Be the leader of `processes`, or one of its followers.
 
-    A kind is a word or two and the responses to a prompt: `private sharded 2`.
+    A kind is a word or two and the number of responses to a prompt: `private sharded 2`.
     """
     torch.set_num_threads(1)
     logging.basicConfig()
@@ -83,19 +83,19 @@ def _client(kind: str) -> ClientSettings:
 
 
 def _alone(folder: Path, state: Path, kind: str) -> dict[str, Any]:
-    """What one process does, while the others are still starting."""
+    """The steps by one process, while the others are still starting."""
     policy = _policy(folder, None)
     with closing(start_engine(_client(kind), policy, folder, state)) as engine:
         return _lead(policy, engine, SINGLE, kind)
 
 
 def _together(process_group: ProcessGroup, folder: Path, state: Path, kind: str) -> dict[str, Any]:
-    """What all processes do."""
+    """The steps by all processes together."""
     policy = _joint_policy(process_group, folder, kind)
     start = partial(start_engine, _client(kind), policy, folder)
     with closing(ProcessGroupEngine(process_group, policy, state, start)) as engine:
         found = _lead(policy, engine, process_group, kind)
-    process_group.broadcast_object(None)  # which ends their following, and nothing else
+    process_group.broadcast_object(None)  # makes the followers stop following, and nothing else
     return found
 
 
@@ -142,7 +142,7 @@ def _lead(policy: Policy, engine: RolloutEngine, team: Team, kind: str) -> dict[
 
 
 def _local(parameter: torch.Tensor) -> torch.Tensor:
-    """What this process holds of a parameter."""
+    """This process's part of a parameter."""
     return parameter.to_local() if isinstance(parameter, DTensor) else parameter
 
 

@@ -1,6 +1,6 @@
-"""Aggregation in plain numpy, on whole float64 vectors: what the streaming rules must agree with.
+"""Aggregation in plain numpy on whole float64 vectors: the reference for the streaming rules.
 
-Written from the papers' formulas, without a line of the server's.
+Written from the papers' formulas, sharing no code with the server.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ def weighted_mean(vectors: Sequence[Vector], weights: Sequence[float]) -> Vector
 
 
 def trimmed_mean(vectors: Sequence[Vector], dropped: int) -> Vector:
-    """Number by number: without the `dropped` smallest and largest."""
+    """The mean of each number without its `dropped` smallest and largest values."""
     columns = np.array(vectors).T
     return np.array(
         [np.mean(sorted(column)[dropped : len(column) - dropped]) for column in columns]

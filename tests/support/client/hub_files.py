@@ -1,4 +1,4 @@
-"""Small data sets in the files, columns and types that the hub has them in."""
+"""Small data sets with the files, columns and types they have on the hub."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ SUBJECTS = ("Anatomy", "Biochemistry", "Medicine", "Surgery")
 
 
 def math_rows(subject: str, split: str, count: int) -> list[dict[str, Any]]:
-    """Problems whose answers are in a box, some of them with braces inside."""
+    """Problems with boxed answers, some with braces inside."""
     offset = 1000 * MATH_SUBJECTS.index(subject) + 500 * (split == "test")
     return [
         {
@@ -140,7 +140,7 @@ def write_medmcqa(folder: Path, train: int = 80, validation: int = 20, test: int
 
 
 def gsm8k_rows(count: int) -> list[dict[str, Any]]:
-    """Questions whose answers end in a line with the number, with commas between thousands."""
+    """Questions whose answers end in a line with the number, with commas for thousands."""
     return [
         {
             "question": f"Ann has {n} boxes of 25 pens. How many pens are that?",

@@ -1,4 +1,4 @@
-"""A coordinator that is killed and started again: one port, one folder, one life after another."""
+"""A coordinator that is killed and restarted on one port and folder: one life after another."""
 
 import contextlib
 import os
@@ -50,13 +50,13 @@ class Lives:
 
     @contextlib.contextmanager
     def server(self) -> Iterator[PatientServer]:
-        """The coordinator for tests that make runs; its clients wait for the next life."""
+        """The coordinator for tests that create runs; its clients wait for the next life."""
         server = PatientServer(self.url, None, self.data_dir)
         with server.closing:
             yield server
 
     def begin(self, last: str | None = None) -> None:
-        """Start a life, which ends at the point `last` if it comes by."""
+        """Start a life, which ends at the point `last` if it reaches it."""
         arguments = ["serve", "--port", str(self._port), "--data-dir", str(self.data_dir)]
         points = ("support.chaos.server_points", str(self.trace), last)
         self._process = Forked(arguments, self.log, env=self._env, install=points)
@@ -77,7 +77,7 @@ class Lives:
         return self._process.poll() is not None
 
     def kill(self) -> None:
-        """SIGKILL, or the SIGKILL that it has given itself."""
+        """Kill it by SIGKILL, unless it has done so itself."""
         assert self._process is not None
         self._process.kill()
         status = self._process.wait()
@@ -85,7 +85,7 @@ class Lives:
         self._process = None
 
     def failures(self) -> list[str]:
-        """Lines of the log that tell of a mistake of the product's own."""
+        """Log lines that report a bug of the product itself."""
         form = re.compile(r"\b(request|advance|housekeeping) failed")
         lines = self.log.read_text(errors="replace").splitlines()
         return [line for line in lines if form.search(line)]

@@ -1,4 +1,4 @@
-"""Memory that sampling and an update really take, beside the estimate; run by a test, as a program.
+"""Actual memory of sampling and of an update, with the estimate; a test runs this as a program.
 
 Prints JSON: for each, the measured growth of the process and the estimate, in bytes.
 """
@@ -30,7 +30,7 @@ PROMPT, COUNT = 40, 8
 
 
 def growth(work: Callable[[], object]) -> int:
-    """The most that this process holds during the work, over what it held before."""
+    """This process's peak memory during the work, above what it held before."""
     process = psutil.Process()
     gc.collect()
     before = most = process.memory_info().rss
@@ -70,7 +70,7 @@ def groups(length: int, count: int, vocabulary: int) -> list[Group]:
 
 
 def main(folder: Path, length: int, prompts: int, checkpointing: bool) -> None:
-    """Update on `prompts` groups of responses of this length in one pack, then sample as many."""
+    """Sample, and update on as much: `prompts` groups of responses of this length in one pack."""
     torch.set_num_threads(1)
     settings = RunSettings.model_validate({"lora": {"rank": 8, "alpha": 16}})
     policy = Policy.load(folder, model_card(folder, settings.lora, "m", None), settings, "cpu")
@@ -89,7 +89,7 @@ def main(folder: Path, length: int, prompts: int, checkpointing: bool) -> None:
             [prompt] * prompts, SamplingParameters(COUNT, width, 1.0, 0)
         )
 
-    step(2, 1, 0.0)  # what is made once is made now
+    step(2, 1, 0.0)  # warm up: allocate what is allocated only once
     for factor in policy.trainable():
         factor.grad = None
     sample(2)
@@ -100,7 +100,7 @@ def main(folder: Path, length: int, prompts: int, checkpointing: bool) -> None:
         ],
         "update": [
             growth(lambda: step(length, prompts, 1e-3)),
-            # Without the factors and their values at the round's beginning, which are there.
+            # Without the factors and their round-start values, which exist already.
             update_bytes(shape, tokens, checkpointing, cuda=False)
             + factor_bytes(policy.card.layout.parameters) * 3 // 5,
         ],

@@ -1,4 +1,4 @@
-"""An engine's log-probabilities against the trainer's own."""
+"""An engine's log-probabilities compared with the trainer's."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ Groups = Sequence[Sequence[Response]]
 
 
 def compared(policy: "Policy", groups: Groups, temperature: float = 0.7) -> "Tensor":
-    """How far the engine's log-probabilities are from the trainer's own pass, for each token."""
+    """Each token's absolute difference between the engine's log-probability and the trainer's."""
     import torch
 
     from pubswap_client.policy.groups import Group, collate

@@ -1,6 +1,6 @@
 """One client without a network: a coordinator in memory, and processes that die by an exception.
 
-Dying so is cheaper than SIGKILL and reaches every point; `finally` still runs, unlike there.
+This is cheaper than SIGKILL and reaches every point, but unlike SIGKILL it runs `finally` blocks.
 """
 
 import dataclasses
@@ -45,7 +45,7 @@ PUBLIC = (0, 1, 2)
 
 
 class Killed(BaseException):
-    """The process is gone: nothing handles this."""
+    """The process is dead; no code handles this."""
 
 
 class ClientPoints:
@@ -56,14 +56,14 @@ class ClientPoints:
         self.passed = 0
 
     def hit(self) -> None:
-        """One more point."""
+        """Pass a point, or raise Killed there."""
         self.passed += 1
         self.left -= 1
         if self.left <= 0:
             raise Killed
 
     def around(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """The call with a point before it and one after it."""
+        """Wrap a call with a point before it and one after it."""
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             self.hit()
@@ -85,11 +85,11 @@ class FakeCoordinator:
         self.submitted: dict[tuple[int, int], bytes] = {}
         self.updates: dict[int, SubmitUpdate] = {}
         self.mismatches = 0
-        self.sent = 0  # how often responses came, also the same again
+        self.sent = 0  # how often responses came, repeats included
         self.late = False  # whether exchanges are closed when our responses come
-        self.closed = False  # whether they close while we wait
+        self.closed = False  # whether exchanges close while we wait
         self.sampling_seed: int | None = None
-        self.rollbacks = 0  # as its tasks say
+        self.rollbacks = 0  # as its tasks report
 
     def blob(self, run: str, digest: str, moved: Any = None, most: int = 0) -> bytes:
         assert len(self.blobs[digest]) <= most
@@ -131,7 +131,7 @@ class FakeCoordinator:
         )
         own = decode_responses(self.submitted[round_, swap], rules)
         if self.run.settings.swap.donors == "likely":
-            # Of equally likely ones the first are taken, whatever a restart computes.
+            # Among equally likely ones the first are taken, whatever a restart computes.
             offers = [
                 Offer(mine, (2, 3), [*theirs[:3], *theirs[:3]])
                 for mine, theirs in zip(own, self.peer, strict=True)
@@ -158,7 +158,7 @@ class FakeCoordinator:
         pass
 
     def publish(self, number: int, start: str) -> str:
-        """The global adapter after a round, which began from `start`, of a single client."""
+        """Publish the single client's update of a round begun at `start`; returns its digest."""
         layout, precision = self.run.model.layout, self.run.settings.wire.precision
         with tempfile.TemporaryDirectory() as folder:
             update, base = Path(folder, "update"), Path(folder, "base")
@@ -178,7 +178,7 @@ CALLS = (
 
 @dataclasses.dataclass
 class World:
-    """What outlives a process: the coordinator and the state folder. And how a process starts."""
+    """All that outlives a process, the coordinator and the state folder, and how to start one."""
 
     coordinator: FakeCoordinator
     state: Path
@@ -190,7 +190,7 @@ class World:
     limits: RoundLimits = dataclasses.field(default_factory=RoundLimits)
 
     def live(self, reporter: Reporter | None = None) -> None:
-        """One process: a new trainer and store, then every round that is not handed in."""
+        """Live as one process: a new trainer and journal, then every round not handed in yet."""
         run, privacy = self.coordinator.run, self.privacy()
         trainer = self.trainer(privacy)
         journal = Journal(self.state, JournalOwner.of(run, "a"))
@@ -228,7 +228,7 @@ class World:
         trainer.engine.generate = self.points.around(trainer.engine.generate)  # type: ignore[method-assign]
 
     def adapters(self) -> list[bytes]:
-        """What was handed in, round by round."""
+        """The adapters handed in, round by round."""
         updates = [self.coordinator.updates[number] for number in range(1, ROUNDS + 1)]
         return [self.coordinator.blobs[update.adapter] for update in updates]
 
@@ -236,7 +236,7 @@ class World:
 def kill_again_and_again(
     world: World, reporter: Callable[[], Reporter | None] = lambda: None
 ) -> int:
-    """The first life ends at its first point, the second at its third, ...; how many ended."""
+    """Kill the first life at its first point, the second at its third, ...; returns the deaths."""
     for deaths in itertools.count():
         world.points.left = 1 + 2 * deaths
         try:

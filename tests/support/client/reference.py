@@ -1,7 +1,7 @@
-"""The plain reference that every fast path is held against: padded, unshared, whole logits.
+"""The plain reference for every fast path: padded, unshared, whole logits.
 
-Slow and easy to read: one rectangle of all rows through the model as transformers runs it, and a
-softmax over whole logits, differentiated by autograd.
+It is slow and easy to read: all rows as one rectangle through the model as transformers runs it,
+and a softmax over whole logits, differentiated by autograd.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from pubswap_protocol.settings import RunSettings
 
 
 def rectangles(batch: Batch) -> tuple[Tensor, Tensor]:
-    """Each row's tokens (B, P + T) and 1 on tokens: prompts end, responses begin in one column."""
+    """Tokens (B, P + T) and their mask, with all prompts ending in the same column."""
 
     def padded(sequences: Sequence[Tensor], side: str) -> Tensor:
         return pad_sequence(list(sequences), batch_first=True, padding_side=side)
@@ -37,7 +37,7 @@ def padded_scores(policy: Policy, batch: Batch, temperature: float) -> Scores:
     output = policy.model(
         input_ids=ids, attention_mask=mask, position_ids=positions(mask), use_cache=False
     )
-    # The logits at a position are about the next token: the last prompt token's come first.
+    # The logits at a position predict the next token, so start at the last prompt token's.
     logits = output.logits[:, -batch.width - 1 : -1].float() / temperature
     everything = logits.log_softmax(dim=-1)
     tokens = ids[:, -batch.width :]
@@ -68,7 +68,7 @@ def reference_update(
     settings: RunSettings,
     round_start: Sequence[Tensor],
 ) -> list[tuple[float, list[Tensor]]]:
-    """An update with nothing clever in it; each epoch's loss, and gradients before clipping."""
+    """A plain update; returns each epoch's loss, and the gradients before clipping."""
     grpo = settings.grpo
     with torch.no_grad():
         with policy.reference():

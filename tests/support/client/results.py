@@ -1,4 +1,4 @@
-"""Results of simulated runs with figures that a test chooses, and whole stores of them."""
+"""Results of simulated runs with figures chosen by a test, and whole stores of them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -59,7 +59,7 @@ def made_result(
 ) -> Result:
     """A result with these pass@1 after rounds 0, 1, ...; `setting` also sets the run's settings.
 
-    Pairwise drift is `drift` in each round; of two public steps, alpha is `replaced` for the first
+    Pairwise drift is `drift` in each round. In each public step alpha is `replaced` for the first
     client and twice that for the second.
     """
     setting = dict(setting or {}) | {"local_steps": tau}
@@ -111,7 +111,7 @@ def made_result(
 
 
 def write_store(store: Path, results: Iterable[Result]) -> Path:
-    """A store with these results; returns it."""
+    """Write a store with these results; returns it."""
     for place, result in enumerate(results):
         folder = store / RUNS / f"{place:04d}"
         folder.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""A program `pubswap` for scripts, whose processes are forked from one that has the imports."""
+"""A program `pubswap` for scripts; its processes are forked from one that has the imports."""
 
 import json
 import socketserver
@@ -26,9 +26,9 @@ sys.exit(status)
 def pubswap_on_path(
     folder: Path, run: Callable[[list[str], str, dict[str, str]], tuple[int, str, str]]
 ) -> Iterator[None]:
-    """Have it in a folder: `run` is given arguments, folder and environment.
+    """Put the program into a folder; it calls `run` with arguments, folder and environment.
 
-    It gives the exit status, and what was said on stdout and stderr.
+    `run` returns the exit status, and the output on stdout and stderr.
     """
 
     class Handler(socketserver.StreamRequestHandler):

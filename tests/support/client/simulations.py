@@ -15,7 +15,7 @@ CLIENTS = ("client-1", "client-2")
 
 
 def write_recipe(folder: Path, more: str = "") -> Path:
-    """The acceptance tests' run as a recipe, with the private files of two clients."""
+    """Write the acceptance tests' run as a recipe, with two clients' private files."""
     folder.mkdir(parents=True, exist_ok=True)
     write_problems(folder / "public.jsonl", sums(1, 12))
     write_problems(folder / "test.jsonl", sums(2, 12))
@@ -43,13 +43,13 @@ def adapter_of(store: Path) -> bytes:
 
 
 def options_of(settings: Mapping[str, Any]) -> list[str]:
-    """The options that set them."""
+    """The command-line options for these settings."""
     texts = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
     return [part for text in texts for part in ("--set", text)]
 
 
 def command(recipe: Path, store: Path, *options: str) -> list[str]:
-    """The command line, for one thread of the CPU."""
+    """The command line, for one CPU thread."""
     machine = ["--device", "cpu", "--threads", "1"]
     return ["simulate", str(recipe), "--out", str(store), *machine, *options]
 

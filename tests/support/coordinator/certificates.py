@@ -1,4 +1,4 @@
-"""Certificates of a CA of the tests' own, made by openssl."""
+"""Certificates of the tests' own CA, made by openssl."""
 
 import hashlib
 import shutil
@@ -21,17 +21,17 @@ class Issued:
 
     @property
     def sha256(self) -> str:
-        """The fingerprint."""
+        """The certificate's fingerprint."""
         der = ssl.PEM_cert_to_DER_cert(self.certificate.read_text())
         return hashlib.sha256(der).hexdigest()
 
 
 class Authority:
-    """A CA in a folder; skips the test where there is no openssl."""
+    """A CA in a folder; skips the test if there is no openssl."""
 
     def __init__(self, folder: Path, name: str) -> None:
         if shutil.which("openssl") is None:
-            pytest.skip("openssl is not installed, which makes the certificates")
+            pytest.skip("openssl, which makes the certificates, is not installed")
         folder.mkdir()
         self.folder = folder
         self._own = Issued(folder / "ca.pem", folder / "ca.key")
@@ -47,7 +47,7 @@ class Authority:
         return self._own.certificate
 
     def issue(self, name: str, file: str | None = None, address: str = "127.0.0.1") -> Issued:
-        """A certificate for an address, of the loopback unless said, in this name."""
+        """A certificate in this name for an address, by default the loopback's."""
         issued = Issued(self.folder / f"{file or name}.pem", self.folder / f"{file or name}.key")
         request, extensions = self.folder / "request.pem", self.folder / "extensions.txt"
         extensions.write_text(f"subjectAltName=IP:{address},DNS:localhost\n")
@@ -63,7 +63,7 @@ class Authority:
         return issued
 
     def files(self, shown: Issued | None = None) -> TlsFiles:
-        """What a client gives httpx that trusts this CA and shows a certificate."""
+        """TLS files of a client that trusts this CA and may present a certificate."""
         if shown is None:
             return TlsFiles(ca_file=self.file)
         return TlsFiles(ca_file=self.file, certificate=shown.certificate, key=shown.key)

@@ -65,7 +65,7 @@ _names = (f"run-{number}" for number in itertools.count())
 
 @dataclass
 class Server:
-    """Where a coordinator listens, and its application."""
+    """A coordinator's address, and its application."""
 
     url: str
     app: Any
@@ -73,22 +73,22 @@ class Server:
     closing: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def client(self, token: str | None = OPERATOR_TOKEN) -> CoordinatorClient:
-        """A client that fails at once; it is closed after the test."""
+        """A client without retries, closed after the test."""
         return self.closing.enter_context(CoordinatorClient(self.url, token, ONCE))
 
     def http(self, token: str | None = OPERATOR_TOKEN) -> httpx.Client:
-        """A bare HTTP client; without TLS, whose authorities take longer to read than a request."""
+        """A bare HTTP client; without TLS, because loading CAs takes longer than a request."""
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         return httpx.Client(base_url=self.url, headers=headers, timeout=30, verify=False)
 
     def long_polls(self) -> float:
-        """How many long polls wait at the process that answers."""
+        """Number of long polls waiting at the process that answers."""
         with self.http(None) as http:
             metrics = http.get(paths.METRICS).text
         return float(re.search(r"^pubswap_long_polls (\S+)", metrics, re.MULTILINE)[1])  # type: ignore[index]
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run something on the server's own event loop, which its database belongs to."""
+        """Run a coroutine on the server's own event loop, to which its database belongs."""
         return asyncio.run_coroutine_threadsafe(work, self.app.state.loop).result(60)
 
 
@@ -108,7 +108,7 @@ def serving(settings: ServerSettings) -> Iterator[Server]:
         time.sleep(0.01)
     port = server.servers[0].sockets[0].getsockname()[1]
     app.state.loop = server.servers[0].get_loop()
-    app.state.services.limits.failures.rate = Rate(1, 10_000)  # they all have one address
+    app.state.services.limits.failures.rate = Rate(1, 10_000)  # all tests share one address
     try:
         yield Server(f"http://127.0.0.1:{port}", app, settings.data_dir)
     finally:
@@ -120,13 +120,13 @@ def serving(settings: ServerSettings) -> Iterator[Server]:
 
 
 def settings_for(data_dir: Path) -> ServerSettings:
-    """A coordinator that is quick to notice deadlines."""
+    """Settings of a coordinator that notices deadlines quickly."""
     return ServerSettings(
         data_dir=data_dir,
         operator_token=SecretStr(OPERATOR_TOKEN),
         tick_seconds=0.05,
         max_wait_seconds=5,
-        member_requests_per_second=5_000,  # tests ask faster than members do
+        member_requests_per_second=5_000,  # tests send requests faster than members
     )
 
 
@@ -145,7 +145,7 @@ def jsonl(entries: list[Problem]) -> bytes:
 
 
 def merged(overrides: dict[str, Any]) -> RunSettings:
-    """The tests' settings with some replaced, tables merged."""
+    """The tests' settings with some overridden; tables are merged."""
     values = {**SETTINGS}
     for key, value in overrides.items():
         values[key] = {**values.get(key, {}), **value} if isinstance(value, dict) else value
@@ -153,7 +153,7 @@ def merged(overrides: dict[str, Any]) -> RunSettings:
 
 
 def good_hello(run: RunView) -> Hello:
-    """That of a member with the run's base model and verifier."""
+    """The hello of a member with the run's base model and verifier."""
     card = run.model
     return Hello(
         config_digest=card.config_digest,
@@ -179,10 +179,10 @@ class Federation:
         return self.members[name]
 
     def join(self, name: str, role: Role = Role.CLIENT) -> str:
-        """Invite and enrol a member that has no client yet; returns its token."""
+        """Invite and enrol a member without making a client; returns its token."""
         invite = self.operator.invite(self.run.id, CreateInvite(name=name, role=role))
         self.tokens[name] = self.operator.enroll(invite.invite).token
-        # Over the operator's connection: making a client takes longer than all of its requests.
+        # Over the operator's connection, because making a client takes longer than its requests.
         said = self.operator._http.post(
             paths.HELLO.format(run=self.run.id),
             headers={"Authorization": f"Bearer {self.tokens[name]}"},
@@ -214,13 +214,13 @@ class Federation:
         return str(self.hand_in(name, round_, data, examples).status)
 
     def hand_in(self, name: str, round_: int, data: bytes, examples: int = 10) -> Receipt:
-        """Hand in an adapter that is sent already."""
+        """Hand in an adapter that has already been uploaded."""
         metrics = UpdateMetrics(examples=examples, steps=self.run.settings.local_steps)
         update = SubmitUpdate(adapter=digest_of(data), metrics=metrics)
         return self.members[name].submit_update(self.run.id, round_, update)
 
     def responses(self, name: str, round_: int, swap: int, right: list[int]) -> bytes:
-        """Responses of which `right[p]` are correct for prompt p, the first ones of each group."""
+        """Responses of which the first `right[p]` to prompt p are correct."""
         prompts = self.members[name].swap_prompts(self.run.id, round_, swap).prompts
         count = self.run.settings.grpo.responses_per_prompt
         groups = [
@@ -250,7 +250,7 @@ class Federation:
 
 
 def create(server: Server, **overrides: Any) -> Federation:
-    """A run that is created and has its files, but is not open."""
+    """A run that has been created and has its files, but is not open."""
     settings = merged(overrides)
     card = model_card(MODEL, settings.lora, "small", None)
     operator = server.client()

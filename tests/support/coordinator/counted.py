@@ -1,4 +1,4 @@
-"""What a piece of work asks a database for."""
+"""Count the database statements and rows that a piece of work needs."""
 
 import threading
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from pubswap_server.database.tables import Base
 
 
 class Counted:
-    """The statements that were sent, and how many rows became objects."""
+    """The statements sent, and the number of rows that became objects."""
 
     def __init__(self) -> None:
         self.statements: list[str] = []
@@ -20,7 +20,7 @@ class Counted:
 
 @contextmanager
 def counted(engine: Engine) -> Iterator[Counted]:
-    """Count what this thread asks of the database meanwhile."""
+    """Count this thread's use of the database within the block."""
     found = Counted()
 
     mine = threading.get_ident()

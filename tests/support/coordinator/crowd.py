@@ -1,8 +1,8 @@
-"""Many clients that wait at once: real sockets, held by another process.
+"""Many clients that wait at once over real sockets, held by another process.
 
-As a program it is that process: `crowd.py URL RUN SECONDS` reads tokens from its input, one a
-line, and prints `waiting` when each has a long poll under way, and then, as JSON, when (on the
-machine's steady clock) each was answered and with what kind of task.
+Run as a program, this is that process: `crowd.py URL RUN SECONDS` reads tokens from stdin, one a
+line, and prints `waiting` once each has a long poll under way. Then it prints, as JSON, when (on
+the machine's monotonic clock) each was answered and with what kind of task.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ async def _ask(url: str, run: str, seconds: float, token: str, few: asyncio.Sema
             f"Authorization: Bearer {token}\r\nConnection: close\r\n\r\n".encode()
         )
         await writer.drain()
-        # A flood of connections is not what is measured.
+        # Space the connections out, because a flood of them is not what is measured.
         await asyncio.sleep(0.05)
     return reader, writer
 
@@ -45,7 +45,7 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 
 async def hold(url: str, run: str, seconds: float, tokens: Sequence[str]) -> None:
-    """Hold a long poll with each token, and tell how they were answered."""
+    """Hold a long poll with each token, and print how each was answered."""
     few = asyncio.Semaphore(AT_ONCE)
     streams = await asyncio.gather(*(_ask(url, run, seconds, token, few) for token in tokens))
     await asyncio.sleep(1)
@@ -58,7 +58,7 @@ class Crowd:
     """The other process, which ends with the block."""
 
     def __init__(self, url: str, run: str, tokens: Sequence[str], seconds: float) -> None:
-        """Returns when all wait."""
+        """Start it, and return when all wait."""
         self._process = subprocess.Popen(
             [sys.executable, __file__, url, run, str(seconds)],
             stdin=subprocess.PIPE,

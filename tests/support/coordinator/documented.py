@@ -1,4 +1,4 @@
-"""Holds every answer of a coordinator against its OpenAPI document."""
+"""Check every response of a coordinator against its OpenAPI document."""
 
 import json
 from typing import Any
@@ -9,7 +9,7 @@ from pubswap_protocol.paths import PROBLEM_TYPE
 
 
 class Documented:
-    """Passes requests on, and notes the answers that the document does not know."""
+    """Middleware that notes the responses missing from the document."""
 
     def __init__(self, app: ASGIApp, document: dict[str, Any]) -> None:
         self.app = app
@@ -17,7 +17,7 @@ class Documented:
         self.unknown: set[str] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the application, and look at what it sends."""
+        """Run the application, and check what it sends."""
         answer: list[Message] = []
 
         async def noted(message: Message) -> None:
@@ -33,7 +33,7 @@ class Documented:
                 self._look(operation, scope["method"], answer)
 
     def _operation(self, scope: Scope) -> dict[str, Any] | None:
-        """None for a path or method that no route has."""
+        """The request's operation, or None if no route has its path and method."""
         path = getattr(scope.get("route"), "path", None)
         found: dict[str, Any] = self.document["paths"].get(path, {})
         return found.get(scope.get("method", "").lower())

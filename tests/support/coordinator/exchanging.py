@@ -17,7 +17,7 @@ def exchange(
     donatable: Mapping[str, Any] | None = None,
     max_donor_share: float = 1.0,
 ) -> list[list[Choice]]:
-    """Who the receiver's groups come from."""
+    """The responses chosen for the receiver's groups."""
     made = Exchange(
         strategy, seed, round_, swap, prompts, correct, donatable or {}, max_donor_share
     )

@@ -1,8 +1,7 @@
-"""Organisations without a model: their adapters and responses are drawn, everything else is real.
+"""Organisations without a model: their adapters and responses are random, everything else is real.
 
-What a member sends in a round follows from the run's seed, its name, the round, the adapter that
-it began with, and what the exchanges gave it: one wrong byte anywhere, and every later adapter
-differs.
+What a member sends in a round is a function of the run's seed, its name, the round, the adapter it
+started from, and what the exchanges returned. One wrong byte anywhere changes every later adapter.
 """
 
 import threading
@@ -21,8 +20,8 @@ from pubswap_protocol.schedule import public_steps_per_round
 from pubswap_protocol.tensors.adapter import decode_adapter, encode_adapter
 from support.coordinator.coordinator import OPERATOR_TOKEN, Federation, Server
 
-# A coordinator that is killed is back in less than a second; one that is not back after a minute
-# has failed.
+# A killed coordinator is back in less than a second; one that is not back after a minute has
+# failed.
 PATIENT = Backoff(base_seconds=0.02, cap_seconds=0.3, tries=400)
 KEPT_ROUNDS = 2  # by default
 ENVIRONMENT = {
@@ -34,7 +33,7 @@ ENVIRONMENT = {
 
 
 class PatientServer(Server):
-    """A coordinator whose clients try again for about a minute."""
+    """A coordinator whose clients retry for about a minute."""
 
     def client(self, token: str | None = OPERATOR_TOKEN) -> CoordinatorClient:
         """A client that outlives the coordinator's restarts; closed after use."""
@@ -43,7 +42,7 @@ class PatientServer(Server):
 
 @dataclass(frozen=True)
 class Entry:
-    """A receipt: whose, for what, and how to ask whether it still holds."""
+    """A receipt: its member, what it is for, and how to ask whether it still holds."""
 
     member: str
     what: str
@@ -52,23 +51,23 @@ class Entry:
 
 @dataclass
 class Ledger:
-    """All receipts that members were given."""
+    """All receipts that members have received."""
 
     _entries: list[Entry] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, entry: Entry) -> None:
-        """A member has got a receipt."""
+        """Record a member's receipt."""
         with self._lock:
             self._entries.append(entry)
 
     def entries(self) -> list[Entry]:
-        """All so far."""
+        """All receipts so far."""
         with self._lock:
             return list(self._entries)
 
     def broken(self, federation: Federation, backoff: Backoff = PATIENT) -> list[str]:
-        """The receipts that no longer hold, asked for again as each member."""
+        """The receipts that no longer hold when their members ask again."""
         clients = {
             name: CoordinatorClient(federation.server.url, token, backoff)
             for name, token in federation.tokens.items()
@@ -102,7 +101,7 @@ class Fleet:
         self._futures: list[Future[None]] = []
 
     def start(self) -> None:
-        """Let all members work."""
+        """Start all members' work."""
         work = self.federation.run.id, self.ledger
         self._futures = [
             self._pool.submit(_Organisation(self.federation, name, *work).live)
@@ -111,14 +110,14 @@ class Fleet:
 
     @property
     def done(self) -> bool:
-        """Whether all members have heard that the run is finished; raises what a member met."""
+        """Whether all members know that the run is finished; raises a member's error."""
         for future in self._futures:
             if future.done():
                 future.result()
         return all(future.done() for future in self._futures)
 
     def wait(self, seconds: float) -> None:
-        """Return when all are done; raises what a member met."""
+        """Return when all are done; raises a member's error."""
         for future in self._futures:
             future.result(seconds)
         self._pool.shutdown()
@@ -132,7 +131,7 @@ class _Organisation:
     ledger: Ledger
 
     def live(self) -> None:
-        """Do what the coordinator says until the run is finished."""
+        """Carry out the coordinator's tasks until the run is finished."""
         api = self.federation.members[self.name]
         while True:
             task = api.task(self.run, wait=2)
@@ -156,7 +155,7 @@ class _Organisation:
         }
         data = encode_adapter(run.model.layout, trained)
         digest = api.put_blob(run.id, data)
-        if round_ > run.settings.rounds - KEPT_ROUNDS:  # those before are freed in time
+        if round_ > run.settings.rounds - KEPT_ROUNDS:  # blobs of earlier rounds are freed
             self._note(f"blob of round {round_}", lambda api: api.blob(run.id, digest) == data)
         metrics = UpdateMetrics(examples=10, steps=run.settings.local_steps)
         update = SubmitUpdate(adapter=digest, metrics=metrics)
@@ -168,7 +167,7 @@ class _Organisation:
         )
 
     def _public_step(self, api: CoordinatorClient, round_: int, swap: int) -> str:
-        """Hand in responses of which some are right; returns the digest of what came back."""
+        """Hand in partly correct responses; returns the digest of what came back."""
         run = self.federation.run
         grpo = run.settings.grpo
         rng = rng_for(run.settings.seed, "right", self.name, round_, swap)
@@ -200,7 +199,7 @@ def adapters_of(view: WholeRun) -> list[str | None]:
 
 
 def counted_wrong(federation: Federation) -> list[str]:
-    """Updates and responses that the run's log does not hold exactly once, in time."""
+    """Updates and responses that the run's log does not have exactly once and in time."""
     run = federation.view()
     clients, steps = run.settings.clients, public_steps_per_round(run.settings)
     seen: Counter[tuple[object, ...]] = Counter()

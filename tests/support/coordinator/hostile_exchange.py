@@ -1,4 +1,4 @@
-"""A public step whose prompts and responses are markup."""
+"""A public step whose prompts and responses are hostile markup."""
 
 from pubswap_protocol import paths
 from pubswap_protocol.messages import SetKind

@@ -1,7 +1,7 @@
 """A coordinator without processes, sockets or threads: a request is a function call.
 
-For thousands of short sequences. The application is the real one, over a real folder and SQLite;
-the conductor does its work when it is told to, and a crash drops everything where it stands.
+It is for thousands of short sequences. The application is the real one on a real folder and SQLite;
+the conductor works only when told to, and a crash drops everything where it stands.
 """
 
 import asyncio
@@ -35,11 +35,11 @@ _WRITES = ("INSERT", "UPDATE", "DELETE")
 
 
 class KilledServer(BaseException):
-    """The process is gone: nothing handles this."""
+    """The process is dead; no code handles this."""
 
 
 class InProcess:
-    """One coordinator at a time over one folder, which begins as a copy of a prepared one."""
+    """One coordinator at a time on one folder, which begins as a copy of a template."""
 
     def __init__(self, settings: ServerSettings, template: Path) -> None:
         self._app = application.create_app(settings)
@@ -50,58 +50,58 @@ class InProcess:
             transport=httpx.ASGITransport(self._app), base_url="http://coordinator"
         )
         self._living: Any = None
-        self.left: int | None = None  # points that are passed before it is killed
+        self.left: int | None = None  # points to pass before it is killed
 
     def begin(self) -> None:
-        """A new folder, and a coordinator over it."""
+        """Make a new folder, and start a coordinator on it."""
         shutil.rmtree(self._folder, ignore_errors=True)
         shutil.copytree(self._template, self._folder)
         process_clock().set(wall())
         self.start()
 
     def start(self) -> None:
-        """Start over what is in the folder."""
+        """Start a coordinator on the folder as it is."""
         self.left = None
         self._living = self._app.router.lifespan_context(self._app)
         self._loop.run_until_complete(self._living.__aenter__())
 
     def crash(self) -> None:
-        """Be gone, without a word to anybody."""
+        """Stop at once, without any notice."""
         living, self._living = self._living, None
         if living is not None:
             self._app.state.services.heartbeats.flush = _nothing
             self._loop.run_until_complete(living.__aexit__(None, None, None))
 
     def close(self) -> None:
-        """The end of it all."""
+        """Crash, and release everything."""
         self.crash()
         self._loop.run_until_complete(self._http.aclose())
         self._loop.close()
         process_clock().set(wall())
 
     def request(self, method: str, path: str, token: str, **options: Any) -> httpx.Response:
-        """One request; raises Killed if it does not live to answer it."""
+        """Make a request; raises KilledServer if it is killed before the response."""
         headers = {"Authorization": f"Bearer {token}", **options.pop("headers", {})}
         return self._loop.run_until_complete(
             self._http.request(method, path, headers=headers, **options)
         )
 
     def conduct(self, run: str) -> None:
-        """Have the conductor look at a run; raises Killed too."""
+        """Have the conductor advance a run; raises KilledServer if it is killed."""
         self._loop.run_until_complete(conductor.advance(self._app.state.services, run))
 
     def rows(self, query: str, *values: Any) -> list[Any]:
-        """What the database says at this moment, asked beside the coordinator."""
+        """Query the database directly, past the coordinator."""
         with contextlib.closing(sqlite3.connect(self._folder / "pubswap.sqlite")) as connection:
             return connection.execute(query, values).fetchall()
 
     def pass_by(self, seconds: float) -> None:
-        """Let time go on."""
+        """Advance the clock."""
         clock = process_clock()
         clock.set(clock.now() + timedelta(seconds=seconds))
 
     def point(self) -> None:
-        """A place at which it may be killed."""
+        """Pass a point at which it may be killed."""
         if self.left is not None:
             self.left -= 1
             if self.left < 0:
@@ -110,7 +110,7 @@ class InProcess:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Log nothing but mistakes of the product's own."""
+    """Log errors only, which are bugs of the product."""
     before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     try:
@@ -121,7 +121,7 @@ def quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def one_thread(settings: ServerSettings, template: Path) -> Iterator[InProcess]:
-    """The coordinator, in a process that is as it was afterwards."""
+    """Patch the process to run the coordinator in one thread, and undo it afterwards."""
     with contextlib.ExitStack() as patches:
         for owner, name, value in _patches():
             patches.callback(setattr, owner, name, getattr(owner, name))
@@ -139,23 +139,23 @@ def _patches() -> Iterator[tuple[Any, str, Any]]:
         return call(*args)
 
     async def never(services: Any) -> None:
-        """Work that is done when it is asked for."""
-        await asyncio.Future()  # a task that returns has died
+        """Do nothing: the tests ask for this work themselves."""
+        await asyncio.Future()  # a background task that returns counts as dead
 
     def unlock(self: Any) -> None:
-        os.close(self._lock)  # what a dead process's end does, and no more
+        os.close(self._lock)  # only what the end of a process does
 
     yield anyio.to_thread, "run_sync", inline
-    yield application, "migrate", lambda url: None  # the template was
+    yield application, "migrate", lambda url: None  # the template is migrated already
     yield application, "conduct", never
     yield application, "keep_house", never
     yield Spool, "close", unlock
-    # A life's connections are its own; what was compiled of its statements is everybody's.
+    # Each life has its own connections, but all share the cache of compiled statements.
     yield engine, "sqlite_engine", cache(engine.sqlite_engine)
 
 
 def _points(made: InProcess, patches: contextlib.ExitStack) -> None:
-    """Points before and after each commit that changes something, and each blob's rename."""
+    """Put points before and after each commit that changes something and each blob's rename."""
     commit, publish = DefaultDialect.do_commit, files.publish
     writes = False
 
@@ -186,4 +186,4 @@ def _points(made: InProcess, patches: contextlib.ExitStack) -> None:
 
 
 async def _nothing() -> None:
-    """Nothing is written by a process that is gone."""
+    """Write nothing, as a dead process would."""

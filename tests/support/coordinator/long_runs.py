@@ -1,4 +1,4 @@
-"""Runs that have gone on for long, without the time that it takes: their rows are made directly."""
+"""Long runs without the time they take: their rows are inserted directly."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -24,10 +24,10 @@ KINDS = get_args(Kind)
 
 
 def lengthen(engine: Engine, run: str, names: Sequence[str], rounds: int, swaps: int = 1) -> None:
-    """Put a run that has just begun into round `rounds` + 1, as if its members had got it there.
+    """Advance a run that has just begun to round `rounds` + 1, as if its members had done so.
 
-    Round r scores (r * 37 % 101) / 101, and has `swaps` exchanges in which each member had
-    r % 5 responses replaced.
+    Round r scores (r * 37 % 101) / 101, and has `swaps` exchanges that each replaced r % 5
+    responses of every member.
     """
     with _writing(engine) as session:
         for first in range(1, rounds + 1, BATCH):
@@ -54,7 +54,7 @@ def lengthen(engine: Engine, run: str, names: Sequence[str], rounds: int, swaps:
 @contextlib.contextmanager
 def _writing(engine: Engine) -> Iterator[Session]:
     with Session(engine) as session, session.begin():
-        if engine.dialect.name == "sqlite":  # the server writes, too, and disks may be busy
+        if engine.dialect.name == "sqlite":  # the server writes too, and the disk may be busy
             session.execute(text("PRAGMA busy_timeout = 60000"))
         yield session
 
@@ -107,13 +107,13 @@ def _add(session: Session, run: str, names: Sequence[str], numbers: range, swaps
 
 
 def evaluation(round_: int) -> dict[str, object]:
-    """What an evaluator said of a round."""
+    """An evaluator's report on a round."""
     score = (round_ * 37 % 101) / 101
     return {"pass_at_1": score, "by_topic": {"say": score}, "problems": 5, "seconds": 1.0}
 
 
 def summary(one: dict[str, object], names: Sequence[str], swap: int) -> dict[str, object]:
-    """What an exchange did."""
+    """An exchange's summary."""
     replaced = int(str(one["round"])) % 5
     return {
         "swap": swap,
@@ -125,9 +125,10 @@ def summary(one: dict[str, object], names: Sequence[str], swap: int) -> dict[str
 
 
 def crowd(engine: Engine, run: str, count: int, since: int) -> list[str]:
-    """Enrol so many members with rows of their own from round `since` to the one under way."""
+    """Enrol `count` members, with rows of their own from round `since` to the one under way."""
     names = [f"m{number:04}" for number in range(count)]
-    with Session(engine) as session:  # SQLite lets nobody write who has read before another wrote
+    # A session of its own: SQLite refuses a write after a read if another has written in between.
+    with Session(engine) as session:
         last = session.get_one(RunRow, run).round
     with _writing(engine) as session:
         session.execute(

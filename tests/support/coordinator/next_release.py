@@ -1,4 +1,4 @@
-"""A release to come, whose schema has one migration more."""
+"""A future release whose schema has one more migration."""
 
 import shutil
 from pathlib import Path
@@ -19,7 +19,7 @@ def upgrade():
 
 
 def upgrade_to_next_release(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Have this process's software be that release's, with its migrations in `folder`."""
+    """Make this process run that release, with its migrations in `folder`."""
     before = engine.newest_schema()
     shutil.copytree(engine.MIGRATIONS, folder)
     (folder / "versions" / "next.py").write_text(MIGRATION.format(before=before), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A real nginx with the configuration that `deploy/` ships."""
+"""A real nginx with the configuration in `deploy/`."""
 
 import contextlib
 import re
@@ -9,7 +9,7 @@ from pubswap_client.demo.processes import free_port
 from support.programs import installed, listening
 
 TEMPLATE = Path(__file__).parents[3] / "deploy" / "nginx" / "pubswap.conf.template"
-# What the image's own nginx.conf does around conf.d, as far as it matters here.
+# As much of the image's own nginx.conf around conf.d as matters here.
 AROUND = """
 daemon off;
 master_process off;
@@ -29,7 +29,7 @@ http {{
 
 
 def filled(template: str, values: Mapping[str, str]) -> str:
-    """The template as envsubst fills it in; nginx's own $variables stay."""
+    """Fill in the template as envsubst does; nginx's own $variables stay."""
     return re.sub(r"\$\{(PUBSWAP_\w+)\}", lambda found: values[found[1]], template)
 
 
@@ -37,7 +37,7 @@ def filled(template: str, values: Mapping[str, str]) -> str:
 def nginx(
     folder: Path, upstream: str, tls: Path, secret: str, edits: Mapping[str, str] = {}
 ) -> Iterator[str]:
-    """The proxy's https address; `edits` replace text of the configuration."""
+    """Run the proxy and yield its https address; `edits` replace text of the configuration."""
     program = installed("nginx", "nginx-light")
     folder.mkdir()
     port = free_port()

@@ -1,4 +1,4 @@
-"""Places for coordinators to keep things: a folder with SQLite, or PostgreSQL with a bucket."""
+"""Storage for coordinators: a folder with SQLite, or PostgreSQL with a bucket."""
 
 import os
 import subprocess
@@ -17,13 +17,13 @@ from support.coordinator.postgres import Postgres, postgres
 from support.coordinator.s3 import BUCKET, S3Server, serving_s3
 from support.forked import pubswap
 
-# For tests of tests/conformance in which the kind of database and store has no part.
+# For tests in tests/conformance that do not depend on the kind of database and store.
 on_sqlite = pytest.mark.parametrize("place", ["sqlite and folder"], indirect=True, scope="session")
 
 
 @dataclass
 class Places:
-    """Makes empty ones."""
+    """Makes empty storage for new coordinators."""
 
     folder: Path
     database: Postgres
@@ -31,7 +31,7 @@ class Places:
     numbers: Iterator[int] = field(default_factory=count)
 
     def new(self, kind: str) -> ServerSettings:
-        """Settings of a coordinator that has not run yet; `kind` is folder or services."""
+        """Settings of a coordinator with empty storage; `kind` is folder or services."""
         number = next(self.numbers)
         settings = ServerSettings(
             data_dir=self.folder / f"place-{number}",
@@ -43,7 +43,7 @@ class Places:
             return settings
         url = self.database.new_database()
         with self.database.connect("postgres") as connection:
-            # Times must not depend on where the database thinks that it is.
+            # Times must not depend on the database's time zone.
             name = url.rsplit("/", 1)[-1]
             connection.execute(f"ALTER DATABASE \"{name}\" SET timezone = 'Asia/Tokyo'".encode())
         return settings.model_copy(
@@ -56,7 +56,7 @@ class Places:
 
 @contextmanager
 def places(folder: Path) -> Iterator[Places]:
-    """A PostgreSQL and an S3 server; for the latter the environment must have its `environment`."""
+    """Run PostgreSQL and an S3 server; clients of the latter need its `environment` in theirs."""
     with postgres() as database, serving_s3(folder / "s3") as s3:
         yield Places(folder, database, s3)
 
@@ -67,7 +67,7 @@ def admin(settings: ServerSettings, *arguments: str) -> subprocess.CompletedProc
 
 
 def environment_of(settings: ServerSettings) -> dict[str, str]:
-    """The environment that stands for settings, in which none but these is left."""
+    """An environment with these settings and no others of PubSwap."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("PUBSWAP_")}
     env["PUBSWAP_DATA_DIR"] = str(settings.data_dir)
     for name in ("database_url", "blob_url"):

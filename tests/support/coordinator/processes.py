@@ -37,7 +37,7 @@ from support.forked import ForkedProcesses
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
-# A round of one period, which is short; run files want a longer one, the coordinator does not.
+# A short round of one period; run files require a longer one, but the coordinator does not.
 SETTINGS = {
     "seed": 7,
     "rounds": 2,
@@ -66,9 +66,9 @@ class Coordinator:
 
 
 def sums(seed: int, count: int, verifier: str | None = None) -> list[Problem]:
-    """Sums as the small model knows them; it gets some right, so that there is an advantage.
+    """Sums of which the small model gets some right, so that there is an advantage.
 
-    Their verifier is reasoning-gym's own, unless another is named.
+    Their verifier is reasoning-gym's own, unless another is given.
     """
     records = islice(unique_problems("chain_sum", seed, "demo"), count)
     return [Problem(**record | ({"verifier": verifier} if verifier else {})) for record in records]
@@ -81,7 +81,7 @@ def serve(
     program: Sequence[str] = PUBSWAP,
     env: Mapping[str, str] = {},
 ) -> Coordinator:
-    """Start `pubswap serve`, on a free port unless one is given, and wait for it."""
+    """Start `pubswap serve`, by default on a free port, and wait until it is ready."""
     url = f"http://127.0.0.1:{port or free_port()}"
     options = ["--port", url.rsplit(":", 1)[-1], "--data-dir", str(folder / "c")]
     processes.start("coordinator", ["serve", *options], env, program)
@@ -119,7 +119,7 @@ def enroll(
     role: Role = Role.CLIENT,
     url: str | None = None,
 ) -> Path:
-    """Invite and enrol a member, whose daemon asks at `url`; returns its state folder."""
+    """Invite and enrol a member whose daemon connects to `url`; returns its state folder."""
     invite = coordinator.api.invite(run.id, CreateInvite(name=name, role=role))
     with CoordinatorClient(coordinator.api.url) as anonymous:
         membership = anonymous.enroll(invite.invite)
@@ -132,7 +132,7 @@ def enroll(
 def client_command(
     state: Path, seed: int, verifier: str | None = None, more: Sequence[str] = ()
 ) -> list[str]:
-    """What starts an organisation's daemon, on private problems of its own."""
+    """The command to start an organisation's daemon on private problems of its own."""
     data = state / "private.jsonl"
     write_problems(data, sums(seed, 10, verifier))
     options = ["--state", str(state), "--data", str(data), "--model", str(MODEL), "--threads", "1"]

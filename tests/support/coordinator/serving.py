@@ -1,4 +1,4 @@
-"""Real `pubswap serve` processes, which tests may stop, kill and start again."""
+"""Real `pubswap serve` processes, which tests may stop, kill and restart."""
 
 import os
 import subprocess
@@ -28,7 +28,7 @@ class Serving:
         token: str | None = OPERATOR_TOKEN,
         program: Sequence[str] = PUBSWAP,
     ) -> None:
-        """Not started yet."""
+        """Prepare the process without starting it."""
         self.server = Server(f"http://127.0.0.1:{port}", None, folder / "data")
         self.log = folder / f"coordinator-{port}.log"
         where = ["--port", str(port), "--data-dir", str(folder / "data")]
@@ -40,7 +40,7 @@ class Serving:
         self.process: subprocess.Popen[bytes] | Forked
 
     def start(self) -> None:
-        """Start it, and return before it answers."""
+        """Start it, and return at once."""
         if self._program is PUBSWAP:
             self.process = Forked(self._arguments, self.log, env=self._env)
             return
@@ -55,7 +55,7 @@ class Serving:
             )
 
     def wait_until_ready(self) -> None:
-        """Return when it answers; fails with its log if it has died."""
+        """Return when it answers; fails with its log if it died."""
 
         def check() -> None:
             assert self.process.poll() is None, self.log.read_text()[-5000:]
@@ -64,7 +64,7 @@ class Serving:
             wait_until_ready(probe, 60, check)
 
     def workers(self) -> list[int]:
-        """The processes that serve, where there are several."""
+        """The worker processes, if there are several."""
         own = psutil.Process(self.process.pid).children()
         return [child.pid for child in own if _serves(child)]
 
@@ -87,7 +87,7 @@ class Serving:
 
 
 def serve(folder: Path, database_url: str, options: Sequence[str] = ()) -> Serving:
-    """A coordinator on a free port, which answers when the block begins."""
+    """A coordinator on a free port that is ready when the block begins."""
     return _Ready(folder, database_url, free_port(), options)
 
 
@@ -99,7 +99,7 @@ class _Ready(Serving):
 
 
 def children(pid: int) -> list[int]:
-    """The living children of a process, and theirs."""
+    """The living children of a process, and their children."""
     return [child.pid for child in psutil.Process(pid).children(recursive=True)]
 
 

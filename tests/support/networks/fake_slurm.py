@@ -1,4 +1,4 @@
-"""A stand-in for Slurm: one job at a time, and the commands that a job's script calls."""
+"""A fake Slurm: one job at a time, and the commands that a job's script calls."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from pathlib import Path
 PROGRAMS = {
     "sbatch": 'cp "$1" {folder}/queued.tmp && mv {folder}/queued.tmp {folder}/queued\n'
     "echo Submitted batch job 7",
-    # What `squeue --noheader --job 7 --format %e` says.
+    # Prints what `squeue --noheader --job 7 --format %e` would.
     "squeue": '[ "$*" = "--noheader --job 7 --format %e" ] && cat {folder}/end',
     "scontrol": '[ "$*" = "requeue 7" ] && touch {folder}/requeued',
 }
@@ -27,7 +27,7 @@ class Slurm:
         self.folder = folder
         self.programs = folder / "bin"
         self.statuses: list[int] = []
-        self.killed = False  # of a node's death the job knows nothing
+        self.killed = False  # whether the node died, which the job cannot know
         self._env, self._seconds = env, seconds
         self._job: subprocess.Popen[bytes] | None = None
         self._over = threading.Event()
@@ -35,7 +35,7 @@ class Slurm:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Have the programs, and take what is put in."""
+        """Install the programs, and run submitted jobs."""
         self.programs.mkdir(parents=True)
         for name, text in PROGRAMS.items():
             (self.programs / name).write_text(f"#!/bin/sh\n{text.format(folder=self.folder)}\n")
@@ -50,12 +50,12 @@ class Slurm:
 
     @property
     def env(self) -> dict[str, str]:
-        """With the programs on its path."""
+        """The environment with the programs on its path."""
         path = f"{self.programs}{os.pathsep}{os.environ['PATH']}"
         return os.environ | dict(self._env) | {"PATH": path}
 
     def kill_node(self) -> None:
-        """End all that the job has started, at once; Slurm then starts it anew elsewhere."""
+        """Kill all processes of the job at once; Slurm then restarts it elsewhere."""
         if self._job is not None and self._job.poll() is None:
             self.killed = True
             with suppress(ProcessLookupError):
@@ -92,5 +92,5 @@ class Slurm:
             self.statuses.append(self._job.wait())
 
     def submit(self, script: Path) -> None:
-        """What a user types."""
+        """Submit a job as a user would."""
         subprocess.run(["sbatch", script], check=True, env=self.env, capture_output=True)

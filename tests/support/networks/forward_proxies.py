@@ -1,4 +1,4 @@
-"""Real forward proxies: tinyproxy and squid of the system's packages, and one that opens TLS."""
+"""Real forward proxies: the system's tinyproxy and squid, and one that intercepts TLS."""
 
 import contextlib
 import os
@@ -39,7 +39,7 @@ shutdown_lifetime 0 seconds
 
 @contextlib.contextmanager
 def tinyproxy(folder: Path, host: str, seconds: int = 60, password: bool = False) -> Iterator[str]:
-    """Its `host:port`; it cuts what is quiet for so long."""
+    """Run it and yield its `host:port`; it cuts connections that are idle for `seconds`."""
     more = f"BasicAuth {USER} {PASSWORD}" if password else ""
     program = installed("tinyproxy", "tinyproxy")
     with _running(folder, host, TINYPROXY, seconds, more, [program, "-d", "-c"]) as address:
@@ -48,9 +48,9 @@ def tinyproxy(folder: Path, host: str, seconds: int = 60, password: bool = False
 
 @contextlib.contextmanager
 def squid(folder: Path, host: str, seconds: int = 60) -> Iterator[str]:
-    """Its `host:port`; where an answer is quiet for so long, it gives a page in its place."""
+    """Run it and yield its `host:port`; it replaces responses idle for `seconds` by a page."""
     program = installed("squid", "squid")
-    # It gives its shared memory, which it would share with others otherwise, a name.
+    # A name of its own for the shared memory, or it would share it with others.
     own = ["-N", "-d", "1", "-n", f"pubswap{os.getpid()}"]
     with _running(folder, host, SQUID, seconds, "", [program, *own, "-f"]) as address:
         yield address
@@ -71,14 +71,14 @@ def _running(
 
 
 class Interceptor:
-    """A proxy that opens TLS, as companies' do: it shows a certificate of its own for the host."""
+    """A proxy that intercepts TLS, as companies' do: it presents a certificate of its own."""
 
     def __init__(self, host: str, shown: Issued, trusted: ssl.SSLContext) -> None:
-        """`trusted` is how it knows the real servers."""
+        """`trusted` verifies the real servers."""
         self._towards = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self._towards.load_cert_chain(shown.certificate, shown.key)
         self._trusted = trusted
-        for context in (self._towards, trusted):  # in which nothing but data comes after the start
+        for context in (self._towards, trusted):  # TLS 1.2 sends only data after the handshake
             context.maximum_version = ssl.TLSVersion.TLSv1_2
         self._listener = socket.create_server((host, 0))
         self.address = f"{host}:{self._listener.getsockname()[1]}"

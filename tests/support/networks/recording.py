@@ -1,4 +1,4 @@
-"""An HTTP server in the coordinator's place, which keeps what it was asked."""
+"""An HTTP server in the coordinator's place that records all requests."""
 
 import threading
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from pubswap_protocol import paths
 
 @dataclass
 class Recording:
-    """Where it is, and each request: method, path, headers and body."""
+    """Its address, and each request: method, path, headers and body."""
 
     url: str = ""
     asked: list[tuple[str, str, dict[str, str], bytes]] = field(default_factory=list)
@@ -19,7 +19,7 @@ class Recording:
 
 @contextmanager
 def recording() -> Iterator[Recording]:
-    """A server that answers everything with a version's message."""
+    """A server that answers every request with a version message."""
     record = Recording()
 
     class Handler(BaseHTTPRequestHandler):

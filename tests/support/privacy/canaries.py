@@ -1,15 +1,15 @@
 """Canaries, and a search of bytes for them in every form that a leak is likely to have.
 
-A canary is found by its pieces: 12 of its characters, or 8 of its tokens in a row, begun anywhere.
+A canary is found by its pieces: 12 characters or 8 tokens in a row, from any position.
 
-* as text, small or capital letters, in UTF-8 (raw) or UTF-16 of either byte order
-* in hexadecimal; in base64 at each of the three places that its bytes may have in a group of three
+* as text in lower or upper case, in UTF-8 (raw) or UTF-16 of either byte order
+* in hexadecimal; in base64 at each of the three alignments of its bytes to a group of three
 * as token ids: in JSON, as integers of 16, 32 or 64 bits of either byte order, as varints
-* any of these within gzip, zlib, bzip2, xz, zstd or a bare deflate stream, begun anywhere (bare
-  deflate, which has no mark, at the beginning alone), within base64 or hexadecimal, within each
-  other, three deep
+* any of these within gzip, zlib, bzip2, xz or zstd that begins anywhere, or within a bare deflate
+  stream, which has no magic number, at the beginning of the data only; within base64 or
+  hexadecimal; nested up to three deep
 
-Not found: what is encrypted, or hidden in the numbers of a tensor.
+It does not find what is encrypted, or hidden in the numbers of a tensor.
 """
 
 import base64
@@ -29,22 +29,20 @@ import numpy as np
 import pyarrow
 
 LENGTH, PIECE, TOKENS = 24, 12, 8
-STRIDE = (
-    4  # so that 15 characters, or 11 tokens, of a canary in a row have a whole piece among them
-)
+STRIDE = 4  # so that any 15 characters, or 11 tokens, of a canary in a row contain a whole piece
 DEPTH = 3
 _LETTERS = string.ascii_lowercase + string.digits
 _BASE64 = re.compile(rb"[A-Za-z0-9+/_-]{16,}")
 _HEX = re.compile(rb"(?:[0-9a-fA-F]{2}){12,}")
-_LARGEST = 1 << 24  # bytes that a stream may grow to
-_WORD = 8  # bytes by which a piece is looked up; none is shorter
+_LARGEST = 1 << 24  # bytes read from a stream at most
+_WORD = 8  # bytes by which a piece is looked up; no piece is shorter
 _URL_SAFE, _STANDARD = bytes.maketrans(b"+/", b"-_"), bytes.maketrans(b"-_", b"+/")
 
 Hit = tuple[str, str]  # the canary, and the form that it was found in
 
 
 def draw_canaries(count: int, seed: int) -> list[str]:
-    """Random words of 24 small letters and digits."""
+    """Random words of 24 lower-case letters and digits."""
     rng = Random(seed)
     return ["".join(rng.choices(_LETTERS, k=LENGTH)) for _ in range(count)]
 
@@ -57,13 +55,13 @@ class Search:
         self._by_word: dict[int, list[tuple[bytes, str, str]]] = defaultdict(list)
         for canary in canaries:
             for form, spelled in (*_texts(canary), *_token_lists(encode(canary))):
-                assert len(spelled) >= _WORD, f"{canary} has too few tokens to be looked for"
+                assert len(spelled) >= _WORD, f"{canary} has too few tokens to search for"
                 word = int.from_bytes(spelled[:_WORD], sys.byteorder)
                 self._by_word[word].append((spelled, canary, form))
         self._words = np.array(sorted(self._by_word), np.uint64)
 
     def __call__(self, data: bytes) -> set[Hit]:
-        """All canaries in it, each with the forms that it has there."""
+        """All canaries in the data, each with the forms it is found in."""
         return {
             (canary, how + form)
             for how, plain in unwrapped(data)
@@ -92,14 +90,14 @@ def _texts(canary: str) -> Iterator[tuple[str, bytes]]:
         yield "hexadecimal", raw.hex().upper().encode()
         for place in range(3):
             encoded = base64.b64encode(bytes(place) + raw)
-            # Only characters whose six bits are all the piece's.
+            # Only characters whose six bits all belong to the piece.
             sure = encoded[-(-place * 8 // 6) : (place + PIECE) * 8 // 6]
             yield "base64", sure
             yield "base64", sure.translate(_URL_SAFE)
 
 
 def _token_lists(ids: Sequence[int]) -> Iterator[tuple[str, bytes]]:
-    inner = list(ids)[1:-1]  # the outer ones may be others where a canary stands between text
+    inner = list(ids)[1:-1]  # the outer tokens may differ if a canary has text around it
     for start in range(0, max(1, len(inner) - TOKENS + 1), STRIDE):
         piece = inner[start : start + TOKENS]
         for separator in (",", ", "):
@@ -119,17 +117,17 @@ def varint(number: int) -> bytes:
 
 
 def unwrapped(data: bytes, how: str = "", depth: int = DEPTH) -> Iterator[tuple[str, bytes]]:
-    """The bytes themselves, and what is packed in them, with how."""
+    """The bytes themselves and everything packed in them, each with the way it was packed."""
     yield how, data
     for name, inner in (*_decoded(data), *_decompressed(data)) if depth else ():
         yield from unwrapped(inner, f"{how}{name}: ", depth - 1)
 
 
 def _decoded(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """What is in base64 and in hexadecimal, all of it in a row; broken lines are mended first."""
+    """The decoded base64 and hexadecimal in the data, each joined, across line breaks."""
     data = re.sub(rb"\r?\n|\\n", b"", data)
     runs = (run.translate(_STANDARD) for run in set(_BASE64.findall(data)))
-    # A run may begin with letters that are not of it.
+    # A run may begin with letters that are not part of the base64.
     parts = [run[start : start + (len(run) - start) // 4 * 4] for run in runs for start in range(4)]
     if parts:
         yield "base64", bytes(8).join(map(base64.b64decode, parts))
@@ -145,7 +143,7 @@ def _decompressed(data: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _grown(pieces: Iterator[bytes]) -> bytes:
-    """What a stream gives until it ends, breaks, or is 16 MiB long."""
+    """A stream's output until it ends, breaks, or reaches 16 MiB."""
     grown = bytearray()
     with contextlib.suppress(zlib.error, OSError, EOFError, lzma.LZMAError):
         for piece in pieces:
@@ -156,7 +154,8 @@ def _grown(pieces: Iterator[bytes]) -> bytes:
 
 
 def _by(opened: Callable[[], Any]) -> Callable[[memoryview], Iterator[bytes]]:
-    """Unpack by a decompressor of the standard library, in small steps: what breaks gives some."""
+    """Unpack with a standard-library decompressor in small steps, so that a broken stream yields
+    what comes before the break."""
 
     def unpack(data: memoryview) -> Iterator[bytes]:
         decompressor = opened()

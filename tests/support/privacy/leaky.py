@@ -1,6 +1,6 @@
-"""A build of the client that leaks: after each heartbeat it sends a canary in each of many ways.
+"""A client that leaks: after each heartbeat it sends a canary in each of many ways.
 
-It is installed in a forked daemon (`support/forked.py`), and shows that the search sees leaks.
+It is installed in a forked daemon (`support/forked.py`) to show that the search finds leaks.
 """
 
 import base64
@@ -34,7 +34,7 @@ def _encoded(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
-# From a canary and its token ids, what a request of its own is made with.
+# From a canary and its token ids to the options of the request that leaks it.
 LEAKS: Mapping[str, Callable[[str, Sequence[int]], Options]] = {
     "a counter": lambda text, ids: {"json": {"round": 1, "step": 1, "examples": f"n={text}"}},
     "a header": lambda text, ids: {"headers": {"X-Trace": text}},
@@ -70,7 +70,7 @@ LEAKS: Mapping[str, Callable[[str, Sequence[int]], Options]] = {
 
 
 def requests(canaries: Sequence[str]) -> dict[str, Options]:
-    """Each leak by its name, with a canary of its own, in their order."""
+    """The leaks by name, in order, each with a canary of its own."""
     tokenizer = load_tokenizer((MODEL / "tokenizer.json").read_bytes())
     return {
         name: leak(canary, tokenizer.encode(canary, add_special_tokens=False).ids)
@@ -79,7 +79,7 @@ def requests(canaries: Sequence[str]) -> dict[str, Options]:
 
 
 def install(canaries: str) -> None:
-    """Leak the canaries of a file, one a line, from now on in this process."""
+    """Make this process leak the canaries of a file, one a line, from now on."""
     leaks = requests(Path(canaries).read_text().split())
     honest = CoordinatorClient.heartbeat
 

@@ -1,4 +1,4 @@
-"""A network namespace: processes in it have one way out, and each packet they send is seen."""
+"""A network namespace whose processes have one way out, and whose every sent packet is seen."""
 
 import contextlib
 import ctypes
@@ -26,9 +26,9 @@ _NUMBERS = itertools.count()
 
 
 class Network:
-    """A namespace, joined to ours by one pair of interfaces through which all else is routed.
+    """A namespace joined to ours by one pair of interfaces, which is its default route.
 
-    `sent` counts what processes in it have sent, on any interface, by (kind, address, port).
+    `sent` counts the packets that its processes sent, on any interface, by (kind, address, port).
     """
 
     def __init__(self, name: str, host: str, address: str) -> None:
@@ -52,7 +52,7 @@ class Network:
         self._thread.join()
 
     def _watch(self) -> None:
-        """In a thread of its own, which stays in the namespace."""
+        """Count packets, in a thread of its own that stays in the namespace."""
         enter(self.name)
         everything = socket.htons(_EVERYTHING)
         with socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, everything) as raw:
@@ -60,7 +60,7 @@ class Network:
             raw.settimeout(0.1)
             self._ready.set()
             while True:
-                # Ends when it is over and nothing is left to read.
+                # Ends when the block is over and nothing is left to read.
                 with contextlib.suppress(TimeoutError):
                     packet, (_, protocol, kind, *_) = raw.recvfrom(128)
                     if kind == socket.PACKET_OUTGOING:
@@ -85,14 +85,14 @@ def _destination(protocol: int, packet: bytes) -> tuple[str, str, int]:
 
 
 def enter(name: str) -> None:
-    """Move the calling thread, and those that it starts, into a namespace."""
+    """Move the calling thread, and those it starts, into a namespace."""
     with Path(f"/var/run/netns/{name}").open("rb") as file:
         if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), _NETWORK):
             raise OSError(ctypes.get_errno(), "setns")
 
 
 def install(name: str) -> None:
-    """Let a forked process live in a namespace, and try for models what a user's would."""
+    """Put a forked process into a namespace, and let it ask the hub for models like a user's."""
     constants: Any = huggingface_hub.constants
     constants.HF_HUB_OFFLINE = False
     enter(name)
@@ -101,7 +101,7 @@ def install(name: str) -> None:
 @contextlib.contextmanager
 def network() -> Iterator[Network]:
     """A namespace until the end of the block. Only root may make one."""
-    # Of the range for benchmarks (RFC 2544); test processes beside this one take others.
+    # From the range for benchmarks (RFC 2544); other test processes take other addresses.
     number = next(_NUMBERS)
     place = (8 * os.getpid() + number) % (1 << 15)
     host, address = (str(ipaddress.ip_address("198.18.0.0") + 4 * place + end) for end in (1, 2))
@@ -109,7 +109,7 @@ def network() -> Iterator[Network]:
     outer, inner = f"ps{os.getpid()}-{number}", f"pi{os.getpid()}-{number}"
     _ip("netns", "add", name)
     try:
-        # No neighbour solicitations and the like of the kernel's own.
+        # Without IPv6 the kernel sends no neighbour solicitations and the like of its own.
         for setting in ("all", "default"):
             path = f"/proc/sys/net/ipv6/conf/{setting}/disable_ipv6"
             command = f"[ ! -e {path} ] || echo 1 > {path}"
@@ -127,7 +127,7 @@ def network() -> Iterator[Network]:
         with Network(name, host, address) as made:
             yield made
     finally:
-        # The interfaces go with it, when the last process in it has ended.
+        # Its own interfaces go with it once its last process has ended.
         subprocess.run(["ip", "link", "delete", outer], capture_output=True)
         _ip("netns", "delete", name)
 
@@ -149,7 +149,7 @@ def _ip(*arguments: str) -> None:
 
 
 def missing() -> str | None:
-    """Why no namespace can be made here."""
+    """Why no namespace can be made here, or None if it can."""
     if sys.platform != "linux" or shutil.which("ip") is None:
         return "there is no ip command"
     try:

@@ -21,7 +21,7 @@ class LoRARequest:
 
 @dataclass
 class FakeEngine:
-    """The module `vllm`: what it was started with and told, and the errors that it shall raise."""
+    """The module `vllm`: the arguments and calls it got, and the errors that it shall raise."""
 
     started: list[dict[str, Any]] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
@@ -29,7 +29,7 @@ class FakeEngine:
     adapters: dict[int, LoRARequest] = field(default_factory=dict)
 
     def install(self, modules: MutableMapping[str, Any]) -> None:
-        """Be what `import vllm` gives."""
+        """Take the place of the module `vllm`."""
         module: Any = types.ModuleType("vllm")
         module.LLM = self._start
         module.SamplingParams = SimpleNamespace

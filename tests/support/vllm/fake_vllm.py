@@ -1,4 +1,4 @@
-"""A few of `vllm serve`'s endpoints over real HTTP, without a model: tokens are made up."""
+"""A few of `vllm serve`'s endpoints over real HTTP, without a model: the tokens are made up."""
 
 import json
 import threading
@@ -15,7 +15,7 @@ EOS = 1
 
 @dataclass
 class FakeVllm:
-    """What it is like, and what it was asked."""
+    """Its behaviour, and the requests it got."""
 
     url: str = ""
     updating: bool = True
@@ -76,7 +76,7 @@ def _error(status: int, message: str) -> tuple[int, Any]:
 
 @contextmanager
 def fake_vllm(**changes: Any) -> Iterator[FakeVllm]:
-    """A server on a free port unless one is given, as long as the block lasts."""
+    """A server, by default on a free port, for the length of the block."""
     fake = FakeVllm(**changes)
 
     class Handler(BaseHTTPRequestHandler):
@@ -92,11 +92,11 @@ def fake_vllm(**changes: Any) -> Iterator[FakeVllm]:
             self.send_response(status)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
-            with suppress(OSError):  # who asked may have lost patience
+            with suppress(OSError):  # the client may have timed out
                 self.wfile.write(data)
 
         def log_message(self, *_: Any) -> None:
-            """Nothing on stderr."""
+            """Print nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", fake.port), Handler) as server:
         fake.url = f"http://127.0.0.1:{server.server_port}"
