@@ -120,10 +120,10 @@ def test_a_token_is_good_with_its_own_certificate_alone(behind: Behind) -> None:
     assert behind.client(token, behind.a).run(fed.run.id).id == fed.run.id
     with pytest.raises(Unauthenticated, match="bound to another"):
         behind.client(token, behind.b).run(fed.run.id)
-    with pytest.raises(Unauthenticated, match="Come with a client certificate"):
+    with pytest.raises(Unauthenticated, match="A client certificate is required"):
         behind.client(token, None).run(fed.run.id)
     invite = fed.operator.invite(fed.run.id, CreateInvite(name="c"))
-    with pytest.raises(Unauthenticated, match="Come with a client certificate"):
+    with pytest.raises(Unauthenticated, match="A client certificate is required"):
         behind.client(None, None).enroll(invite.invite)
 
 

@@ -1,1 +1,1 @@
-"""Everything that knows HTTP: requests checked, answers and refusals made."""
+"""The HTTP layer: request checks, routes, responses and errors."""

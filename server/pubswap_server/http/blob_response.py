@@ -1,4 +1,4 @@
-"""A blob as an answer: the whole file, a range of it, or 304 (RFC 9110, sections 13 and 14)."""
+"""A blob as a response: the whole file, one range, or 304 (RFC 9110, sections 13 and 14)."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,15 +13,15 @@ from pubswap_server.http.problems import refusal
 from pubswap_server.storage.spool import body_under_way, piece_bytes
 
 _REFUSALS: dict[int, PubSwapError] = {
-    400: Invalid("The Range is not like bytes=0-99."),
+    400: Invalid("The Range header must look like bytes=0-99."),
     OutOfRange.status: OutOfRange(),
 }
 
 
 class BlobResponse(FileResponse):
-    """Starlette's answer with a file, named by its digest, whose refusals are problems."""
+    """A `FileResponse` for a blob: the digest is its ETag, and its errors are problem+json."""
 
-    max_ranges = 1  # several are answered with the whole file, as the RFC allows
+    max_ranges = 1  # a request for several gets the whole file, as the RFC allows
 
     def __init__(
         self,
@@ -30,14 +30,14 @@ class BlobResponse(FileResponse):
         media_type: str,
         on_start: Callable[[int], None] = lambda size: None,
     ) -> None:
-        """The digest is the entity tag; `on_start` gets the bytes that are about to be sent."""
-        # Under one address, such as that of the last round's adapter, come other bytes later.
+        """`digest` becomes the ETag; `on_start` gets the number of bytes about to be sent."""
+        # no-cache, because a URL such as the last round's adapter returns other bytes later.
         headers = {"ETag": f'"{digest}"', "Cache-Control": "private, no-cache"}
         super().__init__(path, headers=headers, media_type=media_type, stat_result=path.stat())
         self._on_start = on_start
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send 304 for a known digest; otherwise what the Range asks for."""
+        """Send 304 if the client has the blob; otherwise the range it asks for, or the whole."""
         if self.headers["ETag"] in Headers(scope=scope).get("If-None-Match", ""):
             await NotModifiedResponse(self.headers)(scope, receive, send)
             return
@@ -56,7 +56,8 @@ class BlobResponse(FileResponse):
                 else:
                     self._on_start(int(headers["Content-Length"]))
             else:
-                # Not of the first piece, Starlette's 64 KiB: many begin at once, and count later.
+                # The first piece keeps Starlette's 64 KiB: if many downloads start at once, the
+                # first ones cannot see yet how many there are.
                 self.chunk_size = piece_bytes()
             if not refused:
                 await send(message)

@@ -1,4 +1,4 @@
-"""OpenAPI's descriptions of bodies that are not JSON, of headers, and of the whole interface."""
+"""OpenAPI descriptions of the whole API, of headers, and of bodies that are not JSON."""
 
 from typing import Any
 
@@ -14,19 +14,19 @@ Errors are problem+json (RFC 9457) with a stable `code`. Each status lists its c
 may add codes; treat an unknown code by its status. `x-retryable` lists the codes that are worth a
 retry, after `Retry-After` seconds if the answer has it. Do not retry the others.
 
-Digests name bytes: `blake3:` and the hexadecimal BLAKE3. Later versions may add fields to answers;
-requests with unknown fields are refused. Every answer to a valid HTTP request has a
+A digest is `blake3:` and the hexadecimal BLAKE3 of the bytes. Later versions may add fields to
+answers; requests with unknown fields are refused. Every answer to a valid HTTP request has a
 `{paths.REQUEST_ID_HEADER}`. A request may have `{paths.PROTOCOL_HEADER}: {paths.PROTOCOL_VERSION}`;
-a coordinator of another protocol then refuses it with 426.
+a coordinator with another protocol version then refuses it with 426.
 """
 TAGS = [
     {"name": "health", "description": "Liveness, readiness, metrics, and the handshake."},
     {"name": "runs", "description": "For the operator: runs, their files, their state."},
     {"name": "members", "description": "Invites, tokens, and who takes part."},
-    {"name": "viewers", "description": "Who may look at the dashboard, and change nothing."},
+    {"name": "viewers", "description": "People with read-only access to the dashboard."},
     {"name": "rounds", "description": "What members do in a round."},
     {"name": "blobs", "description": "Adapters: resumable uploads, and downloads."},
-    {"name": "public steps", "description": "Prompts that all clients answer, and the exchange."},
+    {"name": "public steps", "description": "Prompts for all clients, and the exchange."},
 ]
 
 JSONL = (
@@ -38,46 +38,46 @@ ADAPTER = (
     "metadata."
 )
 RESIDUAL = (
-    "One of a task's `residuals` (aggregation.rule = fedex) has the same names, and a rank of its "
-    "own: A (r', in) and B (out, r'). With the run's lora.alpha / lora.rank, the product B A of "
-    "each module is added to the base model's weight."
+    "Each of a task's `residuals` (aggregation.rule = fedex) has the same names but its own rank: "
+    "A (r', in) and B (out, r'). For each module, add the product B A, scaled by the run's "
+    "lora.alpha / lora.rank, to the base model's weight."
 )
 UPDATE = f"""A client's update is a safetensors file without metadata, in the run's wire.precision.
 
-Its tensors are those of `model.layout`, under aggregation.rule = ffa the B alone (`.lora_B.weight`;
-A stays as it is). With lora.min_rank a client may send the first r directions of each module
-alone: A (r, in) and B (out, r), with one r from lora.min_rank to lora.rank for all modules. Numbers
-are finite, and at most {LARGEST:.0f} in magnitude.
+Its tensors are those of `model.layout`; with aggregation.rule = ffa only the B (`.lora_B.weight`),
+because A is frozen. With lora.min_rank a client may send only the first r directions of each
+module: A (r, in) and B (out, r), with the same r for all modules, from lora.min_rank to lora.rank.
+Numbers are finite, and at most {LARGEST:.0f} in magnitude.
 
 - float32: the trained tensors themselves, F32.
 - bfloat16: `NAME` BF16, the difference d rounded to nearest, ties to even.
 - int8: `NAME` I8, q = round(d / s) in -127..127, ties to even, and `NAME.scale` F32, s = max |d| /
-  127: one for each row of a matrix with no more rows than columns, of shape (rows, 1), and for each
-  column of another, (1, columns). Where s is 0, so is q.
+  127: one s per row, of shape (rows, 1), for a matrix with no more rows than columns; otherwise one
+  per column, of shape (1, columns). Where s is 0, so is q.
 
-d is the trained tensor less the round's adapter, plus what rounding left out of this client's last
-update, d - Q(d), where Q(d) is what was sent: the BF16 numbers, or s q.
+d is the trained tensor minus the round's adapter, plus the rounding error of this client's last
+update (error feedback): its d - Q(d), where Q(d) is what was sent, the BF16 numbers or s q.
 
-The file is canonical, to the byte: the tensors of the widest dtype first and then
-by name, one after another; the header's entries in the same order, each as in
-`{{"NAME":{{"dtype":"I8","shape":[2,64],"data_offsets":[0,128]}}}}`, without spaces or line breaks,
-and padded with spaces to a multiple of 8 bytes.
+The file is canonical to the byte. The tensors are contiguous, ordered by dtype, widest first, and
+then by name. The header's entries have the same order, each as in
+`{{"NAME":{{"dtype":"I8","shape":[2,64],"data_offsets":[0,128]}}}}`, without spaces or line breaks;
+the header is padded with spaces to a multiple of 8 bytes.
 """
 RESPONSES = (
     "A safetensors file for P prompts with K responses each, in the order of the prompts: "
-    "`prompts` int32 (P,), their `index`; `lengths` int32 (P, K), tokens with the "
-    "end-of-sequence token; `tokens` int32 (S,), all responses one after another; `logprobs` "
-    "float32 (S,), of each token when it was sampled, at the run's temperature; `donated` uint8 "
-    "(P, K), 0 from a client, 1 in the exchange where a response is a peer's."
+    "`prompts` int32 (P,), their `index`; `lengths` int32 (P, K), tokens including the "
+    "end-of-sequence token; `tokens` int32 (S,), all responses concatenated; `logprobs` "
+    "float32 (S,), each token's log-probability when sampled, at the run's temperature; `donated` "
+    "uint8 (P, K), 0 in a client's file; in the exchange's, 1 where a response is a peer's."
 )
 CANDIDATES = (
-    "With swap.donors = likely, the client chooses itself, and the file holds C candidates beside "
-    "its own responses: `prompts` int32 (P,); `places` uint8 (P, K), 1 where a candidate is to "
-    "replace an own response; `candidates` int32 (P,), how many there are for a prompt, no fewer "
-    "than places; `lengths` int32 (P K + C,), of all own responses and then of all candidates; "
-    "`tokens` int32 (S,) and `logprobs` float32 (S,) in the same order. A prompt's places are "
-    "filled in their order with its candidates, by their mean log-probability a token under the "
-    "client's own policy at the run's temperature, the largest first, and of equal ones the first."
+    "With swap.donors = likely, the client itself chooses, and the file holds C candidates besides "
+    "its own responses: `prompts` int32 (P,); `places` uint8 (P, K), 1 where a candidate replaces "
+    "one of its own responses; `candidates` int32 (P,), the number of candidates for each prompt, "
+    "at least its number of places; `lengths` int32 (P K + C,), all own responses, then all "
+    "candidates; `tokens` int32 (S,) and `logprobs` float32 (S,) in the same order. Fill a "
+    "prompt's places in order with its candidates, ranked by mean log-probability per token under "
+    "the client's own policy at the run's temperature, largest first; in a tie the earlier wins."
 )
 
 
@@ -85,29 +85,27 @@ def header(description: str) -> Json:
     return {"description": description, "schema": {"type": "string"}}
 
 
-RETRY_AFTER = {"Retry-After": header("Seconds to wait at least, if known.")}
+RETRY_AFTER = {"Retry-After": header("Minimum seconds to wait, if known.")}
 REFUSED = " Worth a retry."
-_OFFSET = (
-    "The bytes of the upload that are here, such as `0-4194303`, both inclusive; without unit."
-)
+_OFFSET = "The bytes of the upload stored so far, such as `0-4194303`, inclusive and without unit."
 REFUSAL_HEADERS = {
     401: {"WWW-Authenticate": header("`Bearer`.")},
     416: {
-        "Range": header(f"Of a chunk: {_OFFSET} `0-0` if there is none. Go on after it."),
-        "Content-Range": header("Of a download: its size, such as `bytes */4194304`."),
+        "Range": header(f"For a chunk: {_OFFSET} `0-0` if there are none. Continue after them."),
+        "Content-Range": header("For a download: its size, such as `bytes */4194304`."),
     },
 }
 
 _TAG = {"ETag": header("The digest in quotes.")}
 _WHOLE = _TAG | {"Accept-Ranges": header("`bytes`.")}
 _PART = {"Content-Range": header("Such as `bytes 10-19/4194304`.")}
-_ROUND = {paths.ROUND_HEADER: header("The round whose adapter it is.")}
+_ROUND = {paths.ROUND_HEADER: header("The adapter's round.")}
 _CONDITIONS = {
-    "Range": "One range of bytes, such as `bytes=1048576-`; several are answered with all bytes.",
-    "If-Range": "An ETag: the range is for these bytes alone.",
-    "If-None-Match": "An ETag: 304 if these are still the bytes.",
+    "Range": "One byte range, such as `bytes=1048576-`; a request for several gets all bytes.",
+    "If-Range": "An ETag: apply Range only if it still matches.",
+    "If-None-Match": "An ETag: 304 if it still matches.",
 }
-# A head has 16 KiB by default, and no condition more.
+# A request's whole head is limited to 16 KiB, so no condition is longer.
 _CONDITION: Json = {"type": "string", "maxLength": 16 << 10}
 CONDITIONAL: Json = {
     "parameters": [
@@ -122,30 +120,30 @@ def _binary(media_type: str) -> Json:
 
 
 def _download(media_type: str, description: str, headers: Json | None = None) -> Replies:
-    """The answers of a GET that takes ranges and conditions."""
+    """The answers of a GET that supports ranges and conditions."""
     whole, part = _WHOLE | (headers or {}), _WHOLE | _PART | (headers or {})
     content = _binary(media_type)
     return {
         200: {"description": description, "content": content, "headers": whole},
         206: {"description": "The bytes of `Range`.", "content": content, "headers": part},
-        304: {"description": "The bytes that you have.", "headers": _TAG},
+        304: {"description": "Unchanged: you have the bytes.", "headers": _TAG},
         416: {},
         507: {},
     }
 
 
-_BLOB = f"{ADAPTER}\n\n{RESIDUAL}\n\nOne's own:\n\n{UPDATE}"
+_BLOB = f"{ADAPTER}\n\n{RESIDUAL}\n\nYour own update:\n\n{UPDATE}"
 BLOB_REPLIES: Replies = _download(paths.TENSORS_TYPE, _BLOB) | {
     307: {
-        "description": "Of `direct`: the bytes, or a range of them, are at another address for "
+        "description": "With `direct`: the bytes, or a range of them, are at another URL for "
         "some minutes. Send no token there.",
-        "headers": {"Location": header("In the bucket.")},
+        "headers": {"Location": header("A URL in the bucket.")},
     }
 }
 ADAPTER_REPLIES = _download(paths.TENSORS_TYPE, ADAPTER, _ROUND)
 SET_REPLIES = _download(paths.JSONL_TYPE, JSONL)
 CHUNK_REPLIES: Replies = {
-    202: {"description": "The bytes are here.", "headers": {"Range": header(_OFFSET)}},
+    202: {"description": "The bytes are stored.", "headers": {"Range": header(_OFFSET)}},
     416: {},
 }
 EXCHANGED_REPLIES: Replies = {
@@ -156,7 +154,9 @@ EXCHANGED_REPLIES: Replies = {
     204: {
         "description": "The exchange is still open; ask again.",
         "headers": {
-            paths.WAITS_HEADER: header("What for, in words: who has not answered, and until when.")
+            paths.WAITS_HEADER: header(
+                "Members that have not answered, and the deadline, in words."
+            )
         },
     },
 }

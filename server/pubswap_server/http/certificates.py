@@ -1,7 +1,7 @@
-"""mTLS at the proxy: the client certificate of a request, once it is verified.
+"""mTLS at the proxy: the verified client certificate of a request.
 
-TLS ends at the proxy, so that the certificate arrives as a header, which anybody can write. It is
-trusted only beside the secret that the proxy and the coordinator share.
+TLS ends at the proxy, so the certificate arrives in a header, and anybody can write a header. It is
+trusted only together with the secret that the proxy and the coordinator share.
 """
 
 import hashlib
@@ -19,10 +19,11 @@ _SHA256 = re.compile(r"(?:[0-9a-f]{2}:?){31}[0-9a-f]{2}", re.IGNORECASE)
 
 
 def fingerprint(value: str) -> str:
-    """SHA-256 of a certificate in hexadecimal, from what a proxy says of it.
+    """A certificate's SHA-256 in hexadecimal, from the proxy's header.
 
-    That is the fingerprint itself, with or without colons (HAProxy, Envoy), or the certificate as
-    percent-encoded PEM (nginx's `$ssl_client_escaped_cert`). Raises Unauthenticated.
+    The header has the fingerprint itself, with or without colons (HAProxy, Envoy), or the
+    certificate as percent-encoded PEM (nginx's `$ssl_client_escaped_cert`). Raises Unauthenticated
+    if it has neither.
     """
     if _SHA256.fullmatch(value):
         return value.replace(":", "").lower()
@@ -39,13 +40,13 @@ def fingerprint(value: str) -> str:
 def vouched_certificate(headers: Headers, proxy_secret: str | None) -> str | None:
     """The fingerprint that the proxy vouches for; None if the request came without a certificate.
 
-    Raises Unauthenticated if the header is there without the proxy's secret: somebody wrote it.
+    Raises Unauthenticated if the header comes without the proxy's secret, because it is forged.
     """
     secret, value = headers.get(PROXY_SECRET_HEADER), headers.get(CERTIFICATE_HEADER)
     if secret is None and value is None:
         return None
     expected = (proxy_secret or "").encode()
     if not expected or not hmac.compare_digest((secret or "").encode(), expected):
-        raise Unauthenticated(f"{CERTIFICATE_HEADER} is the proxy's to send, with its secret.")
+        raise Unauthenticated(f"{CERTIFICATE_HEADER} is valid only with the proxy's secret.")
     # nginx sends the header empty when the client has shown no certificate.
     return fingerprint(value) if value else None

@@ -1,7 +1,7 @@
-"""Dependencies of routes: services, principals, runs, and the bounds of parameters.
+"""Route dependencies: services, principals, runs, and bounded parameters.
 
-All are coroutines: a plain function would take one of the threads that blobs are worked on in, and
-wait for it.
+All are coroutines, because FastAPI would run a plain function in the thread pool, where it would
+wait behind work on blobs.
 """
 
 from collections.abc import Callable
@@ -50,7 +50,7 @@ ServicesDep = Annotated[Services, Depends(get_services)]
 
 
 async def get_peer(request: Request) -> str:
-    """The client's address, as a trusted proxy gives it."""
+    """The client's address, as reported by a trusted proxy."""
     return request.client.host if request.client else "unknown"
 
 
@@ -58,20 +58,20 @@ PeerDep = Annotated[str, Depends(get_peer)]
 
 Direct = Annotated[
     bool,
-    Query(description="Bytes may go straight to the coordinator's bucket, or come from there."),
+    Query(description="Bytes may go directly to or from the coordinator's bucket."),
 ]
 
 
 def certificate_of(services: Services, request: Request) -> str | None:
     """The client certificate's fingerprint, if one is required.
 
-    Raises Unauthenticated if it is and there is none. RequestChecks has verified it.
+    Raises Unauthenticated if it is missing. `RequestChecks` has verified it.
     """
     if not services.settings.require_client_certificate:
         return None
     certificate: str | None = request.scope.get("state", {}).get("certificate")
     if certificate is None:
-        raise Unauthenticated("Come with a client certificate, through the operator's proxy.")
+        raise Unauthenticated("A client certificate is required; use the operator's proxy.")
     return certificate
 
 
@@ -141,13 +141,13 @@ class RunAccess(Generic[P_co]):
     services: Services
 
     async def read(self, work: Callable[[Session, RunRow], T]) -> T:
-        """The result of `work`, which changes nothing."""
+        """The result of `work`, which must only read."""
         return await self.services.database.read(
             lambda session: work(session, runs.find(session, self.name, self.principal))
         )
 
     async def read_for_all(self, work: Callable[[Session, RunRow], T]) -> T:
-        """The result of `work` for all that wait for it: not refused if this member is by now.
+        """Like `read`, for a result that many members share: valid even if this one is refused now.
 
         Raises UnknownRun.
         """
@@ -156,7 +156,7 @@ class RunAccess(Generic[P_co]):
         )
 
     async def write(self, work: Callable[[Session, RunRow], T]) -> T:
-        """The result of `work` on the locked row, once it is committed."""
+        """The result of `work` on the locked row, after the commit."""
         return await self.services.database.write(
             lambda session: work(session, runs.find(session, self.name, self.principal, lock=True))
         )
@@ -172,7 +172,7 @@ async def get_operator_run(
 async def get_client_run(
     run: Word, principal: PrincipalDep, services: ServicesDep
 ) -> RunAccess[MemberPrincipal]:
-    """The run of a member that trains; raises Forbidden, RunCancelled or HelloNeeded."""
+    """A client's run; raises Forbidden, RunCancelled or HelloNeeded."""
     member = require_member(principal, Role.CLIENT)
     require_going(member.cancelled)
     require_accepted(member)
@@ -182,7 +182,7 @@ async def get_client_run(
 async def get_evaluator_run(
     run: Word, principal: PrincipalDep, services: ServicesDep
 ) -> RunAccess[MemberPrincipal]:
-    """The run of a member that evaluates; raises Forbidden or HelloNeeded."""
+    """An evaluator's run; raises Forbidden or HelloNeeded."""
     member = require_member(principal, Role.EVALUATOR)
     require_accepted(member)
     return RunAccess(run, member, services)
@@ -191,7 +191,7 @@ async def get_evaluator_run(
 async def get_principal_run(
     run: Word, principal: PrincipalDep, services: ServicesDep
 ) -> RunAccess[Principal]:
-    """Any run for the operator, and their own for members."""
+    """Any run for the operator; only their own for members."""
     return RunAccess(run, principal, services)
 
 
@@ -213,7 +213,7 @@ Wait = Annotated[
 Number = Annotated[
     int,
     PathParameter(
-        ge=0, le=MAX_NUMBER, description="Rounds count from 1; 0 is that of the initial adapter."
+        ge=0, le=MAX_NUMBER, description="Rounds count from 1; round 0 has the initial adapter."
     ),
 ]
 SwapNumber = Annotated[
@@ -232,7 +232,7 @@ Rollbacks = Annotated[
     Query(
         ge=0,
         le=MAX_NUMBER,
-        description="The task's `rollbacks`: 409 `round_closed` if the run went back since.",
+        description="The task's `rollbacks`: 409 `round_closed` after a later rollback.",
     ),
 ]
 
@@ -243,7 +243,7 @@ RandomKey = Annotated[
         alias=IDEMPOTENCY_HEADER,
         min_length=22,
         max_length=200,
-        description="Optional, random and kept to yourself: the request sent again with the same "
-        "key, because its answer was lost, gets the same answer.",
+        description="Optional, random and secret. If an answer is lost, send the request again "
+        "with the same key to get the same answer.",
     ),
 ]

@@ -28,12 +28,12 @@ from pubswap_server.notifications import Turns
 
 log = structlog.get_logger(__name__)
 
-CLIENT_CLOSED = 499  # nginx's number for a client that went away; only logged and counted
-# Each piece of so many bytes may keep us waiting for so long: 17 KiB a second at least.
+CLIENT_CLOSED = 499  # nginx's status for a client that disconnected; only logged and counted
+# The time spent waiting for each PIECE_BYTES of a body is limited: at least 17 KiB/s.
 PIECE_BYTES = 1 << 20
 PIECE_SECONDS = 60.0
-# What is read of a body after an answer that did not wait for it; closed at once, the connection
-# would be reset, and the answer with it be lost.
+# How much of an unread body to drain after the response. Closing at once would reset the
+# connection, and the client could lose the response.
 LINGER_BYTES = 64 << 20
 
 _HEARTBEAT = re.compile(HEARTBEAT.format(run="[^/]+"))
@@ -41,7 +41,7 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class InTurns:
-    """Begin requests a few at a time, however many come at once; heartbeats wait for none."""
+    """Start only a few requests at a time, however many arrive at once; heartbeats never wait."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -54,9 +54,9 @@ class InTurns:
 
 
 class BodyDeadlines:
-    """Give up bodies that come too slowly, and close after an answer that left some of one.
+    """Time out slow request bodies, and close the connection after a response to an unread one.
 
-    There is no limit on a request's whole time: a long poll may wait, an upload that progresses may
+    There is no limit on a request's total time: a long poll may wait, an upload that progresses may
     take hours, and only time spent waiting for the peer counts.
     """
 
@@ -94,7 +94,7 @@ class _Body:
         self._piece_bytes, self._waited = 0, 0.0  # of the piece under way
 
     async def receive(self) -> Message:
-        """The next message; raises HTTPException (408) if it does not come in time."""
+        """The next message; raises HTTPException (408) if it does not arrive in time."""
         if not self.unread:
             return await self._receive()
         started = time.monotonic()
@@ -105,7 +105,7 @@ class _Body:
             raise HTTPException(
                 TooSlow.status,
                 f"the body stopped for {self._idle_seconds:g} s, or {PIECE_BYTES} bytes of it took "
-                f"{PIECE_SECONDS:g} s; what an upload session has is kept",
+                f"{PIECE_SECONDS:g} s; an upload session keeps the bytes it has",
             ) from None
         self._waited += time.monotonic() - started
         self._piece_bytes += len(message.get("body", b""))
@@ -115,7 +115,7 @@ class _Body:
         return message
 
     async def linger(self) -> None:
-        """Read the rest, unless it is too slow or too much."""
+        """Drain the rest of the body, unless it is too slow or too large."""
         size = 0
         while self.unread and size < LINGER_BYTES:
             try:
@@ -125,7 +125,7 @@ class _Body:
 
 
 def is_heartbeat(scope: Scope) -> bool:
-    """Whether it is a request that waits for no others."""
+    """Whether a request is a heartbeat, and so must not wait behind others."""
     return _HEARTBEAT.fullmatch(scope["path"]) is not None
 
 
@@ -162,7 +162,7 @@ class RequestLog:
                 headers = MutableHeaders(scope=message)
                 headers[REQUEST_ID_HEADER] = request_id
                 for name, value in SAFETY_HEADERS.items():
-                    headers.setdefault(name, value)  # a page has a policy of its own
+                    headers.setdefault(name, value)  # pages set their own policy
             await send(message)
 
         try:
@@ -170,14 +170,14 @@ class RequestLog:
         except ClientDisconnect:
             status = CLIENT_CLOSED
         except Exception as error:
-            # Caught here and not by Starlette, whose reply would have neither id nor headers.
+            # Caught here because Starlette's own reply would lack the id and the headers.
             log.error("request failed", exc_info=error)
             if answering:
                 raise
             await refusal(ServerFault(), scope)(scope, receive, watched)
         finally:
             seconds = time.monotonic() - started
-            # Unknown paths share one label, or anybody could make labels without end.
+            # Unknown paths share one label; otherwise anybody could create labels without limit.
             route = getattr(scope.get("route"), "path", "unknown")
             self.metrics.requests.labels(route, scope["method"], status).inc()
             self.metrics.seconds.labels(route).observe(seconds)
@@ -193,7 +193,7 @@ class RequestLog:
 
 
 class RequestChecks:
-    """Refuse what no route takes: other protocols, encoded bodies, forged certificates."""
+    """Refuse what no route accepts: other protocols, encoded bodies, forged certificates."""
 
     def __init__(self, app: ASGIApp, proxy_secret: SecretStr | None = None) -> None:
         self.app = app
@@ -215,9 +215,9 @@ class RequestChecks:
 
 
 def _check(headers: Headers, scope: Scope) -> None:
-    # PostgreSQL takes no such text, not even to compare with.
+    # PostgreSQL rejects text with a NUL, even in a comparison.
     if "\x00" in scope["path"] or b"%00" in scope["query_string"]:
-        raise Invalid("The address holds a NUL character.")
+        raise Invalid("The URL contains a NUL character.")
     spoken = headers.get(PROTOCOL_HEADER)
     if spoken not in (None, PROTOCOL_VERSION):
         raise ProtocolMismatch(

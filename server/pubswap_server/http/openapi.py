@@ -1,4 +1,4 @@
-"""The OpenAPI document: FastAPI's, and every refusal of every operation, from the error tree."""
+"""The OpenAPI document: FastAPI's, plus every operation's errors, taken from the error tree."""
 
 from http import HTTPStatus
 from typing import Any
@@ -21,10 +21,10 @@ from pubswap_server.http.bodies import REFUSAL_HEADERS, REFUSED, RETRY_AFTER
 
 Json = dict[str, Any]
 
-# No coordinator sends these: they are faults of a client, or of a process that does not start.
+# No coordinator sends these, because they occur in a client or in a process that does not start.
 _NOT_SENT = (LocalFault, ProxyFault, StateInUse, UnknownSetting, Unreachable)
 
-# What the parser, the middleware and a database that is away answer, whatever is asked.
+# Possible for any request: from the parser, the middleware, or an unreachable database.
 _ANYWHERE = {400, 415, 422, 426, 431, 500, 503}
 _WITH_TOKEN = {401, 403, 429}
 _WITH_BODY = {408, 413}
@@ -33,7 +33,7 @@ _WRITING = {409, 507}
 
 
 class Documented(FastAPI):
-    """FastAPI, whose document says how every operation may be refused."""
+    """A FastAPI app whose OpenAPI document lists every operation's errors."""
 
     def openapi(self) -> Json:
         if not self.openapi_schema:
@@ -51,7 +51,7 @@ def _complete(document: Json) -> None:
     }
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
-            # In the path's order, whichever dependency asks for them.
+            # Path parameters in the path's order, whichever dependency declares them.
             operation.get("parameters", []).sort(key=lambda parameter: _position(parameter, path))
             replies = operation["responses"]
             for status in sorted(_refused(path, method, operation)):
@@ -63,7 +63,7 @@ def _position(parameter: Json, path: str) -> int:
 
 
 def _refused(path: str, method: str, operation: Json) -> set[int]:
-    """The statuses that refuse an operation: those of its kind, and those that its route names."""
+    """An operation's error statuses: common to its kind, or named by its route."""
     named = {int(status) for status in operation["responses"] if int(status) >= 400}
     return (
         named
@@ -76,7 +76,7 @@ def _refused(path: str, method: str, operation: Json) -> set[int]:
 
 
 def _by_status() -> dict[int, list[type[PubSwapError]]]:
-    errors: dict[int, list[type[PubSwapError]]] = {400: [Invalid]}  # what is no HTTP at all
+    errors: dict[int, list[type[PubSwapError]]] = {400: [Invalid]}  # for bytes that are not HTTP
     for error in tree(PubSwapError)[1:]:
         if not issubclass(error, _NOT_SENT):
             errors.setdefault(error.status, []).append(error)

@@ -1,4 +1,4 @@
-"""JSON bodies that every reader reads alike: no NaN, no key twice, no number out of all range."""
+"""JSON bodies that all parsers read alike: no NaN, duplicate keys or out-of-range numbers."""
 
 import json
 import math
@@ -16,7 +16,7 @@ MAX_DIGITS = 20
 
 
 class PlainJsonRoute(APIRoute):
-    """A route that reads its JSON body so."""
+    """A route that parses its JSON body strictly."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -59,7 +59,7 @@ class _PlainRequest(Request):
 
 
 def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number in JSON")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 def _integer(text: str) -> int:

@@ -1,4 +1,4 @@
-"""Every failure leaves as RFC 9457 problem+json with a stable code."""
+"""Error responses: RFC 9457 problem+json with a stable code."""
 
 import errno
 import math
@@ -26,7 +26,7 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 _BY_STATUS = {error.status: error for error in (Forbidden, NotFound, TooSlow, TooLarge)}
 
-# A browser that is led here shows nothing, runs nothing, and guesses no type.
+# A browser that opens an API URL must show nothing, run nothing, and guess no type.
 SAFETY_HEADERS = {
     "x-content-type-options": "nosniff",
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
@@ -35,7 +35,7 @@ SAFETY_HEADERS = {
 
 
 def refusal(error: PubSwapError, scope: Scope, status: int | None = None) -> Response:
-    """The answer that carries an error, with the request's id."""
+    """The problem+json response for an error, with the request's id."""
     problem = error.problem(scope.get("state", {}).get("request_id"))
     if status is not None:
         problem = problem.model_copy(update={"status": status})
@@ -48,7 +48,7 @@ def refusal(error: PubSwapError, scope: Scope, status: int | None = None) -> Res
 
 
 def install(app: FastAPI) -> None:
-    """Translate errors, once and for all routes."""
+    """Register the exception handlers for all routes."""
     for kind in (PubSwapError, RequestValidationError, HTTPException, OSError):
         app.add_exception_handler(kind, _answer)
 

@@ -1,8 +1,8 @@
-"""uvicorn's HTTP protocol with limits on what no application sees.
+"""uvicorn's HTTP protocol with limits on what an application never sees.
 
-By hand, because uvicorn has no such options: the time and the bytes of a head, how answers are
-read, the order of refusals, and the end of a connection that cannot be read on. Bodies have their
-deadlines in `middleware.BodyDeadlines`.
+Subclassed because uvicorn has no options for these: the time and size of a request's head, peers
+that do not read their responses, refusals in the order of the requests, and closing a connection
+that cannot be parsed further. Bodies have their deadlines in `middleware.BodyDeadlines`.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ from pubswap_protocol.errors import (
 from pubswap_protocol.paths import PROBLEM_TYPE
 from pubswap_server.http.problems import SAFETY_HEADERS
 
-HEAD_SECONDS = 10.0  # for a request's head; less where idle_seconds is less
+HEAD_SECONDS = 10.0  # for a request's head, or idle_seconds if that is less
 MAX_HEAD_BYTES = 16 << 10
-MAX_PIPELINED = 64  # requests of a connection that wait for an answer
+MAX_PIPELINED = 64  # unanswered requests per connection
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """Refuse heads that come too slowly or are too large; drop peers that read no answer."""
+    """Refuse heads that are too slow or too large; drop peers that do not read responses."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -41,8 +41,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._head_timer: asyncio.TimerHandle | None = None  # set while a head is under way
         self._in_body = False
         self._write_timer: asyncio.TimerHandle | None = None
-        self._head_bytes = 0  # of the lines of this head that are whole
-        self._overhead = 0  # bytes since the last byte of a body or the last end of a message
+        self._head_bytes = 0  # in the complete lines of this head
+        self._overhead = 0  # bytes since the last body byte or end of a message
         self._unanswered: deque[RequestResponseCycle] = deque()
         self._last_words: bytes | None = None  # once set, nothing more is read
 
@@ -53,7 +53,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the timers and disconnect all requests; uvicorn knows the last one only."""
+        """Stop the timers and disconnect all requests; uvicorn knows only the last one."""
         self._stop_head_timer()
         self._watch_writing(None)
         for cycle in self._unanswered:
@@ -61,9 +61,9 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Bound what the parser keeps and gives nobody: an unfinished head, chunk or trailer.
+        """Bound what the parser buffers: an unfinished head, chunk or trailer.
 
-        Of a head that begins in the middle of `data`, that is not known; the next data is counted.
+        A head that begins in the middle of `data` is counted only from the next data on.
         """
         if self._last_words is not None:
             return
@@ -75,7 +75,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._refuse_head()
 
     def pause_writing(self) -> None:
-        """Watch a peer that reads its answer more slowly than it could get it."""
+        """Watch a peer that reads its response too slowly."""
         super().pause_writing()
         self._watch_writing(self.transport.get_write_buffer_size())
 
@@ -84,19 +84,19 @@ class GuardedProtocol(HttpToolsProtocol):
         super().resume_writing()
 
     def shutdown(self) -> None:
-        """Wake the long polls too, which would keep a stopping server waiting."""
+        """Wake the long polls too, because they would delay the shutdown."""
         self._services.changes.close()
         super().shutdown()
 
     # The parser's callbacks
 
     def on_message_begin(self) -> None:
-        """Give a pipelined request a timer of its own."""
+        """Give each pipelined request its own timer."""
         self._await_head()
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Count trailers with the head, but do not take them for headers."""
+        """Count trailers with the head, but do not treat them as headers."""
         self._head_bytes += len(name) + len(value) + 4
         if self._head_bytes > MAX_HEAD_BYTES:
             self._refuse_head()
@@ -104,17 +104,17 @@ class GuardedProtocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Hand the request to the application, which reads its body in its own time."""
+        """Check the head and hand the request to the application, which reads the body itself."""
         if self._head_bytes + len(self.url) > MAX_HEAD_BYTES:
             self._refuse_head()
         version = self.parser.get_http_version()
         if version not in ("1.0", "1.1"):
-            self._refuse(Invalid(f"Speak HTTP/1.1, not HTTP/{version}."), status=505)
+            self._refuse(Invalid(f"Use HTTP/1.1, not HTTP/{version}."), status=505)
         hosts = sum(name == b"host" for name, _ in self.headers)
         if hosts > 1 or (hosts == 0 and version != "1.0"):
             self._refuse(Invalid(f"Send one Host header, not {hosts}."), status=400)
         if len(self._unanswered) >= MAX_PIPELINED:
-            self._refuse(TooManyRequests(f"More than {MAX_PIPELINED} requests wait here."))
+            self._refuse(TooManyRequests(f"More than {MAX_PIPELINED} requests wait for an answer."))
         if self._last_words is not None:
             return
         super().on_headers_complete()
@@ -131,24 +131,24 @@ class GuardedProtocol(HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Let the peer wait from now on for as long as we do."""
+        """End the body; the peer may wait for its response without a deadline."""
         self._overhead = 0
         if self._last_words is not None:
             return
         self._in_body = False
         super().on_message_complete()
         if self.parser.should_upgrade():
-            # What follows would be another protocol, and there is none here.
+            # Further bytes would be of the other protocol, and none is supported.
             self._end(b"")
 
     def on_response_complete(self) -> None:
-        """Say the last words in their turn."""
+        """Send the last words once all earlier requests are answered."""
         super().on_response_complete()
         self._unanswered.popleft()
         self._close_if_answered()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP with a problem."""
+        """Answer bytes that are not HTTP with problem+json."""
         self._refuse(Invalid(msg), status=400)
 
     # Deadlines
@@ -159,7 +159,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._head_timer = self.loop.call_later(self._head_seconds, self._head_is_late)
 
     def _head_is_late(self) -> None:
-        if self.flow.read_paused:  # it may be here, behind requests that are not answered yet
+        if self.flow.read_paused:  # it may have arrived, behind unanswered requests
             self._head_timer = self.loop.call_later(self._head_seconds, self._head_is_late)
             return
         seconds = self._head_seconds
@@ -171,7 +171,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._head_timer = None
 
     def _watch_writing(self, unsent: int | None) -> None:
-        """Abort unless the peer takes some of these bytes in time; None: nothing to watch."""
+        """Abort unless the peer reads some of the `unsent` bytes in time; None stops watching."""
         if self._write_timer is not None:
             self._write_timer.cancel()
             self._write_timer = None
@@ -195,19 +195,19 @@ class GuardedProtocol(HttpToolsProtocol):
         )
 
     def _refuse(self, error: PubSwapError, status: int | None = None) -> None:
-        """Answer a request that cannot be read; an application that reads its body is cut off."""
+        """Refuse a request that cannot be parsed; an application reading its body is cut off."""
         if self._last_words is not None:
             return
         words = _answer(error, status or error.status)
         if self._in_body and not self.cycle.response_complete:
             words = b"" if self.cycle.response_started else words
             _disconnect(self._unanswered.pop())
-            if self.pipeline:  # it is the last there, and must not be begun
+            if self.pipeline:  # it is the last one there, and must not start
                 self.pipeline.popleft()
         self._end(words)
 
     def _end(self, words: bytes) -> None:
-        """Read no more, and close with these words when all requests before are answered."""
+        """Read no more; send `words` and close once all earlier requests are answered."""
         self._last_words = words
         self._stop_head_timer()
         self._close_if_answered()

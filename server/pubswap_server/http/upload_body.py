@@ -1,4 +1,4 @@
-"""The bytes of uploads: chunks into their file, and a whole file into a checked blob."""
+"""Upload bodies: append chunks to an upload, and store a complete one as a checked blob."""
 
 import re
 
@@ -16,10 +16,10 @@ _RANGE = re.compile(r"(\d{1,18})-(\d{1,18})")
 
 
 def chunk_range(content_range: str, most: int, size: int) -> tuple[int, int]:
-    """The first byte's position and the count of bytes; raises Invalid or TooLarge."""
+    """The first byte's position and the number of bytes; raises Invalid or TooLarge."""
     match = _RANGE.fullmatch(content_range)
     if match is None:
-        raise Invalid(f"Content-Range {content_range!r} is not like 0-4194303.")
+        raise Invalid(f"Content-Range {content_range!r} does not look like 0-4194303.")
     first, last = int(match[1]), int(match[2])
     if last < first:
         raise Invalid(f"Content-Range {content_range!r} ends before it begins.")
@@ -31,7 +31,7 @@ def chunk_range(content_range: str, most: int, size: int) -> tuple[int, int]:
 
 
 async def receive(services: Services, request: Request, limit: int) -> Received:
-    """Stream a body to disk; raises TooLarge, or LengthMismatch if it is cut."""
+    """Stream a body to disk; raises TooLarge, or LengthMismatch if it is cut short."""
     length = request.headers.get("Content-Length")
     declared = None if length is None else int(length)
     return await services.incoming.receive(request.stream(), limit, declared)
@@ -40,12 +40,12 @@ async def receive(services: Services, request: Request, limit: int) -> Received:
 async def append(
     services: Services, row: UploadRow, first: int, count: int, request: Request
 ) -> None:
-    """Add the request's body, `count` bytes from `first` on; of a cut one, what came is kept.
+    """Append the request's body, `count` bytes from `first` on; keep what arrives if it is cut.
 
     Raises WrongOffset, LengthMismatch, or Unavailable while another request sends.
     """
     appending = services.uploads.appending(row.id, first)
-    async with contextmanager_in_threadpool(appending) as file:  # a busy disk answers late
+    async with contextmanager_in_threadpool(appending) as file:  # a busy disk is slow
         writer = Writer(file.fileno())
         with body_under_way():
             try:

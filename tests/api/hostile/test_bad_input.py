@@ -316,7 +316,7 @@ def test_responses_that_break_a_rule_are_refused_with_the_rule(server: Server) -
         "1 to 16 tokens": replace([5] * 17),
         "finite and at most 0": replace([5, 6], 0.5),
         "finite": replace([5, 6], float("nan")),
-        "the coordinator's to say": lambda prompts, groups: groups[0].__setitem__(
+        "Only the coordinator sets": lambda prompts, groups: groups[0].__setitem__(
             0, groups[0][0].as_donated()
         ),
     }

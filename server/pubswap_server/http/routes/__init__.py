@@ -1,1 +1,1 @@
-"""The HTTP interface: thin routes, one file for each group."""
+"""The HTTP API: thin routes, one module per group."""

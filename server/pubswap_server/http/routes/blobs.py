@@ -42,8 +42,8 @@ async def get_blob(
     request: Request,
     direct: Direct = False,
 ) -> Response:
-    """Supports Range and If-None-Match. Members see the global adapters and, of their own, this
-    round's adapters and the updates that are kept."""
+    """Supports Range and If-None-Match. Members see the global adapters, and their own adapters of
+    this round and kept updates."""
     row = await services.database.read(lambda session: _visible(session, run, digest, member))
 
     def count(size: int) -> None:
@@ -51,9 +51,9 @@ async def get_blob(
             services.heartbeats.downloaded(member, row.round, "adapters_down", size)
 
     if direct and services.presigned is not None:
-        with suppress(FileNotFoundError):  # then it is missed below
+        with suppress(FileNotFoundError):  # reported below
             url, size = await to_thread.run_sync(services.presigned.blob, digest)
-            if "Range" not in request.headers:  # what was cut is counted already
+            if "Range" not in request.headers:  # a range continues a download that was counted
                 count(size)
             return RedirectResponse(url, headers={"Cache-Control": "private, no-store"})
     path = await to_thread.run_sync(services.blobs.path, digest)
@@ -73,5 +73,5 @@ def _visible(session: Session, run: str, digest: str, member: MemberPrincipal) -
         RoundRow.run_id == row.id, or_(RoundRow.adapter == digest, RoundRow.residual == digest)
     )
     if not session.scalar(select(or_(sent.exists(), kept.exists(), published.exists()))):
-        raise UnknownBlob(f"The blob {digest} is not stored for you.")
+        raise UnknownBlob(f"The blob {digest} does not exist, or is not yours to read.")
     return row

@@ -1,4 +1,4 @@
-"""Public steps: the prompts, the responses, and what the exchange gives back."""
+"""Public steps: the prompts, the responses, and the exchange's result."""
 
 from functools import partial
 from pathlib import Path
@@ -40,10 +40,10 @@ router = APIRouter(tags=["public steps"], route_class=PlainJsonRoute)
 async def get_swap(
     run: ClientRun, round: Number, swap: SwapNumber, rollbacks: Rollbacks = None
 ) -> SwapPrompts:
-    """They are the same for every client, except for its sampling seed.
+    """The same for every client, except for its sampling seed.
 
-    They follow from the run's seed and the step. If the run chooses prompts by earlier rewards, the
-    first request decides, and the choice is stored.
+    The run's seed and the step determine them. If the run chooses prompts by earlier rewards, the
+    first request makes the choice, and it is stored.
     """
 
     def asked(session: Session, row: RunRow) -> tuple[RunRow, ResponseRules, str] | None:
@@ -72,7 +72,7 @@ def _seed(row: RunRow, member: str, round_: int, swap: int) -> int | None:
 def _asked(
     session: Session, row: RunRow, round: int, swap: int, rollbacks: int | None
 ) -> tuple[RunRow, ResponseRules, str]:
-    """A public step's run and prompts, and the digest of the set that they are of."""
+    """A public step's run and response rules, and the public set's digest."""
     rules = exchanges.rules_of(session, row, round, swap, rollbacks)
     return row, rules, session.get_one(SetRow, (row.id, "public")).digest
 
@@ -123,7 +123,7 @@ async def submit_responses(
 
     def work(session: Session, locked: RunRow) -> Receipt:
         traffic.count(session, {(row.id, round, member.name, "responses_up"): received.size})
-        if seed is not None:  # whether they came without what they could be checked by
+        if seed is not None:  # unverified: sent without the seeds to check them by
             unverified = groups[0][0].seed == UNVERIFIED
             session.get_one(MemberRow, member.id).unverified = unverified
         most, donatable = settings.swap.max_donated_tokens, None
@@ -144,9 +144,9 @@ async def submit_responses(
 def _decode(path: Path, rules: ResponseRules, seed: int | None) -> list[list[ModelResponse]]:
     groups = decode_responses(path.read_bytes(), rules)
     if any(response.donated for group in groups for response in group):
-        raise InvalidResponses("`donated` is the coordinator's to say; send zeros.")
+        raise InvalidResponses("Only the coordinator sets `donated`; send zeros.")
     if any(response.donor for group in groups for response in group):
-        raise InvalidResponses("`donors` is the coordinator's to say; leave it out.")
+        raise InvalidResponses("Only the coordinator sets `donors`; leave it out.")
     check_seeds(groups, seed)
     return groups
 

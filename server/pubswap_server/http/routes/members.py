@@ -132,7 +132,7 @@ async def hello(run: Word, body: Hello, member: MemberDep, services: ServicesDep
 
 @router.post(paths.AWAY, status_code=204, summary="Report being away")
 async def say_away(run: Word, body: Away, member: MemberDep, services: ServicesDep) -> Response:
-    """Until its next hello nobody waits for the member, and the operator sees the reason."""
+    """Rounds do not wait for the member until its next hello; the operator sees the reason."""
     require_member(member, Role.CLIENT)
 
     def work(session: Session) -> None:

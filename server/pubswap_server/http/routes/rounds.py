@@ -1,4 +1,4 @@
-"""Members' routes of a round: tasks, updates, evaluations."""
+"""Members' routes in a round: tasks, updates, evaluations."""
 
 from collections import Counter
 from contextlib import suppress
@@ -60,11 +60,11 @@ async def submit_update(
     body: SubmitUpdate,
     start: Annotated[
         str | None,
-        Query(pattern=digests.PATTERN, description="The adapter that it was trained from."),
+        Query(pattern=digests.PATTERN, description="The adapter that training started from."),
     ] = None,
     rollbacks: Rollbacks = None,
 ) -> Receipt:
-    """The adapter must have been sent as a blob. If the round is closed: `late, unused`.
+    """Send the adapter as a blob first. If the round is closed: `late, unused`.
 
     With `start`, 409 `round_closed` if the round now starts from another adapter.
     """
@@ -78,9 +78,9 @@ async def submit_update(
 
 
 async def _given(run: RunAccess[MemberPrincipal], round_: int) -> Counter[str]:
-    """How many responses of each peer a member got, or was offered, in a round.
+    """Count the responses of each peer that a member got, or was offered, in a round.
 
-    Not counted are exchanges whose responses are there no more, as after a late update's round.
+    Exchanges whose responses are gone are skipped, as they are for an update after its round.
     """
     services, member, given = run.services, run.principal.name, Counter[str]()
     rollbacks, swaps = await run.read(

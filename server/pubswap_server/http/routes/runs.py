@@ -156,7 +156,7 @@ async def put_tokenizer(run: OperatorRun, request: Request) -> BlobReceipt:
 async def _stored(
     run: OperatorRun, request: Request, check: Callable[[Received], T]
 ) -> tuple[Received, T]:
-    """The request's body, stored as a blob if the check raises nothing, and what it returns."""
+    """Check the request's body, store it as a blob, and return it with the check's result."""
     received = await receive(run.services, request, MAX_SET_BYTES)
     try:
         checked = await to_thread.run_sync(check, received)
@@ -174,13 +174,13 @@ async def _stored(
 )
 async def put_set(run: OperatorRun, kind: SetKind, request: Request) -> SetReceipt:
     """Replaces an earlier one until the run is open."""
-    await run.read(lambda session, row: None)  # before the bytes
+    await run.read(lambda session, row: None)  # refuse before the body is read
     received, problems = await _stored(run, request, partial(_count_problems, kind=kind))
 
     def note(session: Session, row: RunRow) -> None:
         if row.state != RunState.CREATED:
             raise WrongState(
-                f"The run is {row.state}; its sets can be sent before it is opened only."
+                f"The run is {row.state}; its sets can only be sent before it is opened."
             )
         digest = received.digest
         session.merge(SetRow(run_id=row.id, kind=kind, digest=digest, problems=problems))
@@ -221,7 +221,7 @@ async def get_set(run: PrincipalRun, kind: SetKind) -> Response:
             raise Forbidden("The test set is for the evaluator alone.")
         stored = session.get(SetRow, (row.id, kind))
         if stored is None:
-            raise NotFound(f"The {kind} set was not sent yet.")
+            raise NotFound(f"The {kind} set has not been sent yet.")
         return stored.digest
 
     digest = await run.read(work)
@@ -255,7 +255,7 @@ async def open_run(run: OperatorRun) -> RunView:
 
 @router.patch(paths.RUN_SETTINGS, summary="Change the number of clients")
 async def change_run(run: OperatorRun, body: ChangeRun) -> RunView:
-    """Until the run starts. Refused if other settings need more clients."""
+    """Only before the run starts. Refused if other settings need more clients."""
     return await _changed(run, partial(runs.change, change=body))
 
 
@@ -316,7 +316,7 @@ async def roll_back_run(run: OperatorRun, body: Rollback) -> RunView:
 
 @router.post(paths.EXCLUDE, summary="Exclude an update")
 async def exclude_update(run: OperatorRun, round: Number, member: Word) -> RunView:
-    """From the current round, even while it is averaged. Below its quorum the round waits."""
+    """From the current round, even while it is being averaged. Below its quorum the round waits."""
     return await _changed(run, lambda session, row: rounds.exclude(session, row, round, member))
 
 
@@ -325,7 +325,7 @@ async def _changed(run: OperatorRun, work: Callable[[Session, RunRow], None]) ->
         work(session, row)
         return row.id
 
-    changed = await run.write(change)  # the run's name may be another's by now
+    changed = await run.write(change)  # the name may belong to another run by now
     return await _viewed(changed, run.principal, run.services)
 
 
@@ -339,7 +339,7 @@ async def _viewed(run: str, principal: Principal, services: Services) -> RunView
 async def list_events(
     run: OperatorRun,
     after: Annotated[
-        int, Query(ge=0, le=MAX_COUNT, description="The last event's id that you have.")
+        int, Query(ge=0, le=MAX_COUNT, description="The id of the last event that you have.")
     ] = 0,
 ) -> Events:
     """At most 500 events, oldest first."""

@@ -30,7 +30,7 @@ from pubswap_server.services import Services
 
 router = APIRouter(tags=["blobs"], route_class=PlainJsonRoute)
 
-CHUNK_BYTES = 4 << 20  # of an upload's first chunk, and of one after a cut
+CHUNK_BYTES = 4 << 20  # of an upload's first chunk, and of the first after a cut
 LARGEST_CHUNK_BYTES = 64 << 20
 _Session = partial(UploadSession, chunk_bytes=CHUNK_BYTES, largest_chunk_bytes=LARGEST_CHUNK_BYTES)
 
@@ -49,7 +49,7 @@ ContentRange = Annotated[
     paths.UPLOADS,
     status_code=201,
     summary="Open an upload",
-    responses={200: {"model": UploadSession, "description": "It is stored already."}},
+    responses={200: {"model": UploadSession, "description": "The blob is already stored."}},
 )
 async def open_upload(
     run: ClientRun, body: OpenUpload, response: Response, direct: Direct = False
@@ -65,7 +65,7 @@ async def open_upload(
     try:
         upload_row, ended = await run.write(work)
     except NoSpace:
-        services.changes.notify(run.name, awaited=False)  # so that it says why it waits
+        services.changes.notify(run.name, awaited=False)  # so that the run shows why it waits
         raise
     for upload in ended:
         await to_thread.run_sync(services.uploads.drop, upload)
@@ -84,7 +84,7 @@ async def open_upload(
 
 async def _session(services: Services, row: UploadRow, direct: bool = False) -> UploadSession:
     offset = await to_thread.run_sync(services.uploads.offset, row.id)
-    if offset > row.size:  # a URL limits nothing
+    if offset > row.size:  # a presigned URL does not limit the size
         await to_thread.run_sync(services.uploads.drop, row.id)
         offset = 0
     parts: list[UploadPart] = []
@@ -104,7 +104,7 @@ async def _session(services: Services, row: UploadRow, direct: bool = False) -> 
 
 @router.get(paths.UPLOAD, summary="Get the status of an upload")
 async def show_upload(run: ClientRun, upload: Word) -> UploadSession:
-    """After a cut connection, continue from `offset`."""
+    """After a lost connection, continue from `offset`."""
     return await _session(run.services, await _find(run, upload))
 
 
@@ -133,7 +133,7 @@ async def send_chunk(
         response = refusal(error, request.scope)
         response.headers["Range"] = f"0-{max(0, here - 1)}"
         return response
-    services.limits.members.give_back(run.principal.id)  # quotas limit chunks, and no rate
+    services.limits.members.give_back(run.principal.id)  # quotas limit chunks, not a rate
     return Response(status_code=202, headers={"Range": f"0-{first + count - 1}"})
 
 
@@ -141,7 +141,7 @@ async def send_chunk(
 async def finish_upload(
     run: ClientRun,
     upload: Word,
-    digest: Annotated[Digest, Query(description="What the bytes must be.")],
+    digest: Annotated[Digest, Query(description="The digest that the bytes must have.")],
 ) -> BlobReceipt:
     """Checks digest, header, names, shapes, dtype, size and finite numbers.
 
@@ -162,8 +162,8 @@ async def finish_upload(
         return BlobReceipt(digest=digest, size=blob.size if blob else 0)
     if upload_row.digest != digest:
         raise DigestMismatch(f"The upload was announced as {upload_row.digest}, not {digest}.")
-    if upload_row.id in services.finishing:  # by a request that nobody has waited for
-        raise Unavailable("This upload is being checked already; ask again.", retry_after=2)
+    if upload_row.id in services.finishing:  # by a request whose client has left
+        raise Unavailable("This upload is already being checked; ask again.", retry_after=2)
     services.finishing.add(upload_row.id)
     try:
         await _store(run, row, upload_row)
@@ -173,7 +173,7 @@ async def finish_upload(
 
 
 async def _store(run: ClientRun, of: RunRow, row: UploadRow) -> None:
-    """Check the bytes, keep them, and note that the upload is a blob."""
+    """Check the bytes, store them, and record the upload as a blob."""
     services = run.services
     try:
         await to_thread.run_sync(store_upload, services, of, row, limiter=services.checks)

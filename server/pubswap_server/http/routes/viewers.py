@@ -1,4 +1,4 @@
-"""Viewers: people whom the operator lets look at the dashboard."""
+"""Viewers: people with read-only access to the dashboard."""
 
 from fastapi import APIRouter, Response
 from sqlalchemy import select
