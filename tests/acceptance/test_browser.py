@@ -138,7 +138,7 @@ def test_long_words_make_no_page_wider_than_a_phone(browser: Browser, fed: Feder
     wish = CreateRun(name="n" * 63, settings=fed.run.settings, model=fed.run.model)
     run = fed.operator.create_run(wish)
     page.goto(f"{fed.server.url}/")
-    now = page.get_by_role("cell", name="Created: waits for its files")
+    now = page.get_by_role("cell", name="Created: waiting for its files")
     assert now.bounding_box()["width"] > 200, "a long name leaves no room for words"  # type: ignore[index]
     for path in ("", "/acts/cancel", f"/acts/exclude?member={'m' * 63}", "/new", "/log"):
         page.goto(f"{fed.server.url}/runs/{run.id}{path}")
@@ -268,7 +268,7 @@ def test_a_run_from_creation_to_finish_while_real_daemons_train(
             page.go_back()
             now = page.get_by_role("status")
             expect(now).to_contain_text(f"Finished in round {rounds} of {rounds}", timeout=120_000)
-            expect(page.get_by_role("main")).to_contain_text("What came out")
+            expect(page.get_by_role("main")).to_contain_text("Results")
             expect(curves.locator("figure").first).to_contain_text(
                 f"round {rounds}:", timeout=120_000
             )

@@ -278,7 +278,7 @@ def test_a_run_like_another_is_checked_then_created_and_opened(
     fields = {"form_token": form_token(asked), "text": text}
     checked = unescape(browser.post(path, data=fields).text)
     assert ["rounds", "2", "7"] in rows(checked)
-    assert "Not taken from the file: data" in checked
+    assert "Ignored in the file: data" in checked
     assert len(fed.operator.runs()) == before
     done = browser.post(path, data=fields | {"sure": "1"})
     created = fed.operator.run(f"{fed.run.name}-2")
@@ -591,7 +591,7 @@ def test_a_run_says_when_it_will_end_and_at_its_end_what_came_out(
         fed.wait_for(round_)
         page = browser.get(path).text
         assert ("Expected end" in page) == (round_ == 1)
-        assert ("What came out" in page) == (round_ == 2)
+        assert ("Results" in page) == (round_ == 2)
     for round_, score in ((0, 0.25), (2, 0.5)):
         topics = {"sums": score, "words": score}
         found = Evaluation(pass_at_1=score, by_topic=topics, problems=5, seconds=1.0)
@@ -612,10 +612,10 @@ def test_a_run_without_anything_to_show_says_what_to_do(
     page = unescape(browser.get(f"/runs/{fed.run.id}").text)
     assert "Invite each organisation by a name" in page
     assert NAME_FORM in page, "a browser that refuses a name says no more than the field's title"
-    assert "Nothing yet of: pass@1; Reward;" in page and "the first round's updates" in page
+    assert "No data yet: pass@1; Reward;" in page and "the first round's updates" in page
     fed.operator.move_run(fed.run.id, paths.RUN_CANCEL)
     page = unescape(browser.get(f"/runs/{fed.run.id}").text)
-    assert "Nothing of: pass@1; Reward;" in page
+    assert "No data: pass@1; Reward;" in page
     assert "yet" not in page and "Invite" not in page
 
 
@@ -692,7 +692,7 @@ def test_a_page_does_not_say_what_members_choose_themselves(
     _, path = hostile_exchange(server, donors="likely")
     until(lambda: browser.get(path).status_code == 200)
     page = unescape(browser.get(path).text)
-    assert page.count("chooses itself which of its peers' responses") == 2
+    assert page.count("chooses which of its peers' responses") == 2
     assert "trains on its own" not in page
 
 

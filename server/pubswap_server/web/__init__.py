@@ -1,1 +1,1 @@
-"""The dashboard at `/`: pages for people, of the same views that the JSON interface gives."""
+"""The dashboard at `/`: HTML pages of the views that the JSON API returns."""

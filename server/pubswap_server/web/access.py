@@ -1,8 +1,8 @@
-"""Who may see a page, and what a form says.
+"""Sessions and forms of the dashboard.
 
-Sign-in is a signed cookie of half a day, and a token in each form. Nothing is stored: the cookie is
-signed with the operator token's hash, so that every replica knows it, and a new operator token ends
-all sessions.
+A session is a signed cookie, valid for half a day, with a CSRF token in each form. Nothing is
+stored: the cookie is signed with the operator token's hash, so every replica can check it, and a
+new operator token ends all sessions.
 """
 
 import hmac
@@ -28,10 +28,10 @@ MOST_FORM_BYTES = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class WebSession:
-    """A person who has signed in; `form_token` comes back with each form that changes something."""
+    """A signed-in person; each form that changes something must send `form_token` back."""
 
     form_token: str
-    viewer: str = ""  # the hash of a viewer's token; none is the operator
+    viewer: str = ""  # the hash of a viewer's token; empty for the operator
 
 
 def _signer(operator_sha256: str) -> URLSafeTimedSerializer:
@@ -44,7 +44,7 @@ def new_cookie(operator_sha256: str, viewer: str = "") -> str:
 
 
 def session_of(operator_sha256: str, cookie: str) -> WebSession:
-    """The session of a cookie; raises SignedOut if it is not ours or too old."""
+    """The session of a cookie; raises SignedOut if it is forged or expired."""
     try:
         return WebSession(**_signer(operator_sha256).loads(cookie, max_age=SECONDS))
     except (BadData, TypeError):
@@ -52,7 +52,7 @@ def session_of(operator_sha256: str, cookie: str) -> WebSession:
 
 
 async def get_session(request: Request, services: ServicesDep) -> WebSession:
-    """The session of the request's cookie; raises SignedOut, also for a viewer that was removed."""
+    """The session of the request's cookie; raises SignedOut, also for a removed viewer."""
     session = session_of(services.operator_sha256, request.cookies.get(COOKIE, ""))
     if session.viewer and not await services.database.read(
         lambda database: is_viewer(database, session.viewer)
@@ -67,7 +67,7 @@ SessionDep = Annotated[WebSession, Depends(get_session)]
 async def get_operator_session(session: SessionDep) -> WebSession:
     """The operator's session; raises Forbidden for a viewer's."""
     if session.viewer:
-        raise Forbidden("A viewer looks, and changes nothing; sign in with the operator's token.")
+        raise Forbidden("Viewers cannot change anything; sign in with the operator's token.")
     return session
 
 
@@ -75,14 +75,14 @@ OperatorSession = Annotated[WebSession, Depends(get_operator_session)]
 
 
 async def get_form(request: Request) -> Mapping[str, str]:
-    """A form's fields; raises TooLarge, or Invalid for a NUL, which PostgreSQL takes in no text."""
+    """A form's fields; raises TooLarge, or Invalid for a NUL, because PostgreSQL rejects it."""
     body = bytearray()
     async for piece in request.stream():
         body += piece
         if len(body) > MOST_FORM_BYTES:
             raise TooLarge(f"A form has at most {MOST_FORM_BYTES} bytes.")
     if b"\0" in body or b"%00" in body:
-        raise Invalid("The form holds a NUL character.")
+        raise Invalid("The form contains a NUL character.")
     return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
 
 
@@ -90,19 +90,19 @@ FormDep = Annotated[Mapping[str, str], Depends(get_form)]
 
 
 def is_own(session: WebSession, form: Mapping[str, str]) -> bool:
-    """Whether a form is of this very session, and not of one before or made by another site."""
+    """Whether a form belongs to this session, not to an earlier one or another site."""
     return hmac.compare_digest(session.form_token.encode(), form.get("form_token", "").encode())
 
 
 async def get_own_form(session: SessionDep, form: FormDep) -> Mapping[str, str]:
-    """A form of this very session; raises Forbidden."""
+    """A form of this session; raises Forbidden."""
     if not is_own(session, form):
         raise Forbidden("This form is not from your session; go back, reload the page, try again.")
     return form
 
 
 async def get_typed(request: Request, services: ServicesDep, form: FormDep) -> Mapping[str, str]:
-    """A form with a text that is not to be lost; raises SignedOut with it."""
+    """A form with a long text; raises SignedOut with the text, so that it is not lost."""
     try:
         await get_session(request, services)
     except SignedOut:

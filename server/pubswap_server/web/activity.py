@@ -1,4 +1,4 @@
-"""What a run is doing now, what it waits for, and what came out of it: in words."""
+"""A run's activity, what it waits for, and its results, in words."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from pubswap_server.runs.snapshot import NOBODY, Awaited, read_snapshot
 
 @dataclass(frozen=True, slots=True)
 class RunActivity:
-    """`alert` is what the operator must see to."""
+    """`alert` is what needs the operator's attention."""
 
     words: str
     alert: str | None = None
@@ -28,7 +28,7 @@ def read_activity(session: Session, run: RunRow) -> RunActivity:
     if run.paused:
         return RunActivity("Paused: no new work is given out until the operator resumes it.", alert)
     if state is RunState.CREATED:
-        return RunActivity("Created: waits for its files, and to be opened.", alert)
+        return RunActivity("Created: waiting for its files, and to be opened.", alert)
     if state is RunState.OPEN:
         enrolled = len(members.enrolled_clients(session, run.id))
         if enrolled < settings.clients:
@@ -37,12 +37,12 @@ def read_activity(session: Session, run: RunRow) -> RunActivity:
             words = "Open: all organisations have enrolled; the operator can start it."
         return RunActivity(words, alert)
     if state is RunState.AGGREGATING:
-        return RunActivity(f"The coordinator averages round {run.round}.", alert)
+        return RunActivity(f"The coordinator is averaging round {run.round}.", alert)
     return _round(session, run, alert)
 
 
 def _round(session: Session, run: RunRow, alert: str | None) -> RunActivity:
-    """Of a round under way: an exchange that some have answered, or the updates."""
+    """The progress of the round under way: of an exchange with answers, or of the updates."""
     snapshot = read_snapshot(session, run.id)
     for number, exchange in sorted(snapshot.exchanges.items()):
         if not exchange.closed and exchange.members:
@@ -61,7 +61,7 @@ def _round(session: Session, run: RunRow, alert: str | None) -> RunActivity:
 
 
 def read_summary(session: Session, run: RunRow) -> str:
-    """What came out of a run that is finished, in a text to forward."""
+    """A finished run's results, as text to forward."""
     settings = runs.settings_of(run)
     clients = [each for each in members.views(session, run.id) if each.role is Role.CLIENT]
     took = events.last_at(session, run.id, ("aggregated",)) - run.created_at
@@ -70,7 +70,7 @@ def read_summary(session: Session, run: RunRow) -> str:
         for way in ("up", "down")
     )
     first, last = history.first_and_last_evaluation(session, run.id)
-    scores = "Nobody evaluated it."
+    scores = "It was not evaluated."
     if first is not None and last is not None:
         scores = (
             f"pass@1 on {last.problems} test problems: {first.pass_at_1:.3f} before, "

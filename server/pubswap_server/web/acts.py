@@ -1,4 +1,4 @@
-"""What an operator does from a page: each act with its consequence in words, and a confirmation."""
+"""The operator's actions on the dashboard, each with its consequence for the confirmation page."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ Form = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """`consequence` is shown before it is done; {member} and {round} in it are filled in."""
+    """`consequence` is shown before the action, with {member} and {round} filled in."""
 
     label: str
     consequence: str
@@ -32,12 +32,12 @@ ACTS: dict[str, Act] = {
     ),
     "pause": Act(
         "Pause",
-        "No new work is given out. What is under way may be handed in; nothing is lost.",
+        "No new work is given out. Work under way can still be handed in; nothing is lost.",
         lambda session, run, form: runs.move(session, run, paused),
     ),
     "resume": Act(
         "Resume",
-        "Work is given out again, from where the run was.",
+        "Work is given out again, from where the run stopped.",
         lambda session, run, form: runs.move(session, run, resumed),
     ),
     "cancel": Act(
@@ -48,7 +48,7 @@ ACTS: dict[str, Act] = {
     ),
     "suspend": Act(
         "Suspend",
-        "{member} is refused from now on, and nobody waits for it. What it has handed in counts. "
+        "{member} is refused from now on, and nobody waits for it. What it handed in still counts. "
         "You can reinstate it at any time.",
         lambda session, run, form: members.suspend(session, run, form.get("member", "")),
     ),
@@ -69,7 +69,7 @@ ACTS: dict[str, Act] = {
 
 
 def _shown_round(form: Form) -> int:
-    """The round that the page spoke of; another may be under way by now."""
+    """The round that the page showed; another may be under way by now."""
     shown = form.get("round", "")
     return int(shown) if shown.isdecimal() and len(shown) < 10 else -1
 
@@ -77,7 +77,7 @@ def _shown_round(form: Form) -> int:
 def act_named(name: str) -> Act:
     """Raises NotFound."""
     if name not in ACTS:
-        raise NotFound(f"There is no act {name!r}.")
+        raise NotFound(f"There is no action {name!r}.")
     return ACTS[name]
 
 

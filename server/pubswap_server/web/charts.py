@@ -1,6 +1,7 @@
-"""Curves as points of a picture, for templates that draw them as SVG.
+"""Coordinates of charts, for templates that draw them as SVG.
 
-From the server they need no JavaScript, and no style that the pages' policy forbids.
+Computed on the server, they need no JavaScript and no inline style, which the pages' content
+security policy forbids.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,14 +13,14 @@ Point = tuple[float, float]
 
 WIDTH, HEIGHT = 320, 140
 LEFT, RIGHT, TOP, BOTTOM = 66, 10, 10, 22  # room for the axes' labels
-BAR_PITCH, BAR_TEXT = 16, 46  # from a bar to the next; room for its sum
-MOST_MARKS = 60  # points with a mark of their own; of more, the line alone is drawn
+BAR_PITCH, BAR_TEXT = 16, 46  # from one bar to the next; room for its total
+MOST_MARKS = 60  # with more points, only the line is drawn
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """`line` is a polyline's points; `marks` are values to be pointed at: x, y and words. `low` and
-    `high` are the ends of the values (y), `first` and `last` those of the rounds (x).
+    """`line` has the polyline's points; `marks` are points with a tooltip: x, y and words. `low`
+    and `high` are the range of the values (y), `first` and `last` the range of the rounds (x).
     """
 
     words: str
@@ -33,8 +34,8 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class StackedBar:
-    """What a round's time went into; `y` is the bar's upper edge, and of each of its `parts` come
-    the name, x, width and words.
+    """A round's time by part; `y` is the bar's upper edge, and each of `parts` has a name, x, width
+    and words.
     """
 
     label: str
@@ -45,7 +46,7 @@ class StackedBar:
 
 
 def bars(rows: Sequence[tuple[str, Mapping[str, float]]]) -> list[StackedBar]:
-    """A bar for each label, of its parts' seconds; the longest fills the picture."""
+    """One bar for each label, of its parts' seconds; the longest fills the width."""
     longest = max((sum(parts.values()) for _, parts in rows), default=0.0)
     if longest <= 0:
         return []
@@ -62,7 +63,7 @@ def bars(rows: Sequence[tuple[str, Mapping[str, float]]]) -> list[StackedBar]:
 
 
 def sparkline(values: Sequence[float]) -> Chart | None:
-    """A small line without axes; none of fewer than two values."""
+    """A small line without axes; None for fewer than two values."""
     if len(values) < 2:
         return None
     points = _scaled(list(enumerate(values)), (2, 98), (22, 2))
@@ -70,7 +71,7 @@ def sparkline(values: Sequence[float]) -> Chart | None:
 
 
 def chart(title: str, points: Sequence[Point], of: str = "round") -> Chart | None:
-    """Values (y) by round or step (x); none of no values."""
+    """Values (y) by round or step (x); None without values."""
     if not points:
         return None
     rounds, values = [x for x, _ in points], [y for _, y in points]
@@ -91,7 +92,7 @@ def chart(title: str, points: Sequence[Point], of: str = "round") -> Chart | Non
 
 
 def _scaled(points: Sequence[Point], across: Point, up: Point) -> list[Point]:
-    """Points in the picture; of a single value, its middle."""
+    """Points scaled to the picture; a coordinate with a single value goes to the middle."""
 
     def placed(values: Sequence[float], ends: Point) -> list[float]:
         low, high = min(values), max(values)

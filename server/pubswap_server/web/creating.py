@@ -1,4 +1,4 @@
-"""A new run from one that is there: its base model and problem sets, with other settings."""
+"""Create a run from an existing one, with its base model and problem sets but other settings."""
 
 import json
 import tomllib
@@ -18,7 +18,7 @@ from pubswap_protocol.verifiers import check_verifier
 from pubswap_server.database.tables import RunRow, SetRow
 from pubswap_server.runs import runs
 
-# What a run file says about things that stay as they are.
+# Keys of a run file that are ignored here, because the model and the problem sets stay.
 KEPT = ("about", "data", "extends", "model", "sweep", "total_steps")
 
 
@@ -26,8 +26,8 @@ KEPT = ("about", "data", "extends", "model", "sweep", "total_steps")
 class Wish:
     """A run to create, and what a person should know first.
 
-    `changed`: each setting that differs from the other run's, with its value there and here.
-    `ignored`: tables of the file that change nothing.
+    `changed`: each setting that differs from the existing run's, with the old and the new value.
+    `ignored`: keys of the file that have no effect.
     """
 
     request: CreateRun
@@ -36,17 +36,17 @@ class Wish:
 
 
 def run_file(run: RunRow) -> str:
-    """The run as a file: its name, and the settings that differ from the defaults."""
+    """The run as a run file: a new name, and the settings that differ from the defaults."""
     values = runs.settings_of(run).model_dump(mode="json", exclude_defaults=True)
     lines = [f"{key} = {value_text(value)}" for key, value in flat(values).items()]
     return "\n".join([f"name = {value_text(f'{run.name[:61]}-2')}", *lines, ""])
 
 
 def read_wish(run: RunRow, text: str) -> Wish:
-    """The run that the file asks for.
+    """Parse and check a run file.
 
-    Raises InvalidSettings with a line for each fault, in the words of `pubswap recipe check`, or
-    with the key that needs the model's own files.
+    Raises InvalidSettings with a line for each fault, worded as in `pubswap recipe check`, or
+    with a key that only the model's own files can check.
     """
     try:
         values = tomllib.loads(text)
@@ -82,7 +82,7 @@ def _faults(error: ValidationError) -> Iterator[str]:
 
 
 def _check_model_fits(old: RunSettings, new: RunSettings) -> None:
-    """The model's files are with the operator's commands alone, which check all of these."""
+    """Refuse changes that need the model's files, because only `pubswap run create` has them."""
     command = "use `pubswap run create`, which reads the model's files"
     for key in ("rank", "target_modules"):
         if getattr(old.lora, key) != getattr(new.lora, key):
@@ -95,10 +95,10 @@ def _check_model_fits(old: RunSettings, new: RunSettings) -> None:
 
 
 def create_open(session: Session, run: RunRow, wish: Wish, initial: Digest, key: str | None) -> str:
-    """Create the run with the other's tokenizer and sets, and open it; its id.
+    """Create the run with the existing run's tokenizer and sets, open it, and return its id.
 
-    Once for each key, as a button may be clicked twice. Raises NameTaken, WrongState or
-    InvalidProblems, IdempotencyMismatch for a key that was another run's.
+    Only once for each key, because a button may be clicked twice. Raises NameTaken, WrongState,
+    InvalidProblems, or IdempotencyMismatch if the key was used for another run.
     """
     created = runs.create(session, wish.request, key)
     if created.state != RunState.CREATED:

@@ -1,4 +1,4 @@
-"""Sign-in and the operator's forms: each act is confirmed on a page of its own, then done."""
+"""Sign-in and the operator's forms; each action is first confirmed on its own page."""
 
 import secrets
 from functools import partial
@@ -37,7 +37,7 @@ LOCAL = ("localhost", "127.0.0.1", "::1")
 
 @router.get("/sign-in")
 async def ask_token(to: Annotated[str, Query(max_length=2000)] = "/") -> Response:
-    """The sign-in."""
+    """The sign-in page."""
     return page("sign_in.html", session=None, to=to, problem=None)
 
 
@@ -45,12 +45,12 @@ async def ask_token(to: Annotated[str, Query(max_length=2000)] = "/") -> Respons
 async def sign_in(
     request: Request, services: ServicesDep, peer: PeerDep, form: FormDep
 ) -> Response:
-    """With the operator's token or a viewer's; attempts are limited like the JSON interface's."""
+    """With the operator's token or a viewer's; attempts are limited as in the JSON API."""
     token, to = form.get("token", "").strip(), form.get("to", "/")
     try:
         if request.url.scheme != "https" and request.url.hostname not in LOCAL:
             raise Forbidden(
-                "This page came over plain HTTP, on which others can read your token. Use https, "
+                "This page uses plain HTTP, so others can read your token. Use https, "
                 "or a tunnel: ssh -L 8470:127.0.0.1:8470 HOST, then http://127.0.0.1:8470."
             )
         services.limits.check_peer(peer, sha256(token))
@@ -61,7 +61,7 @@ async def sign_in(
         services.limits.failed(peer, sha256(token))
         return page("sign_in.html", error.status, session=None, to=to, problem=error.problem())
     services.limits.passed(sha256(token))
-    # To a page of ours alone: `//elsewhere` and `/\elsewhere` are other hosts to a browser.
+    # Only to our own pages: `//elsewhere` and `/\elsewhere` are other hosts to a browser.
     reply = RedirectResponse(to if to.startswith("/runs/") else "/", 303)
     reply.set_cookie(
         COOKIE,
@@ -95,7 +95,7 @@ async def sign_out(_: OwnForm) -> Response:
 
 @router.get("/runs/{run}/acts/{act}")
 async def confirm(run: WebRun, session: OperatorSession, act: Word, member: Word = "") -> Response:
-    """What an act leads to, before it is done."""
+    """Ask for confirmation of an action, with its consequence."""
     chosen = acts.act_named(act)
     view = await run.read(runs.view)
     consequence = chosen.consequence.replace("{member}", member or "The member")
@@ -112,7 +112,7 @@ async def confirm(run: WebRun, session: OperatorSession, act: Word, member: Word
 
 @router.post("/runs/{run}/acts/{act}")
 async def do(run: WebRun, _: OperatorSession, form: OwnForm, act: Word) -> Response:
-    """Do it, and go back to the run."""
+    """Carry out the action and return to the run's page."""
     chosen = acts.act_named(act)
 
     def work(session: Session, row: RunRow) -> str:
@@ -126,7 +126,7 @@ async def do(run: WebRun, _: OperatorSession, form: OwnForm, act: Word) -> Respo
 async def invite(
     run: WebRun, form: OwnForm, session: OperatorSession, request: Request
 ) -> Response:
-    """A new invite; its code is shown once, with the command that takes it."""
+    """Create an invite; its code is shown once, with the command to enrol."""
     code = await run.write(lambda database, row: acts.invited(database, row, form))
     view = await run.read(runs.view)
     url = f"{request.url.scheme}://{request.url.netloc}"
@@ -137,7 +137,7 @@ async def invite(
 
 @router.get("/runs/{run}/new")
 async def ask_run_file(run: WebRun, session: OperatorSession) -> Response:
-    """The run as a file, to be changed into another's."""
+    """The run as a run file, to edit for a new run."""
     view, text = await run.read(
         lambda database, row: (runs.view(database, row), creating.run_file(row))
     )
@@ -146,9 +146,9 @@ async def ask_run_file(run: WebRun, session: OperatorSession) -> Response:
 
 @router.post("/runs/{run}/new")
 async def create(form: TypedForm, run: WebRun, session: OperatorSession) -> Response:
-    """Check the file and say what it changes; with `sure`, create the run and open it.
+    """Check the file and show what it changes; with `sure`, create the run and open it.
 
-    What was typed is shown again whatever happens, also where the session has ended.
+    The typed text is shown again whatever happens, also if the session has ended.
     """
     text = form.get("text", "")
     view, row, sets = await run.read(
@@ -158,7 +158,7 @@ async def create(form: TypedForm, run: WebRun, session: OperatorSession) -> Resp
     wish, problem, services = None, None, run.services
     try:
         if not is_own(session, form):
-            raise Forbidden("This is from before you signed in, or from elsewhere: check it again.")
+            raise Forbidden("This form is from an earlier session or another site; check it again.")
         wish = creating.read_wish(row, text)
         settings, layout = wish.request.settings, wish.request.model.layout
         if SetKind.PUBLIC in sets:

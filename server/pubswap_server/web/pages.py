@@ -1,4 +1,4 @@
-"""The pages to look at, and the parts of a run's page that are fetched again when it changes."""
+"""The read-only pages, and the parts of a run's page that are fetched again when it changes."""
 
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -37,9 +37,9 @@ EVENTS_SHOWN = 20
 MEMBERS_SHOWN = 200
 ROUNDS_BY_STEP = 5
 ROUNDS_BY_PART = 10
-ROUNDS_SHOWN = 3  # with their public steps, beside the one under way
-LOOK_SECONDS = 3.0  # between two looks, for what is no event: members' progress
-STREAM_SECONDS = 600.0  # then the page asks again, with a session that is still good
+ROUNDS_SHOWN = 3  # with their public steps, besides the one under way
+LOOK_SECONDS = 3.0  # between refreshes of members' progress, because progress is not an event
+STREAM_SECONDS = 600.0  # then the page connects again, so its session is checked again
 
 
 @router.get("/")
@@ -85,21 +85,21 @@ CURVES = {
     "pass@1": "pass_at_1",
     "Reward": "reward",
     "KL to the base model": "kl",
-    "Tokens of a response": "response_tokens",
-    "Groups of equal rewards, share": "zero_variance_share",
-    "Replaced responses, share": "replaced_share",
+    "Tokens per response": "response_tokens",
+    "Share of groups with equal rewards": "zero_variance_share",
+    "Share of replaced responses": "replaced_share",
     "Drift from the mean": "drift",
     "Privacy spent, epsilon": "epsilon",
 }
 
 
 def _curves(database: Session, row: RunRow) -> Values:
-    """A chart by round for each measure, and each topic's pass@1, first and last evaluated."""
+    """A chart by round for each measure, and each topic's pass@1, first and last."""
     rounds, charts = history.curves(database, row.id), {}
     for title, name in CURVES.items():
         points = [(float(point.round), point.value(name)) for point in rounds]
         known = [(round_, value) for round_, value in points if value is not None]
-        if known or name != "epsilon":  # which only runs with privacy.epsilon ever have
+        if known or name != "epsilon":  # only runs with privacy.epsilon have it
             charts[title] = chart(title, known)
     steps, by_step = runs.settings_of(row).local_steps, []
     for round_, rewards in history.step_rewards(database, row.id, row.round - 1 - ROUNDS_BY_STEP):
@@ -112,7 +112,7 @@ def _curves(database: Session, row: RunRow) -> Values:
 
 
 def _times(rounds: Sequence[history.CurvePoint]) -> list[tuple[str, Values]]:
-    """What each round's time went into, as means over its members."""
+    """Each round's time by part, averaged over its members."""
     times = []
     for point in rounds:
         means = point.means
@@ -132,7 +132,7 @@ def _steps(database: Session, row: RunRow) -> Values:
     return {"rounds": history.page(database, row.id, settings, after, ROUNDS_SHOWN + 1)[::-1]}
 
 
-# In the page's order, each with what its template shows beside the run itself.
+# In the page's order, each with the values that its template needs besides the run.
 PARTS: dict[str, Callable[[Session, RunRow], Values]] = {
     "activity": _activity,
     "members": _members,
@@ -144,7 +144,7 @@ PARTS: dict[str, Callable[[Session, RunRow], Values]] = {
 
 @router.get("/runs/{run}")
 async def show_run(run: WebRun, session: SessionDep) -> Response:
-    """One run."""
+    """A run's page."""
     return page("run.html", **await _read(run, session, *PARTS), parts=list(PARTS))
 
 
@@ -169,7 +169,7 @@ async def _read(run: RunAccess[Operator], session: WebSession, *parts: str) -> V
 
 @router.get("/runs/{run}/stream")
 async def stream(run: WebRun) -> StreamingResponse:
-    """Server-sent events: the names of the page's parts that have changed, and no content."""
+    """Server-sent events that name the changed parts of the page, without content."""
     name = await run.read(lambda session, row: row.id)  # an unknown run is refused here
     headers = {**HEADERS, "X-Accel-Buffering": "no"}
     return StreamingResponse(_changes(run, name), media_type="text/event-stream", headers=headers)
@@ -184,7 +184,9 @@ async def _changes(run: RunAccess[Operator], name: str) -> AsyncIterator[str]:
 
         try:
             last, ended = await changes.until(name, partial(run.read, _last), is_new, LOOK_SECONDS)
-        except PubSwapError:  # the run was deleted, or the database is away: the page asks again
+        except (
+            PubSwapError
+        ):  # the run was deleted, or the database is unreachable: the page retries
             return
         if last != seen:
             yield "".join(map(_event, PARTS))
@@ -225,7 +227,7 @@ async def show_log(
 
 @router.get("/runs/{run}/settings")
 async def show_settings(run: WebRun, session: SessionDep) -> Response:
-    """All settings, with those that differ from the defaults."""
+    """All settings; those that differ from the defaults are marked."""
 
     def work(database: Session, row: RunRow) -> Values:
         settings = runs.settings_of(row)
@@ -255,7 +257,7 @@ async def show_exchange(
 
 @router.get("/runs/{run}/adapters/{which}")
 async def download_adapter(run: WebRun, _: OperatorSession, which: Word) -> Response:
-    """The JSON interface's own answer, as a file."""
+    """The JSON API's response, as a file download."""
     reply = await get_adapter(run, which)
     name = f"adapter-round-{reply.headers.get('X-PubSwap-Round', which)}.safetensors"
     reply.headers["Content-Disposition"] = f'attachment; filename="{name}"'

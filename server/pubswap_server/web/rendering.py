@@ -1,4 +1,4 @@
-"""Pages from templates, with their policy; refusals as pages, and the way to the sign-in."""
+"""Render pages from templates, with a security policy; errors become pages or the sign-in."""
 
 import hashlib
 from collections.abc import Callable, Coroutine
@@ -19,7 +19,7 @@ from pubswap_protocol.command_line.toml_values import value_text
 from pubswap_protocol.errors import Invalid, PubSwapError, fault_text
 from pubswap_server.clock import now
 
-# Nothing from elsewhere, nothing inline, no form to elsewhere, no frame around it.
+# No foreign content, nothing inline, no form to another site, no framing.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -30,7 +30,7 @@ STATIC = Path(__file__).with_name("static")
 
 
 class SignedOut(Exception):
-    """A page is for people who have signed in; `typed` is what a form would lose by leaving it."""
+    """The page needs a session; `typed` is the form's text, which a redirect would lose."""
 
     def __init__(self, typed: str = "") -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class SignedOut(Exception):
 
 
 class PageRoute(APIRoute):
-    """A route whose refusals are pages."""
+    """A route that renders errors as pages."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -50,7 +50,7 @@ class PageRoute(APIRoute):
                 if error.typed:
                     way = quote(_way_back(request))
                     return page("signed_out.html", 401, session=None, text=error.typed, to=way)
-                if "HX-Request" in request.headers:  # from a page, which loads itself again
+                if "HX-Request" in request.headers:  # the page reloads itself
                     return Response(status_code=401, headers={"HX-Refresh": "true"})
                 return RedirectResponse(f"/sign-in?to={quote(_way_back(request))}", 303)
             except (PubSwapError, RequestValidationError) as error:
@@ -64,7 +64,7 @@ class PageRoute(APIRoute):
 
 
 def _way_back(request: Request) -> str:
-    """The page that was asked for; of a form that was sent, the page that has it, or the run's."""
+    """The requested page; for a submitted form, its own page or the run's."""
     path = request.url.path
     if request.method == "GET":
         return f"{path}?{request.url.query}" if request.url.query else path
@@ -77,19 +77,19 @@ def page(template: str, status: int = 200, **values: Any) -> HTMLResponse:
 
 @cache
 def _static_url(name: str) -> str:
-    """By its digest: a browser that has kept one of another version asks for this one."""
+    """A URL with the file's digest, so that browsers do not reuse another version's file."""
     return f"/static/{name}?{hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:12]}"
 
 
 def number_text(value: float | None) -> str:
-    """A figure in ten characters at most, which a chart's axis has room for."""
+    """A number in at most ten characters, to fit beside a chart's axis."""
     if value is None:
         return "\N{EN DASH}"
     return f"{value:,.0f}" if 999.5 <= abs(value) < 1e6 else f"{value:.3g}"
 
 
 def detail_text(value: object) -> str:
-    """A detail of an event in a line: figures are short, a digest is its beginning."""
+    """An event's detail on one line, with numbers and digests shortened."""
     if isinstance(value, dict):
         return ", ".join(f"{key} {detail_text(each)}" for key, each in value.items())
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""The responses of a closed exchange to one prompt, as people read them."""
+"""The responses of a closed exchange to one prompt, decoded to text."""
 
 from collections import Counter
 from typing import Any
@@ -20,7 +20,7 @@ Stored = tuple[ClosedExchange, str, str]
 
 
 def read_stored(session: Session, run: RunRow, round_: int, swap: int, prompt: int) -> Stored:
-    """Raises NotFound, or RoundClosed for a step whose responses are not there (any more)."""
+    """Raises NotFound, or RoundClosed if the step has no responses (any more)."""
     closed = exchanges.closed(session, run, round_, swap)
     if prompt >= len(closed.rules.prompts):
         raise NotFound(f"The public step has {len(closed.rules.prompts)} prompts.")
@@ -29,10 +29,10 @@ def read_stored(session: Session, run: RunRow, round_: int, swap: int, prompt: i
 
 
 def shown(services: Services, stored: Stored, prompt: int) -> dict[str, Any]:
-    """What the page shows of the prompt; raises DamagedBlob.
+    """The template's values for one prompt; raises DamagedBlob.
 
-    `donated` counts the organisations that train on a response in place of one of theirs, and
-    `replaced` a member's own that it trains on a peer's instead of: None where it chooses itself.
+    `donated` counts the organisations that train on a response in place of one of their own.
+    `replaced` counts a member's own responses replaced by peers'; None if the member chooses.
     """
     closed, public, tokenizer_digest = stored
     exchange, rules, members = closed.exchange, closed.rules, sorted(closed.digests)
