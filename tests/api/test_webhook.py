@@ -151,7 +151,7 @@ def test_a_receiver_that_does_not_answer_holds_nothing_up(
             for _ in range(2):
                 fed = begun(server, method="fedavg", clients=1, rounds=1)
                 finish(fed)
-            until(lambda: [line["event"] for line in lines].count("notice given up") == 2)
+            until(lambda: [line["event"] for line in lines].count("notice not delivered") == 2)
         released.set()
         # Where cores are busy, a try may be given up before it was sent, or read later than that.
         until(lambda: bool(receiver.bodies) == (kind == "silent"))
@@ -167,7 +167,7 @@ def test_a_proxy_that_cannot_be_used_ends_no_coordinator(
     monkeypatch.setenv("ALL_PROXY", proxy)
     with capture_logs() as lines, notifying(tmp_path, free_port()) as server:
         finish(begun(server, method="fedavg", clients=1, rounds=1))
-        until(lambda: "notice given up" in [line["event"] for line in lines])
+        until(lambda: "notice not delivered" in [line["event"] for line in lines])
         assert not server.app.state.services.background.done()
 
 

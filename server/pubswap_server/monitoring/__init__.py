@@ -1,1 +1,1 @@
-"""Logs, metrics, and whether requests can be served now."""
+"""Logs, metrics, readiness and the webhook."""

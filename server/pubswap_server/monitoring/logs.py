@@ -1,4 +1,4 @@
-"""The coordinator's log: structlog's events as records of the standard library's."""
+"""The coordinator's log: structlog events as standard-library log records."""
 
 import logging
 import sys
@@ -9,12 +9,12 @@ import structlog
 
 from pubswap_protocol.command_line.logs import Form, log_to, values
 
-# uvicorn's words about what anybody can send, without saying who did, and how to add websockets.
+# uvicorn's warnings that anybody can trigger. They name no client, or advise to add websockets.
 _NOISE = ("Unsupported upgrade", "No supported WebSocket", "Invalid HTTP request")
 
 
 def configure_logs(form: Form, level: str, stream: TextIO = sys.stderr) -> logging.Handler:
-    """Have all log lines of this process written there, with the request that they are of."""
+    """Write all log lines of this process to `stream`, each with its request's id."""
     handler = log_to(stream, form, level)
     handler.addFilter(_with_context)
     logging.getLogger("uvicorn.error").addFilter(
@@ -30,7 +30,7 @@ def configure_logs(form: Form, level: str, stream: TextIO = sys.stderr) -> loggi
 
 
 def _with_context(record: logging.LogRecord) -> bool:
-    """Add what structlog has bound, also to lines of uvicorn and other libraries."""
+    """Add structlog's bound values, also to records of uvicorn and other libraries."""
     bound = structlog.contextvars.get_contextvars()
     vars(record).update(values(**bound | getattr(record, "values", {})))
     return True
@@ -39,6 +39,6 @@ def _with_context(record: logging.LogRecord) -> bool:
 def _as_record(
     _logger: object, _method: str, event: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
-    """The standard library's arguments for an event."""
+    """Turn a structlog event into the standard library's logging arguments."""
     kept = {key: event.pop(key) for key in ("exc_info", "stack_info") if key in event}
     return {"msg": event.pop("event"), "extra": values(**event), **kept}

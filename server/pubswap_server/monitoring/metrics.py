@@ -37,7 +37,7 @@ class Metrics:
         )
         self.body_bytes = counter(
             "pubswap_http_body_bytes_total",
-            "Bytes of bodies by route template, in and out.",
+            "Body bytes by route template, in and out.",
             ["route", "direction"],
         )
         self.aggregation_seconds = seconds(
@@ -45,24 +45,24 @@ class Metrics:
         )
         self.round_seconds = seconds(
             "pubswap_round_seconds",
-            "From a round's beginning to its published adapter.",
+            "Time from a round's start to its published adapter.",
             buckets=MINUTES,
         )
         self.exchange_seconds = seconds(
             "pubswap_exchange_seconds",
-            "From an exchange's first responses to its end.",
+            "Time from an exchange's first responses to its end.",
             buckets=MINUTES,
         )
         self.loop_late = seconds(
             "pubswap_event_loop_late_seconds",
-            "How late the event loop came to look at its clock, every 0.02 s.",
+            "Delay of the event loop, measured every 0.02 s.",
             buckets=LATE,
         )
         self.loop_longest = gauge(
-            "pubswap_event_loop_longest_seconds", "The latest such look since the start."
+            "pubswap_event_loop_longest_seconds", "Longest delay of the event loop since the start."
         )
-        self.waiting = gauge("pubswap_long_polls", "Long polls that wait now.")
-        self.backlog = gauge("pubswap_conductor_backlog", "Runs that are being looked at.")
+        self.waiting = gauge("pubswap_long_polls", "Long polls that are waiting.")
+        self.backlog = gauge("pubswap_conductor_backlog", "Runs that the conductor is processing.")
         self.runs = gauge("pubswap_runs", "Runs by state.", ["state"])
         self.stalled = gauge("pubswap_runs_stalled", "Runs that wait for the operator.")
         self.failing = gauge("pubswap_runs_failing", "Runs whose next move failed several times.")
@@ -73,7 +73,7 @@ class Metrics:
         )
         self.transferred = gauge(
             "pubswap_transferred_bytes",
-            "Bytes of adapters and responses since ever, by kind, of all replicas together.",
+            "Bytes of adapters and responses in total, by kind, over all replicas.",
             ["kind"],
         )
 
@@ -108,7 +108,7 @@ def _set(gauge: Gauge, labels: Iterable[str], rows: Iterable[Any]) -> None:
 
 
 async def watch_loop(metrics: Metrics) -> None:
-    """Note how late each look at the clock comes: meanwhile, nobody's request goes on."""
+    """Measure how long the event loop is blocked, because no request proceeds meanwhile."""
     loop = asyncio.get_running_loop()
     longest = 0.0
     while True:

@@ -1,4 +1,4 @@
-"""Readiness: database and store answer, the disk has room, the conductor takes its turns."""
+"""Readiness: the database and store answer, the disk has room, the conductor makes progress."""
 
 import asyncio
 import os
@@ -19,17 +19,17 @@ from pubswap_server.storage.store import BlobStore
 
 FRESH_SECONDS = 1.0
 ANSWER_SECONDS = 2.0
-# A turn of the conductor is a wait of a tick and a short reading of the database.
+# In a turn, the conductor waits for a tick and reads the database briefly.
 TURN_SECONDS = 30.0
 
 Check = Callable[[], Coroutine[Any, Any, str | None]]
 
 
 class Readiness:
-    """Checks that run at most once a second, however often they are asked for.
+    """Checks that run at most once a second, however often they are requested.
 
-    Each returns the reason why not, or None. One that hangs is left running and not begun again, so
-    that a store that does not answer gathers no threads.
+    Each returns the reason for a failure, or None. A check that hangs is left running and not
+    started again, so that an unresponsive store does not pile up threads.
     """
 
     def __init__(self, checks: Mapping[str, Check]) -> None:
@@ -40,7 +40,7 @@ class Readiness:
         self._checked_at = -FRESH_SECONDS
 
     async def reasons(self) -> list[str]:
-        """The reasons why requests cannot be served, without secrets and addresses."""
+        """Why requests cannot be served, without secrets or addresses; empty if they can."""
         async with self._one_at_a_time:
             if time.monotonic() - self._checked_at >= FRESH_SECONDS:
                 self._reasons = await self._run_checks()

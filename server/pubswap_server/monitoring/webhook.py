@@ -1,7 +1,7 @@
 """The operator's webhook: a small POST when a run waits, fails or is finished.
 
-Best effort: a notice is tried a few times and lost with its process. What must not be missed is an
-alert on the metrics.
+Best effort: a notice is tried a few times, and lost if the process ends. Alert on the metrics for
+what must not be missed.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from pydantic import SecretStr
 
 log = structlog.get_logger(__name__)
 
-TRY_SECONDS = 10.0  # for the whole of a try, however the receiver trickles
+TRY_SECONDS = 10.0  # for a whole try, however slowly the receiver answers
 PAUSE_SECONDS = (2.0, 15.0)  # before the second and the third try
 MOST_WAITING = 100
 
@@ -29,20 +29,20 @@ class Notice:
 
 
 class Webhook:
-    """Sends notices one after another; whoever has one does not wait for that."""
+    """Sends notices one after another; callers do not wait."""
 
     def __init__(self, url: SecretStr | None) -> None:
         self._url = url and url.get_secret_value()
         self._waiting: asyncio.Queue[Notice] = asyncio.Queue(MOST_WAITING)
 
     def put(self, notice: Notice | None) -> None:
-        """Send a notice, if there is one and anybody to send it to."""
+        """Queue a notice, if there is one and a URL to send it to."""
         if notice is None or self._url is None:
             return
         try:
             self._waiting.put_nowait(notice)
         except asyncio.QueueFull:
-            log.warning("notice dropped: too many wait", run=notice.run, kind=notice.kind)
+            log.warning("notice dropped: too many are waiting", run=notice.run, kind=notice.kind)
 
     async def send_for_ever(self) -> None:
         while True:
@@ -51,11 +51,11 @@ class Webhook:
                 await asyncio.sleep(pause)
                 if (fault := await self._fault(notice)) is None:
                     break
-            else:  # not the address, which may hold a secret
-                log.warning("notice given up", run=notice.run, kind=notice.kind, fault=fault)
+            else:  # without the URL, because it may hold a secret
+                log.warning("notice not delivered", run=notice.run, kind=notice.kind, fault=fault)
 
     async def _fault(self, notice: Notice) -> str | None:
-        """Try once; returns what went wrong. The body of the answer is not read."""
+        """Try once; returns what went wrong, or None. The response's body is not read."""
         try:
             async with (
                 asyncio.timeout(TRY_SECONDS),
@@ -63,5 +63,5 @@ class Webhook:
                 http.stream("POST", self._url or "", json=asdict(notice)) as answer,
             ):
                 return None if answer.is_success else f"status {answer.status_code}"
-        except Exception as error:  # ImportError too, of a SOCKS proxy in the environment
+        except Exception as error:  # also ImportError, with a SOCKS proxy in the environment
             return type(error).__name__
