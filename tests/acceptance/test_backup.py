@@ -259,7 +259,7 @@ def test_a_place_that_is_not_empty_is_refused_and_a_restore_that_was_cut_goes_on
     other = tmp_path / "blobs" / "ab" / ("ab" * 32)
     other.parent.mkdir(exist_ok=True)
     other.write_bytes(b"somebody's")
-    with pytest.raises(BackupFault, match="1 blobs that are not of this backup"):
+    with pytest.raises(BackupFault, match="1 blobs that are not in this backup"):
         restore(place, kept.folder, progress_bar())
     with pytest.raises(InvalidSettings, match="No coordinator has used"):
         verify(place, progress_bar())

@@ -88,7 +88,7 @@ def test_a_long_run_keeps_global_adapters_and_its_last_rounds_updates(
     report = verify(settings, progress_bar())
     assert report.healthy
     assert (report.rounds, report.freed) == (1 + KEPT, ROUNDS - KEPT)
-    assert f"{ROUNDS - KEPT} earlier rounds could not be computed again" in report.text()
+    assert f"{ROUNDS - KEPT} earlier rounds could not be recomputed" in report.text()
 
 
 def test_what_is_lost_of_the_kept_rounds_is_still_a_fault(settings: ServerSettings) -> None:

@@ -1,4 +1,4 @@
-"""Average rounds again from the stored updates, without some of their members, as PEFT folders."""
+"""Average rounds again from their stored updates, without some members, into PEFT folders."""
 
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -28,10 +28,10 @@ from pubswap_server.storage.store import BlobStore
 
 @dataclass(frozen=True)
 class KeptRounds:
-    """Finished rounds of a run, and what the last of them were averaged from.
+    """Finished rounds of a run, and the inputs of the last ones.
 
-    `inputs` are those of consecutive rounds, as far back as updates are kept. `published` has the
-    digests of every round's adapter, and `residuals` those of FedEx-LoRA's, by round.
+    `inputs` belong to consecutive rounds, as far back as updates are kept. `published` maps each
+    round to its adapter's digest, `residuals` to its FedEx-LoRA residual's.
     """
 
     run: RunRow
@@ -51,7 +51,7 @@ class KeptRounds:
         last = max(published, default=0) if last is None else last
         if last not in published or last == 0:
             which = f"round {last}" if last else "any round"
-            raise NotFound(f"Run {run.name} has no adapter of {which} yet, or none any more.")
+            raise NotFound(f"Run {run.name} has no adapter of {which} yet, or no longer.")
         inputs: list[RoundInputs] = []
         for number in range(last, 0, -1):
             try:
@@ -62,7 +62,7 @@ class KeptRounds:
         return cls(run, inputs, published, residuals)
 
     def residuals_before(self, round_: int) -> list[str]:
-        """Those of the rounds before, in order."""
+        """The residuals of the earlier rounds, in order."""
         return [self.residuals[n] for n in sorted(self.residuals) if n < round_]
 
 
@@ -73,17 +73,18 @@ def averaged(
     blobs: BlobStore,
     into: BlobStore,
 ) -> Aggregated:
-    """A round's outcome without some members, by the run's own rule, as blobs of `into`.
+    """Aggregate a round by the run's own rule without some members, into blobs of `into`.
 
-    After another outcome of the round `before` than the run's, in `into`, each update is the same
-    step as it was. After the run's own, and with all members, it is the round's to the bit.
-    Raises WrongState if nobody is left.
+    `before` is the recomputed previous round, with its blobs in `into`, or None for the run's own.
+    If its adapter differs from the run's, each update is moved so that it stays the same step. From
+    the run's own and with all members, the result is the round's to the bit.
+    Raises WrongState if no member is left.
     """
     left = [n for n, member in enumerate(inputs.members) if member not in without]
     if not left:
         raise WrongState(
             f"Round {inputs.round} was averaged from {' and '.join(inputs.members)} alone: "
-            "nothing is left of it. `pubswap run rollback` goes back to a round before."
+            "nothing is left of it. `pubswap run rollback` returns to an earlier round."
         )
     updates, settings = updates_of(inputs, blobs).only(left), inputs.settings
     if before is not None and before.adapter != inputs.previous:
@@ -97,10 +98,10 @@ def averaged(
 
 @contextmanager
 def new_folder(out: Path) -> Iterator[tuple[Path, LocalBlobs]]:
-    """A folder for its owner only that is at `out` once it is whole, and a store for the time.
+    """An owner-only folder that becomes `out` once it is complete, and a temporary blob store.
 
-    Both are beside `out` till then, and gone after any failure. Raises InvalidSettings if something
-    is at `out` already.
+    Until then both are beside `out`, and a failure removes them. Raises InvalidSettings if `out`
+    already exists.
     """
     out = out.absolute()
     require_vacant(out)
@@ -113,7 +114,7 @@ def new_folder(out: Path) -> Iterator[tuple[Path, LocalBlobs]]:
 
 
 def write_adapter(folder: Path, run: RunRow, files: Sequence[Path]) -> None:
-    """Write an adapter, or with FedEx-LoRA's residuals behind it their stack, as a PEFT folder."""
+    """Write an adapter, stacked with any FedEx-LoRA residuals after it, as a PEFT folder."""
     settings, model = runs.settings_of(run), runs.model_of(run)
     adapter = files[0].read_bytes()
     if len(files) > 1:

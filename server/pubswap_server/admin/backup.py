@@ -1,7 +1,7 @@
-"""A backup: one moment of all tables, and every blob that they rely on, in a folder.
+"""Back up to a folder: a snapshot of all tables, and every blob that they rely on.
 
-Everything is written under names that a finished backup does not use; the manifest comes last and
-replaces the one before in one step, so that at any time the folder is one whole backup or none.
+Everything is written under names that a finished backup does not use. The manifest comes last and
+replaces the earlier one atomically, so the folder always is one complete backup or none.
 """
 
 from collections.abc import Iterator
@@ -49,14 +49,14 @@ class Folder:
 
 @dataclass
 class CopiedRows:
-    """The rows of one moment, in a file, and the blobs they rely on."""
+    """A snapshot of the rows, in a file, and the blobs they rely on."""
 
     file: Path
     made_at: datetime
     rows: dict[str, int]
     needed: set[str]
     sizes: dict[str, int] = field(default_factory=dict)
-    missing: dict[str, str] = field(default_factory=dict)  # and why
+    missing: dict[str, str] = field(default_factory=dict)  # with the reason
 
 
 def backup(
@@ -67,19 +67,18 @@ def backup(
     with_token: bool = False,
     allow_missing: bool = False,
 ) -> BackupManifest:
-    """Make `folder` a backup of the coordinator, which may be serving meanwhile.
+    """Back up the coordinator to `folder`; it may keep serving.
 
-    Into the folder of an earlier backup only new blobs are copied.
-    Raises BackupFault, InvalidSettings or Unavailable; an earlier backup in the folder is then as
-    it was.
+    Only new blobs are copied if the folder has an earlier backup.
+    Raises BackupFault, InvalidSettings or Unavailable, and then leaves an earlier backup as it was.
     """
     token = _token(settings) if with_token else None
     with _writing(folder) as into, opened_in_use(settings, into.incoming.folder) as deployment:
         for _ in range(_TRIES):
             moment = _take_moment(deployment, into.incoming)
             _copy_blobs(deployment, into, moment, progress)
-            # A blob may have been given up since that moment, and swept: no loss, but the rows
-            # must be of a later moment then.
+            # A blob may have been released and deleted since the snapshot. That is no loss, but
+            # then the rows need a later snapshot.
             with deployment.database.snapshot() as connection:
                 if not moment.missing.keys() - required(connection).keys():
                     break
@@ -88,14 +87,14 @@ def backup(
             more = len(moment.missing) - _SHOWN
             raise BackupFault(
                 f"{len(moment.missing)} blobs cannot be backed up: {some}"
-                f"{f'; and {more} more' if more > 0 else ''}. `pubswap admin verify` tells what "
-                "relies on them; with --allow-missing the backup is made without them."
+                f"{f'; and {more} more' if more > 0 else ''}. `pubswap admin verify` lists what "
+                "relies on them; --allow-missing makes the backup without them."
             )
         return finish(into, moment, token)
 
 
 def _take_moment(deployment: Deployment, incoming: Spool) -> CopiedRows:
-    """Copy the rows of this moment into a new SQLite file."""
+    """Copy a snapshot of the rows into a new SQLite file."""
     file = incoming.new()
     migrate(f"sqlite:///{file}")
     target = create_engine(f"sqlite:///{file}")
@@ -110,7 +109,7 @@ def _take_moment(deployment: Deployment, incoming: Spool) -> CopiedRows:
 def _copy_blobs(
     deployment: Deployment, into: Folder, moment: CopiedRows, progress: Progress
 ) -> None:
-    """Every blob into the backup; those that are there already are only looked at."""
+    """Copy every blob into the backup; those already there are only checked."""
     for digest in each_of(progress, "blobs", sorted(moment.needed)):
         try:
             moment.sizes[digest] = keep_blob(deployment, into, digest)
@@ -129,7 +128,7 @@ def keep_blob(deployment: Deployment, into: Folder, digest: str) -> int:
 
 def finish(into: Folder, moment: CopiedRows, token: bytes | None) -> BackupManifest:
     digest = digest_of_file(moment.file)
-    name = DATABASES.replace("*", hexadecimal(digest)[:16])  # none of the backup before
+    name = DATABASES.replace("*", hexadecimal(digest)[:16])  # not the earlier backup's
     size = moment.file.stat().st_size
     publish(moment.file, into.path / name)
     if token is not None:
@@ -152,7 +151,7 @@ def finish(into: Folder, moment: CopiedRows, token: bytes | None) -> BackupManif
 
 
 def prune(into: Folder, manifest: BackupManifest) -> None:
-    """Remove what only the backup before needed."""
+    """Remove files that only the earlier backup needed."""
     for path in into.path.glob(DATABASES):
         if path.name != manifest.database.file:
             path.unlink()
@@ -166,8 +165,8 @@ def prune(into: Folder, manifest: BackupManifest) -> None:
 def _token(settings: ServerSettings) -> bytes:
     if settings.operator_token is not None:
         raise BackupFault(
-            "The operator token comes from PUBSWAP_OPERATOR_TOKEN, and there is no file of it. "
-            "Keep it where you keep that, and leave --with-token out."
+            "The operator token comes from PUBSWAP_OPERATOR_TOKEN, so there is no file to back up. "
+            "Back the variable up yourself, and omit --with-token."
         )
     try:
         return settings.token_file.read_bytes()
@@ -179,7 +178,7 @@ def _token(settings: ServerSettings) -> bytes:
 
 @contextmanager
 def _writing(folder: Path) -> Iterator[Folder]:
-    """Make the folder, if it is new, and lock it; raises BackupFault if it holds other things."""
+    """Create the folder if needed, and lock it; raises BackupFault if it holds other things."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     ours = {"blobs", "incoming", NAME, ".lock", TOKEN} | {p.name for p in folder.glob(DATABASES)}
     others = sorted({path.name for path in folder.iterdir()} - ours)

@@ -1,4 +1,4 @@
-"""`pubswap admin`: beside a coordinator, on the machine that keeps its database and blobs."""
+"""`pubswap admin`: commands for the coordinator's machine, with access to its data."""
 
 from functools import partial
 from pathlib import Path
@@ -19,18 +19,18 @@ admin_commands = typer.Typer(
 
 
 def setting(panel: str, name: str, text: str) -> Any:
-    """The option of a setting, which the environment may have too."""
+    """A command-line option for a setting that the environment can also give."""
     return typer.Option(envvar=f"PUBSWAP_{name}", help=text, rich_help_panel=panel)
 
 
-_keeping = partial(setting, "Where the coordinator keeps things")
+_keeping = partial(setting, "Where the coordinator keeps its data")
 DataDir = Annotated[
     Path | None,
     _keeping("DATA_DIR", "Blobs, the operator token and SQLite. Default: pubswap-data."),
 ]
 DatabaseUrl = Annotated[
     str | None,
-    _keeping("DATABASE_URL", "Not SQLite, but postgresql+psycopg://user:password@host/db."),
+    _keeping("DATABASE_URL", "Instead of SQLite: postgresql+psycopg://user:password@host/db."),
 ]
 BlobUrl = Annotated[
     str | None,
@@ -47,7 +47,7 @@ def _settings(
     return load_settings(data_dir=data_dir, database_url=database_url, blob_url=blob_url)
 
 
-beside = sharing(_settings)  # a coordinator: its settings are the command's first argument
+beside = sharing(_settings)  # with the coordinator's settings as the command's first argument
 
 
 @admin_commands.command("backup")
@@ -76,7 +76,7 @@ def backup_command(
         manifest = backup(settings, folder, bar, with_token=with_token, allow_missing=allow_missing)
     typer.echo(f"{folder} holds {manifest.text()}.")
     if manifest.missing:
-        typer.echo(f"{len(manifest.missing)} blobs are lost, and not in it: see its manifest.json.")
+        typer.echo(f"{len(manifest.missing)} blobs are lost and not in it; see its manifest.json.")
     typer.echo(f"Next: pubswap admin restore {folder} --data-dir NEW")
 
 
@@ -101,7 +101,7 @@ def restore_command(
     if manifest.missing:
         typer.echo(f"{len(manifest.missing)} blobs were lost before the backup was made.")
     if not manifest.operator_token and settings.operator_token is None:
-        typer.echo(f"The backup holds no operator token: the one in {settings.token_file} counts.")
+        typer.echo(f"The backup has no operator token; the one in {settings.token_file} applies.")
     typer.echo("Next: pubswap admin verify, then pubswap serve, with the same settings.")
 
 

@@ -1,4 +1,4 @@
-"""`pubswap admin contributions`: who gave what to a run, and each round without each member."""
+"""`pubswap admin contributions`: members' contributions, and each round without each member."""
 
 import math
 import shutil
@@ -30,19 +30,21 @@ ALL = "all"  # the folder of a round's own adapter, which the others are compare
 
 
 class Contribution(BaseModel):
-    """What one member gave to a run and got from its peers so far."""
+    """One member's contributions to a run so far, and what it received from its peers."""
 
     member: str
     rounds: int = Field(default=0, description="Rounds for which its update came in time.")
-    exchanges: int = Field(default=0, description="Public steps for which its responses did.")
-    responses: int = Field(default=0, description="Its own responses in them.")
-    right: int = Field(default=0, description="Those that the coordinator found right.")
+    exchanges: int = Field(
+        default=0, description="Public steps for which its responses came in time."
+    )
+    responses: int = Field(default=0, description="Its own responses in those steps.")
+    right: int = Field(default=0, description="Its responses that the coordinator found right.")
     given: dict[str, int] = Field(
         default={},
-        description="Its responses in each peer's groups; where receivers choose, which they do "
-        "not tell, those that it was offered.",
+        description="Its responses in each peer's groups. If receivers choose, those offered to "
+        "each peer, because receivers do not report their choice.",
     )
-    received: int = Field(default=0, description="Its own responses that peers' have replaced.")
+    received: int = Field(default=0, description="Its own responses replaced by peers' responses.")
 
 
 class Contributions(BaseModel):
@@ -53,9 +55,9 @@ class Contributions(BaseModel):
     offered: bool = Field(description="Whether `given` counts what was offered.")
     members: list[Contribution]
     left_out: dict[int, list[str]] = Field(
-        default={}, description="The rounds written, and the members that each lacks once."
+        default={}, description="The rounds written, and the members left out one at a time."
     )
-    single: list[int] = Field(default=[], description="Rounds of one update, which are left as is.")
+    single: list[int] = Field(default=[], description="Rounds with a single update, not written.")
     not_kept: list[int] = Field(default=[], description="Rounds whose updates are not kept.")
 
     def text(self, out: Path | None) -> str:
@@ -76,7 +78,7 @@ class Contributions(BaseModel):
             cells = (f"{cell:>{width}}" for cell, width in zip(others, widths[1:], strict=True))
             lines.append("  ".join([f"{first:<{widths[0]}}", *cells]))
         if self.offered:
-            lines.append("Receivers chose among what was offered, and do not tell what they took.")
+            lines.append("Receivers chose among the offered responses, and do not report which.")
         if out is not None:
             lines += self._written(out)
         return "\n".join(lines)
@@ -85,16 +87,16 @@ class Contributions(BaseModel):
         for number, members in self.left_out.items():
             yield f"{out}/round-{number}: its adapter, and without {', '.join(members)}."
         for number in self.single:
-            yield f"Round {number} is of one update: without it nothing is left."
+            yield f"Round {number} has a single update; without it nothing is left."
         if self.not_kept:
             some = ", ".join(map(str, self.not_kept))
             yield (
-                f"Not kept any more are the updates of rounds {some}. PUBSWAP_KEEP_ROUNDS = 0 on "
-                "the coordinator keeps those of all rounds to come."
+                f"No longer kept: the updates of rounds {some}. PUBSWAP_KEEP_ROUNDS = 0 on "
+                "the coordinator keeps the updates of all future rounds."
             )
         if self.left_out:
-            yield "Who has a round's adapter and one of these can compute that member's update:"
-            yield "keep the folder as safe as the coordinator. Score it where the evaluator is:"
+            yield "Anyone with a round's adapter and one of these can compute that member's update:"
+            yield "protect the folder like the coordinator. Score it on the evaluator's machine:"
             yield f"  pubswap evaluate --adapters {out}"
 
 
@@ -107,7 +109,7 @@ def contributions(
 ) -> Contributions:
     """The contributions to a run; with `out`, also each kept round's adapter without each member.
 
-    `only` names the rounds to write, by default all that are kept. Nothing of the coordinator is
+    `only` names the rounds to write, by default all that are kept. The coordinator's data is not
     changed. Raises UnknownRun, NotFound, Gone, NotSaved, InvalidSettings or Unavailable.
     """
     with (
@@ -128,7 +130,7 @@ def contributions(
 
 
 def _counted(session: Session, run: RunRow) -> Contributions:
-    """From the rows of updates and exchanges, which are kept for ever; late ones do not count."""
+    """Count from the rows of updates and exchanges, which are never deleted, without late ones."""
     clients = select(MemberRow.name).where(
         MemberRow.run_id == run.id, MemberRow.role == Role.CLIENT
     )
@@ -168,7 +170,7 @@ def _write_rounds(
     found: Contributions,
     progress: Progress,
 ) -> None:
-    """A folder for each round, with its own adapter and one without each of its members."""
+    """Write a folder for each round, with its own adapter and one without each member."""
     inputs = [each for each in kept.inputs if not only or each.round in only]
     wished = only or [number for number in kept.published if number > 0]
     found.not_kept = sorted(set(wished) - {each.round for each in inputs})

@@ -1,4 +1,4 @@
-"""The manifest, which makes a folder a backup: it is written last, and names everything else.
+"""A backup's manifest: it is written last, names everything else, and completes the backup.
 
 manifest.json
 database-<digits>.sqlite    all rows at one moment
@@ -54,7 +54,7 @@ class BackupManifest(BaseModel, extra="forbid", frozen=True):
 
 
 def write_manifest(folder: Path, manifest: BackupManifest, temporary: Path) -> None:
-    """From now on the folder is this backup, durably."""
+    """Make the folder this backup, durably."""
     temporary.write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
     publish(temporary, folder / NAME)
 
@@ -65,15 +65,15 @@ def read_manifest(folder: Path) -> BackupManifest:
         text = (folder / NAME).read_bytes()
     except FileNotFoundError:
         raise BackupFault(
-            f"{folder} holds no {NAME}: it is no backup, or one that was not finished. Make it "
+            f"{folder} has no {NAME}: it is not a backup, or an unfinished one. Make it "
             "again with `pubswap admin backup`, or name another folder."
         ) from None
     try:
         return BackupManifest.model_validate_json(text)
     except ValidationError as error:
         raise BackupFault(
-            f"{folder / NAME} cannot be read ({first_fault(error)}). It is damaged, or of a newer "
-            "PubSwap."
+            f"{folder / NAME} cannot be read ({first_fault(error)}). It is damaged, or from a "
+            "newer PubSwap."
         ) from None
 
 
@@ -88,12 +88,12 @@ def copy_file(source: Path, target: Path) -> str:
 
 
 def copy_blob(source: Path, digest: str, into: BlobStore, incoming: Spool) -> int:
-    """Store a copy of a blob's file; returns its size. Raises DamagedBlob for other bytes."""
+    """Store a copy of a blob's file; returns its size. Raises DamagedBlob if it differs."""
     file = incoming.new()
     try:
         actual = copy_file(source, file)
         if actual != digest:
-            raise DamagedBlob(f"The bytes of {digest} were {actual} when they were copied.")
+            raise DamagedBlob(f"The blob {digest} had the digest {actual} when copied.")
         size = file.stat().st_size
         into.keep(file, digest)
         return size

@@ -1,4 +1,4 @@
-"""A coordinator's database and blobs, opened from beside it."""
+"""Open a coordinator's database and blobs directly, even while it runs."""
 
 import tempfile
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from pubswap_server.storage.store import BlobStore
 
 @dataclass(frozen=True)
 class Deployment:
-    """A coordinator's database and store; blobs that had to be fetched lie in `scratch`."""
+    """A coordinator's database and store; fetched blobs are in `scratch`."""
 
     database: Database
     storage: Storage
@@ -31,7 +31,7 @@ class Deployment:
         return self.storage.blobs
 
     def forget_fetched(self) -> None:
-        """Remove the files of blobs that were fetched so far."""
+        """Remove the local copies of fetched blobs."""
         if self.scratch is not None:
             for path in (self.scratch / "cache").iterdir():
                 path.unlink()
@@ -41,7 +41,7 @@ class Deployment:
 def opened(settings: ServerSettings, scratch: Path | None = None) -> Iterator[Deployment]:
     """Open a coordinator's database and store; with a bucket, fetch to `scratch` if given.
 
-    The coordinator's own cache is left alone then. Raises InvalidSettings or Unavailable.
+    This leaves the coordinator's own cache alone. Raises InvalidSettings or Unavailable.
     """
     fetched = scratch if settings.blob_url is not None else None
     storage = make_storage(
@@ -59,9 +59,9 @@ def opened(settings: ServerSettings, scratch: Path | None = None) -> Iterator[De
 
 @contextmanager
 def opened_in_use(settings: ServerSettings, parent: Path) -> Iterator[Deployment]:
-    """As `opened`, for a coordinator that has run; raises InvalidSettings if there is none.
+    """Like `opened`, for a coordinator that has run; raises InvalidSettings if there is none.
 
-    What is fetched from a bucket lies in a folder in `parent` for the time.
+    Blobs from a bucket are fetched to a temporary folder in `parent`.
     """
     url = make_url(settings.sqlalchemy_url)
     name = url.render_as_string(hide_password=True)

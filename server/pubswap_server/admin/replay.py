@@ -1,4 +1,4 @@
-"""`pubswap admin replay`: a run's kept rounds averaged again without some members."""
+"""`pubswap admin replay`: average a run's kept rounds again without some members."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -23,10 +23,10 @@ CARD = "README.md"
 
 @dataclass(frozen=True)
 class Replay:
-    """What was averaged again.
+    """The result of a replay.
 
-    `left_out` has the rounds of each member's updates that do not count, `same` says whether the
-    adapter has the bits of the run's own.
+    `left_out` maps each member left out to the rounds of its updates. `same` says whether the
+    adapter equals the run's own to the bit.
     """
 
     kept: KeptRounds
@@ -35,31 +35,31 @@ class Replay:
     notes: list[tuple[int, Note]]
 
     def lines(self) -> Iterator[str]:
-        """What the adapter is; with somebody left out also what is still in it."""
+        """Describe the adapter, and what remains in it of the members left out."""
         run, numbers = self.kept.run, [each.round for each in self.kept.inputs]
         first, last = numbers[0], numbers[-1]
         yield f"{_rounds(numbers).capitalize()} of run {run.name} ({run.id}) averaged again."
         for member, rounds in self.left_out.items():
-            yield f"Left out: what {member} sent in {_rounds(rounds)}."
+            yield f"Left out: the updates of {member} in {_rounds(rounds)}."
         for number, note in self.notes:
             yield f"In round {number}: {note.kind}, {note.details}."
         if first > 1:
             yield (
                 f"{_rounds(list(range(1, first))).capitalize()} could not be averaged again: their "
-                "updates are not kept any more. PUBSWAP_KEEP_ROUNDS = 0 on the coordinator keeps "
-                "those of all rounds to come."
+                "updates are no longer kept. PUBSWAP_KEEP_ROUNDS = 0 on the coordinator keeps "
+                "the updates of all future rounds."
             )
         if self.same:
-            yield f"The adapter is that of round {last} to the bit."
+            yield f"The adapter equals that of round {last} to the bit."
         if not self.left_out:
             return
         members = ", ".join(self.left_out)
-        yield f"This is not unlearning. What {members} gave is still in the adapter:"
+        yield f"This is not unlearning. What {members} contributed is still in the adapter:"
         if first > 1:
             yield f"- as updates in the rounds before round {first};"
-        yield "- in the others' steps, which began from adapters that held it;"
-        yield "- in the others' steps again, where they trained on its responses."
-        yield "A run without it from the start, or rolled back to before it, has nothing of it."
+        yield "- in the others' steps, which started from adapters that contained it;"
+        yield "- in the others' steps, where they trained on its responses."
+        yield "Only a run without it from the start, or rolled back to before it, is free of it."
 
 
 def _rounds(numbers: list[int]) -> str:
@@ -81,9 +81,9 @@ def replay(
 ) -> Replay:
     """Write a PEFT folder `out` with the adapter that round `last` would have ended with.
 
-    Every kept round is averaged by the run's rule from what the others sent; a round after the
-    first begins from the round before as it is averaged here, and everybody's step in it is what it
-    was. Nothing of the coordinator is changed.
+    Each kept round is averaged by the run's rule from the other members' updates. After the first,
+    a round starts from the recomputed round before it, and each member's step in it is unchanged.
+    The coordinator's data is not changed.
     Raises UnknownRun, NotFound, Gone, WrongState, InvalidSettings or Unavailable.
     """
     with (
@@ -96,8 +96,8 @@ def replay(
             if not kept.inputs:
                 raise Gone(
                     f"No updates of run {row.name} are kept up to round {max(kept.published)}: "
-                    "rounds are freed after PUBSWAP_KEEP_ROUNDS of them, and with `pubswap run "
-                    "archive`. Set it to 0 on the coordinator to keep those of all rounds to come."
+                    "they are deleted after PUBSWAP_KEEP_ROUNDS rounds, and by `pubswap run "
+                    "archive`. Set it to 0 on the coordinator to keep those of all future rounds."
                 )
             left_out = _left_out(kept, without)
         made: list[Aggregated] = []
@@ -117,7 +117,7 @@ def replay(
 
 
 def _left_out(kept: KeptRounds, without: Collection[str]) -> dict[str, list[int]]:
-    """The kept rounds that each has an update in; raises NotFound for who has none."""
+    """The kept rounds in which each member has an update; raises NotFound if one has none."""
     found = {
         name: [each.round for each in kept.inputs if name in each.members]
         for name in sorted(set(without))
@@ -127,6 +127,6 @@ def _left_out(kept: KeptRounds, without: Collection[str]) -> dict[str, list[int]
         if not rounds:
             raise NotFound(
                 f"No update of {name!r} counts in {_rounds([e.round for e in kept.inputs])} of run "
-                f"{kept.run.name}; there are those of {', '.join(known)}."
+                f"{kept.run.name}; there are updates of {', '.join(known)}."
             )
     return found

@@ -1,4 +1,4 @@
-"""Restore a backup to an empty coordinator, on whichever database and store."""
+"""Restore a backup to an empty coordinator, on any database and store."""
 
 import os
 from collections.abc import Iterator
@@ -21,15 +21,15 @@ from pubswap_server.settings import ServerSettings
 from pubswap_server.storage.spool import Spool
 from pubswap_server.storage.store import file_name, folder_name
 
-# An upload's bytes are not kept: its sender opens another one.
+# A backup does not have the bytes of unfinished uploads; members start them again.
 LEFT_OUT = frozenset({"uploads", "leases"})
 _AT_ONCE = 500
 
 
 def copy_rows(source: Connection, target: Connection) -> dict[str, int]:
-    """Copy all tables but `LEFT_OUT` into empty ones, a few rows at a time; returns their sizes.
+    """Copy all tables but `LEFT_OUT` into empty ones, in batches; returns their row counts.
 
-    The order is that of the foreign keys. Nothing is committed.
+    Tables are in the order of their foreign keys. Nothing is committed.
     """
     counts = {}
     for table in Base.metadata.sorted_tables:
@@ -63,11 +63,11 @@ def count_rows(connection: Connection) -> dict[str, int]:
 
 
 def restore(settings: ServerSettings, folder: Path, progress: Progress) -> BackupManifest:
-    """Fill the empty place that the settings name from the backup in `folder`.
+    """Restore the backup in `folder` to the empty database and store of the settings.
 
     The whole backup is checked before anything is written. Blobs come first and rows last, in one
-    transaction: a restore that was cut off can be done again. Raises BackupFault, InvalidSettings
-    or Unavailable.
+    transaction, so an interrupted restore can be repeated. Raises BackupFault, InvalidSettings or
+    Unavailable.
     """
     manifest = read_manifest(folder)
     if manifest.schema_revision not in known_schemas():
@@ -107,13 +107,13 @@ def restore(settings: ServerSettings, folder: Path, progress: Progress) -> Backu
 
 
 def _kept(folder: Path, digest: str) -> Path:
-    """A blob's file in a backup, which may be where nothing can be changed."""
+    """A blob's file in a backup, found without a store because the backup may be read-only."""
     return folder / "blobs" / folder_name(digest) / file_name(digest)
 
 
 @contextmanager
 def _rows_of(folder: Path, manifest: BackupManifest, incoming: Spool) -> Iterator[Engine]:
-    """The backup's rows in this software's schema; the backup itself is only read."""
+    """The backup's rows, copied and migrated to this version's schema; the backup is only read."""
     file = incoming.new()
     copy_file(folder / manifest.database.file, file)
     engine = create_engine(f"sqlite:///{file}")
@@ -129,7 +129,7 @@ def _rows_of(folder: Path, manifest: BackupManifest, incoming: Spool) -> Iterato
 def _check_empty(
     settings: ServerSettings, deployment: Deployment, manifest: BackupManifest
 ) -> None:
-    """Raises BackupFault unless the place is empty, or half filled from this very backup."""
+    """Raises BackupFault unless the target is empty, or partly filled from this backup."""
     with deployment.database.engine.connect() as connection:
         full = [table for table, count in count_rows(connection).items() if count]
     if full:
@@ -141,7 +141,7 @@ def _check_empty(
     if others:
         where = settings.blob_url or settings.data_dir / "blobs"
         raise BackupFault(
-            f"{where} holds {len(others)} blobs that are not of this backup. Restore to a new "
+            f"{where} holds {len(others)} blobs that are not in this backup. Restore to a new "
             "place (--data-dir, --blob-url); nothing was restored."
         )
 
@@ -166,7 +166,7 @@ def _token(folder: Path) -> bytes:
 
 
 def _put_token(token: bytes, temporary: Path, path: Path) -> None:
-    """The operator's token, for its owner only, whole; one that is there already stays."""
+    """Write the operator's token atomically, for its owner only; an existing one stays."""
     temporary.write_bytes(token)
     sync(temporary)
     with suppress(FileExistsError):

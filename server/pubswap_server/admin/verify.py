@@ -1,4 +1,4 @@
-"""Check that a coordinator still has every blob, and every round's adapter to the bit."""
+"""Check that a coordinator has every blob, and can recompute every round's adapter to the bit."""
 
 import tempfile
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from pubswap_server.storage.local import LocalBlobs
 
 
 def required(connection: Connection) -> dict[str, list[str]]:
-    """Each blob that a row relies on, and the rows, such as 'updates r1, 2, alice'."""
+    """Each blob that rows rely on, with those rows, such as 'updates r1, 2, alice'."""
     uses: dict[str, list[str]] = {}
     for column in naming_columns():
         if column.table.name == "uploads":
@@ -44,7 +44,7 @@ class Lost(BaseModel):
 
 
 class Differing(BaseModel):
-    """A round whose updates give another adapter than its own."""
+    """A round whose recomputed adapter differs from the published one."""
 
     round: str
     adapter: Digest
@@ -52,7 +52,7 @@ class Differing(BaseModel):
 
 
 class Unchecked(BaseModel):
-    """A round that could not be computed again."""
+    """A round that could not be recomputed."""
 
     round: str
     reason: str
@@ -64,20 +64,22 @@ class StorageReport(BaseModel):
     blobs: int = 0
     bytes: int = 0
     lost: list[Lost] = []
-    rounds: int = Field(default=0, description="Computed again, with the same bits.")
+    rounds: int = Field(default=0, description="Recomputed to the same bits.")
     freed: int = Field(
-        default=0, description="Rounds whose updates are not kept any more: not computed again."
+        default=0, description="Rounds not recomputed because their updates are no longer kept."
     )
     differing: list[Differing] = []
     unchecked: list[Unchecked] = []
-    orphans: list[Digest] = Field(default=[], description="Blobs that no row names (any more).")
+    orphans: list[Digest] = Field(
+        default=[], description="Blobs that no row references (any more)."
+    )
 
     @property
     def healthy(self) -> bool:
         return not self.lost and not self.differing
 
     def text(self) -> str:
-        """The report for people: what is wrong first."""
+        """The report as text, faults first."""
         lines = [
             f"lost: {one.reason} Relied on by {'; '.join(one.relied_on_by)}." for one in self.lost
         ]
@@ -85,23 +87,23 @@ class StorageReport(BaseModel):
             f"differs: {one.round} has {one.adapter}, its updates give {one.recomputed}."
             for one in self.differing
         ]
-        lines += [f"not computed again: {one.round}. {one.reason}" for one in self.unchecked]
+        lines += [f"not recomputed: {one.round}. {one.reason}" for one in self.unchecked]
         whole = f"{self.blobs - len(self.lost)} of {self.blobs} blobs ({size_text(self.bytes)})"
-        lines.append(f"{whole} are whole; {self.rounds} rounds gave the same adapter again.")
+        lines.append(f"{whole} are intact; {self.rounds} rounds gave the same adapter again.")
         if self.freed:
             lines.append(
-                f"{self.freed} earlier rounds could not be computed again: their updates are freed "
+                f"{self.freed} earlier rounds could not be recomputed: their updates are deleted "
                 "(PUBSWAP_KEEP_ROUNDS)."
             )
         if self.orphans:
-            lines.append(f"{len(self.orphans)} blobs are named by no row; they go in time.")
+            lines.append(f"{len(self.orphans)} blobs are unreferenced; they are removed in time.")
         if self.lost:
-            lines.append("Next: take them from a backup, whose blobs/ has the same names.")
+            lines.append("Next: copy the lost blobs from a backup; its blobs/ has the same names.")
         return "\n".join(lines)
 
 
 def verify(settings: ServerSettings, progress: Progress) -> StorageReport:
-    """Look at every blob and compute every finished round again, beside a running coordinator.
+    """Check every blob and recompute every finished round, while the coordinator may run.
 
     Raises InvalidSettings or Unavailable.
     """
@@ -156,7 +158,7 @@ def _check_blobs(
         except DamagedBlob as error:
             report.lost.append(Lost(digest=digest, reason=error.detail, relied_on_by=rows))
         report.blobs += 1
-    if report.lost:  # but for what was given up meanwhile, and swept
+    if report.lost:  # except blobs released and deleted meanwhile
         with deployment.database.snapshot() as connection:
             uses = required(connection)
         report.lost = [one for one in report.lost if one.digest in uses]
@@ -164,7 +166,7 @@ def _check_blobs(
 
 @contextmanager
 def still_kept(deployment: Deployment, inputs: RoundInputs | None) -> Iterator[None]:
-    """Raise Gone in place of DamagedBlob where rows name no more all that a round was made of."""
+    """Raise Gone instead of DamagedBlob if rows no longer reference all of a round's inputs."""
     try:
         yield
     except DamagedBlob:

@@ -150,7 +150,7 @@ def test_the_counts_are_what_the_members_were_handed(
         assert each["right"] == sum(sum(RIGHT[round_][name]) for round_ in (1, 2))
         assert each["rounds"] == (1 if name == "c" else 2)
     said = admin(place, "contributions", fed.run.id).stdout
-    assert ("do not tell what they took" in said) == (swap == "likely")
+    assert ("do not report which" in said) == (swap == "likely")
     assert str(sum(members["a"]["given"].values())) in said.splitlines()[2]
 
 

@@ -111,7 +111,7 @@ def test_with_everybody_it_is_the_runs_own_adapter_to_the_bit(
     assert (tmp_path / "out" / WEIGHTS).read_bytes() == fed.operator.global_adapter(
         fed.run.id, "final"
     )
-    assert "is that of round 2 to the bit" in (tmp_path / "out" / "README.md").read_text()
+    assert "equals that of round 2 to the bit" in (tmp_path / "out" / "README.md").read_text()
     assert "unlearning" not in (tmp_path / "out" / "README.md").read_text()
     assert PeftConfig.from_pretrained(str(tmp_path / "out")).peft_type == "LORA"
     replayed(place, fed, tmp_path / "one", "--round", "1")
