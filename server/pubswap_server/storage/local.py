@@ -1,7 +1,7 @@
 """Blobs and uploads in a local folder, which processes of one machine can share.
 
 blobs/ab/blake3-abcd…          a blob, named by its digest
-blobs/ab/blake3-abcd….damaged  one whose bytes were found to be others
+blobs/ab/blake3-abcd….damaged  a blob found damaged
 uploads/<id>                   an upload's first bytes; its size is its offset
 incoming/…/                    bodies under way, see `spool.py`
 """
@@ -48,13 +48,13 @@ class LocalBlobs(BlobStore):
         path = self._file(digest)
         with self._locked(fcntl.LOCK_SH):
             path.parent.mkdir(exist_ok=True)
-            sync(self.folder)  # another process may have made it, and not be so far
+            sync(self.folder)  # another process may have made the folder but not synced it yet
             publish(file, path)
         self._note_verified(path)
 
     def set_aside(self, digest: str) -> bool:
         path = self._file(digest)
-        # Nobody stores the blob again between the look at it and its end.
+        # The lock keeps others from storing the blob again between the check and the rename.
         with self._locked(fcntl.LOCK_EX):
             with suppress(DamagedBlob):
                 self.path(digest)
@@ -66,7 +66,7 @@ class LocalBlobs(BlobStore):
 
     def remove_older(self, digest: str, moment: float) -> None:
         path = self._file(digest)
-        # Nobody stores a blob between the look at its time and its end.
+        # The lock keeps others from storing the blob between the look at its time and its removal.
         with self._locked(fcntl.LOCK_EX), suppress(FileNotFoundError):
             if path.stat().st_mtime < moment:
                 path.unlink()
@@ -78,7 +78,7 @@ class LocalBlobs(BlobStore):
 
     def check(self) -> None:
         if not os.access(self.folder, os.R_OK | os.W_OK | os.X_OK):
-            raise Unavailable("The blob folder is not there, or cannot be written to.")
+            raise Unavailable("The blob folder is missing, or cannot be written to.")
 
     def free_bytes(self) -> int:
         disk = os.statvfs(self.folder)
@@ -86,7 +86,7 @@ class LocalBlobs(BlobStore):
 
     @contextmanager
     def _locked(self, how: int) -> Iterator[None]:
-        """Hold the folder's lock, which all processes of the machine share and no death keeps."""
+        """Hold the folder's lock, shared by the machine's processes and released if one dies."""
         with (self.folder / ".lock").open("a") as file:
             fcntl.flock(file, how)
             yield
@@ -96,7 +96,7 @@ class LocalBlobs(BlobStore):
 
 
 class LocalUploads(UploadStore):
-    """One file for each upload, and a lock on it while it is written."""
+    """One file for each upload, locked while it is written."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = private_folder(folder)
@@ -122,11 +122,13 @@ class LocalUploads(UploadStore):
         try:
             file = path.open("r+b", buffering=0)
         except FileNotFoundError:
-            raise UnknownUpload("Nothing of this upload is here; send it from the start.") from None
+            raise UnknownUpload(
+                "No bytes of this upload are stored; send it from the start."
+            ) from None
         with file:
             _lock(path, file)
             check_size(file.seek(0, os.SEEK_END), size)
-            with syncing(file.fileno()):  # so that `keep` waits for little
+            with syncing(file.fileno()):  # so that `keep` has little left to sync
                 yield Assembled(path)
 
     def drop(self, upload: str) -> None:
@@ -138,13 +140,13 @@ class LocalUploads(UploadStore):
 
 
 def _lock(path: Path, file: IO[bytes]) -> None:
-    """Lock out other writers until the file is closed; raises Unavailable while there is one."""
+    """Lock out other writers until the file is closed; raises Unavailable if there is one."""
     busy = "Another request is still sending to this upload; try again in a moment."
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise Unavailable(busy, retry_after=1) from None
-    # It may have become a blob between our opening and our locking it.
+    # The file may have become a blob between opening and locking it.
     with suppress(FileNotFoundError):
         if path.stat().st_ino == os.fstat(file.fileno()).st_ino:
             return

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pubswap_server.storage.presigned import Presigned
 
-# A bucket that is away is told to the client, who waits better than a thread here does.
+# An unreachable bucket is soon reported to the client, because it can wait better than a thread.
 _RETRIES: "RetryConfig" = {"max_retries": 3, "retry_timeout": timedelta(seconds=10)}
 CACHE_BYTES = 32 << 30
 
@@ -25,7 +25,7 @@ class Storage:
     incoming: Spool
     blobs: BlobStore
     uploads: UploadStore
-    presigned: "Presigned | None" = None  # where members reach the bucket themselves
+    presigned: "Presigned | None" = None  # if members reach the bucket themselves
 
 
 def make_storage(settings: ServerSettings) -> Storage:
@@ -45,10 +45,10 @@ def make_storage(settings: ServerSettings) -> Storage:
 
     url, endpoint, presigned = settings.blob_url, settings.bucket_endpoint, None
     try:
-        # Credentials, region and endpoint come from the environment, as AWS_… names them.
+        # Credentials, region and endpoint come from the environment variables AWS_….
         store = from_url(url, retry_config=_RETRIES)
         if endpoint is not None:
-            # Of what is signed, the host is a part: the members' own, which may be another.
+            # The signature covers the host, so sign for the members' endpoint: it may differ.
             presigned = Presigned(store, S3Store.from_url(url, endpoint=endpoint.rstrip("/")))
     except (BaseError, ValueError) as error:
         raise InvalidSettings(f"blob_url {url!r} cannot be used: {error}") from None

@@ -2,12 +2,12 @@
 
     <prefix>/blobs/ab/blake3-abcd…            a blob, named by its digest
     <prefix>/blobs/ab/blake3-abcd….parts/<n>  or its bytes from n (16 digits) on
-    <prefix>/damaged/ab/blake3-abcd…          one whose bytes were found to be others
+    <prefix>/damaged/ab/blake3-abcd…          a blob found damaged
     <prefix>/uploads/<id>/<n>                 an upload's bytes from n on
     <prefix>/uploads/<id>.<random>/<n>        the same, while they are checked
 
-What is read is fetched into a local cache first, checked there, and mapped from there: aggregation
-and downloads read files, and a blob never changes.
+Blobs are fetched into a local cache and checked and mapped there, because aggregation and downloads
+read files. They never change, so the cache is never stale.
 """
 
 import math
@@ -44,7 +44,8 @@ from pubswap_server.storage.store import (
     folder_name,
 )
 
-# Larger ones cost more: the memory of each is new, and Linux looks long for room in its page cache.
+# Larger pieces are slower: each needs new memory, and Linux takes long to find room for them in its
+# page cache.
 _PIECE = 256 << 10
 _PARTS = ".parts"
 _COPIES = 8
@@ -52,7 +53,7 @@ _IN_USE_SECONDS = 60
 
 
 class BucketBlobs(BlobStore):
-    """Blobs in a bucket, and a cache of those used last."""
+    """Blobs in a bucket, with a local cache of those used last."""
 
     def __init__(self, store: ObjectStore, cache: Path, cache_bytes: int, incoming: Spool) -> None:
         super().__init__(incoming)
@@ -66,7 +67,7 @@ class BucketBlobs(BlobStore):
         path = self._cached(digest)
         try:
             self._verify(path, digest)
-            os.utime(path)  # it is in use; not by `touch`, which makes a file that was evicted
+            os.utime(path)  # mark as used; `touch` would recreate a file that was evicted
             self._note_verified(path)
             return path
         except FileNotFoundError:
@@ -83,7 +84,7 @@ class BucketBlobs(BlobStore):
         parts = [folder + key.rpartition("/")[2] for key in objects]
         if len(objects) == 1:
             _copy(self._store, objects, [whole])
-        # Who reads meanwhile must find no parts of another division between them.
+        # A concurrent reader must never see parts from two different splits.
         elif objects and {key for key, _, _ in _listed(self._store, folder)} <= {*parts}:
             _copy(self._store, objects, parts)
         else:
@@ -105,7 +106,7 @@ class BucketBlobs(BlobStore):
     def remove_older(self, digest: str, moment: float) -> None:
         for key in self._objects(digest):
             with reachable(), suppress(FileNotFoundError):
-                # A bucket cannot remove on a condition; its time is asked for just before.
+                # S3 has no conditional delete, so check the modification time just before.
                 if obstore.head(self._store, key)["last_modified"].timestamp() > moment:
                     return
                 obstore.delete(self._store, key)
@@ -117,23 +118,23 @@ class BucketBlobs(BlobStore):
 
     def check(self) -> None:
         try:
-            list(_listed(self._store, "none/"))  # fails only where there is no bucket
+            list(_listed(self._store, "none/"))  # fails only if there is no bucket
         except FileNotFoundError:
-            raise Unavailable("The bucket is not there.") from None
+            raise Unavailable("The bucket does not exist.") from None
 
     def free_bytes(self) -> None:
-        """A bucket has no end that it would tell of."""
+        """A bucket reports no limit."""
 
     def _cached(self, digest: str) -> Path:
         return self._cache / file_name(digest)
 
     def _objects(self, digest: str) -> list[str]:
-        # Also parts that follow on none: who took the first away may not have come to the others.
+        # Include orphaned parts: a deletion may have been interrupted after the first.
         parts = _listed(self._store, f"{blob_key(digest)}{_PARTS}/")
         return [blob_key(digest), *(key for key, _, _ in parts)]
 
     def _fetch_once(self, digest: str) -> None:
-        """Fetch a blob, once for all who ask meanwhile; none waits for another blob."""
+        """Fetch a blob once for all concurrent callers, without waiting for other blobs."""
         with self._lock:
             fetch = self._fetches.get(digest)
             first = fetch is None
@@ -165,7 +166,7 @@ class BucketBlobs(BlobStore):
             if actual != digest:
                 self._damaged.add(digest)
                 raise DamagedBlob(
-                    f"The stored bytes of {digest} are {actual}; they are not served."
+                    f"The stored blob {digest} has the digest {actual}; it is not served."
                 )
             self._into_cache(temporary, digest)
         except FileNotFoundError:
@@ -183,7 +184,8 @@ class BucketBlobs(BlobStore):
     def _evict(self) -> None:
         """Make room in the cache, least recently used first; half of a small disk is left free.
 
-        What was used a moment ago may be about to be opened; a file that is open stays readable.
+        A file used a moment ago stays, because it may be about to be opened. An open file stays
+        readable.
         """
         files = []
         for path in self._cache.iterdir():
@@ -200,7 +202,7 @@ class BucketBlobs(BlobStore):
 
 
 class BucketUploads(UploadStore):
-    """Each request's bytes are an object of their own."""
+    """Uploads in a bucket, with one object for each request's bytes."""
 
     def __init__(self, store: ObjectStore, incoming: Spool, members_write: bool = False) -> None:
         self._store = store
@@ -212,7 +214,7 @@ class BucketUploads(UploadStore):
 
     @contextmanager
     def appending(self, upload: str, offset: int) -> Iterator[IO[bytes]]:
-        """Gathered in a local file, and put into the bucket on any exit."""
+        """Gather the bytes in a local file, and put it into the bucket on any exit."""
         check_offset(self.offset(upload), offset)
         path = self._incoming.new()
         try:
@@ -230,12 +232,12 @@ class BucketUploads(UploadStore):
     def assembled(self, upload: str, size: int) -> Iterator[Assembled]:
         """A local copy, so that a late request cannot change it.
 
-        Where members write, it is one of a copy in the bucket that they have no URL for: what is
-        checked here then needs not be sent there once more.
+        If members write to the bucket, the bytes are first copied within it, to keys that members
+        have no URL for. Then the checked bytes need not be sent to the bucket again.
         """
         pieces = self._pieces(upload)
         if not pieces:
-            raise UnknownUpload("Nothing of this upload is here; send it from the start.")
+            raise UnknownUpload("No bytes of this upload are stored; send it from the start.")
         check_size(sum(size for _, size in pieces), size)
         theirs = keys = [key for key, _ in pieces]
         if self._members_write:
@@ -248,7 +250,7 @@ class BucketUploads(UploadStore):
             check_size(_download(self._store, keys, path, size), size)
             yield Assembled(path, keys if self._members_write else ())
         except FileNotFoundError:
-            raise UnknownUpload("This upload is over, or was begun anew; open it again.") from None
+            raise UnknownUpload("This upload has ended or was restarted; open it again.") from None
         finally:
             path.unlink(missing_ok=True)
             if self._members_write:
@@ -269,20 +271,20 @@ class BucketUploads(UploadStore):
 
 
 def blob_key(digest: str) -> str:
-    """Where a blob is, if it is one object."""
+    """The key of a blob that is one object."""
     return f"blobs/{folder_name(digest)}/{file_name(digest)}"
 
 
 def part_key(upload: str, first: int) -> str:
-    """Where an upload's bytes from `first` on are."""
+    """The key of an upload's bytes from `first` on."""
     return f"uploads/{upload}/{first:016d}"
 
 
 def _in_order(store: ObjectStore, prefix: str) -> list[tuple[str, int]]:
-    """Keys and sizes of the bytes that follow on each other from the first one on.
+    """Keys and sizes of the contiguous pieces from the first byte on.
 
-    Two requests may have sent from one offset: the later one's object replaced the other's, and
-    what was sent after a longer one is then not reached.
+    Two requests may have sent from the same offset. The later object then replaced the earlier one,
+    and pieces that followed a longer, replaced one are not contiguous any more.
     """
     pieces, end = [], 0
     for key, size, _ in sorted(_listed(store, prefix)):
@@ -293,7 +295,7 @@ def _in_order(store: ObjectStore, prefix: str) -> list[tuple[str, int]]:
 
 
 def _grouped(listed: Iterable[tuple[str, int, float]], place: int) -> Iterator[Stored]:
-    """What has one name at a place of its keys, as one."""
+    """Merge the objects whose keys have the same name at `place`."""
     found: dict[str, Stored] = {}
     for key, size, modified in listed:
         name = key.split("/")[place]
@@ -303,7 +305,7 @@ def _grouped(listed: Iterable[tuple[str, int, float]], place: int) -> Iterator[S
 
 
 def _copy(store: ObjectStore, keys: Sequence[str], to: Sequence[str]) -> None:
-    """Copy objects within the bucket, several at a time: each is a wait."""
+    """Copy objects within the bucket, several at a time, because each waits for the server."""
     with ThreadPoolExecutor(_COPIES) as pool, reachable():
         list(pool.map(partial(obstore.copy, store), keys, to))
 
@@ -316,9 +318,10 @@ def _listed(store: ObjectStore, prefix: str) -> Iterator[tuple[str, int, float]]
 
 
 def _download(store: ObjectStore, keys: Iterable[str], path: Path, most: float = math.inf) -> int:
-    """Objects, one after the other, as a local file; returns its size.
+    """Concatenate objects into a local file; returns its size.
 
-    It ends with the first piece beyond `most` bytes: an object may be another than was listed.
+    Stops at the first piece beyond `most` bytes, because an object may have changed since it was
+    listed.
     """
     size = 0
     with path.open("wb") as file, reachable():
@@ -337,7 +340,7 @@ def reachable() -> Iterator[None]:
         yield
     except (BaseError, PermissionError) as error:
         reason, _, answer = str(error).partition("\n")
-        # What each S3 server says of a request that was signed at another time than its own.
+        # Every S3 server uses these words for a request whose signing time is far from its own.
         if "request time" in answer:
             reason = "its clock and this machine's are too far apart; set the one that is wrong"
         raise Unavailable(f"The blob store does not answer: {reason}", retry_after=2) from None

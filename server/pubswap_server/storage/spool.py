@@ -1,6 +1,6 @@
-"""Bodies under way: files in a folder of this process, gone when it ends or is killed.
+"""Bodies in transfer: temporary files in a folder of this process, removed even if it is killed.
 
-The memory for them, up or down, is shared: the fewer there are, the larger their pieces.
+All bodies, up or down, share a memory budget: the fewer there are, the larger their pieces.
 """
 
 import fcntl
@@ -20,10 +20,10 @@ from pubswap_protocol.errors import LengthMismatch, TooLarge
 from pubswap_protocol.files import private_folder, write_pieces
 
 _LOCK = ".lock"
-ROOM = 4 << 20  # bytes of all bodies in this process together; of each, several pieces are held
-LEAST = 64 << 10  # bytes; each piece costs a turn of a thread
+ROOM = 4 << 20  # bytes for all bodies of this process together; each body holds several pieces
+LEAST = 64 << 10  # bytes; each piece costs a switch to a thread
 _bodies = 0
-PIECES = 256  # held at most, each of which may be one byte; the system takes 1,024 at a time
+PIECES = 256  # held at most, because each may be one byte; one system call takes up to 1,024
 
 
 @contextmanager
@@ -38,12 +38,12 @@ def body_under_way() -> Iterator[None]:
 
 
 def piece_bytes() -> int:
-    """How many bytes of each body to read or write at a time."""
+    """The number of bytes of each body to read or write at a time."""
     return max(LEAST, ROOM // max(1, _bodies))
 
 
 class Writer:
-    """Appends a body to an open file in worker threads, many small pieces at a time."""
+    """Appends a body to an open file in worker threads, many small pieces per write."""
 
     def __init__(self, descriptor: int) -> None:
         self.size = 0  # all bytes given, written or not
@@ -59,22 +59,22 @@ class Writer:
             await self.flush()
 
     async def flush(self) -> None:
-        """Write what is gathered; if that fails it is dropped, so that the file has no gap."""
+        """Write the gathered pieces; if that fails, drop them, so that the file has no gap."""
         pieces, self._pieces, self._gathered = self._pieces, [], 0
         if pieces:
             await to_thread.run_sync(_append, self._descriptor, pieces)
 
 
 def _append(descriptor: int, pieces: list[bytes]) -> None:
-    """Write pieces, and have the disk begin with them at once.
+    """Write pieces, and start writing them back to disk at once.
 
-    What many bodies leave to be written later, the next commit of the database would wait for:
-    heartbeats beside uploads took up to 3.9 s, and 1.5 s since.
+    Otherwise the database's next commit would wait for the unwritten pages of many bodies:
+    heartbeats during uploads took up to 3.9 s, and 1.5 s since.
     """
     before = os.lseek(descriptor, 0, os.SEEK_CUR)
     write_pieces(descriptor, pieces)
     written = os.lseek(descriptor, 0, os.SEEK_CUR) - before
-    if sys.platform == "linux":  # which begins to write, and forgets what is on the disk only
+    if sys.platform == "linux":  # starts writeback, and evicts only pages already on disk
         os.posix_fadvise(descriptor, before, written, os.POSIX_FADV_DONTNEED)
 
 
@@ -92,10 +92,10 @@ class Received:
 
 
 class Spool:
-    """A folder that holds only what this process is receiving.
+    """A folder for the bodies that this process is receiving.
 
-    Its lock ends with the process, so that the next one to start knows which folders are left
-    over and removes them, while other processes keep theirs.
+    The process holds a lock on it while it lives. The next process to start can therefore tell
+    which folders are left over, and removes only those.
     """
 
     def __init__(self, parent: Path) -> None:
@@ -109,7 +109,7 @@ class Spool:
         os.close(self._lock)
 
     def new(self) -> Path:
-        """An empty file, for its owner only."""
+        """Create an empty, owner-only file."""
         descriptor, name = tempfile.mkstemp(dir=self.folder)
         os.close(descriptor)
         return Path(name)
@@ -120,7 +120,7 @@ class Spool:
         """Stream a body to disk.
 
         Raises TooLarge over `limit` bytes, and LengthMismatch unless there are as many bytes as
-        declared. Nothing is left behind then.
+        declared; either leaves no file behind.
         """
         if declared is not None and declared > limit:
             raise TooLarge(f"The body has {declared} bytes; at most {limit} are taken here.")
@@ -152,8 +152,8 @@ def _own_folder(parent: Path) -> tuple[Path, int]:
         folder = Path(tempfile.mkdtemp(dir=parent))
         descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         with suppress(OSError):
-            # Another process may have taken the folder for a left-over in this very moment, or
-            # have removed it already.
+            # Another process may just have locked the folder, taking it for a leftover, or even
+            # have removed it.
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if folder.exists():
                 return folder, descriptor

@@ -1,8 +1,8 @@
-"""The stores of blobs and of uploads, used from worker threads.
+"""Interfaces of the blob and upload stores, used from worker threads.
 
-A blob is named by its digest and never changes. Its file is called `blake3-` and the digest's
-hexadecimal, in a folder of its first two digits. An upload is a blob's first bytes, which may stay
-for a day.
+A blob is named by its digest and never changes. Its file is named `blake3-` and the digest's
+hexadecimal, in a folder named by its first two digits. An upload is the first bytes of a blob; it
+may stay for a day.
 """
 
 import threading
@@ -47,7 +47,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Assembled:
-    """An upload as one local file, and the objects of a bucket that have the same bytes, if any."""
+    """An upload as one local file, and the bucket objects that have the same bytes, if any."""
 
     path: Path
     objects: Sequence[str] = ()
@@ -70,7 +70,7 @@ class BlobStore(ABC):
     def path(self, digest: str) -> Path:
         """A local file with the blob's bytes, to be read only.
 
-        Raises DamagedBlob if it is missing, or its bytes are not the digest's.
+        Raises DamagedBlob if it is missing, or its bytes do not have the digest.
         """
 
     def read(self, digest: str) -> bytes:
@@ -79,10 +79,10 @@ class BlobStore(ABC):
 
     @abstractmethod
     def keep(self, file: Path, digest: str, objects: Sequence[str] = ()) -> None:
-        """Make a local file, whose digest was computed, a blob: durable on return.
+        """Store a local file, whose digest the caller has computed, as a blob, durable on return.
 
-        The file is moved or copied; `objects` are those of `Assembled`. Raises NoSpace or another
-        OSError; there is no blob then.
+        The file is moved or copied; `objects` are those of `Assembled`. Raises OSError, for example
+        if the disk is full, or Unavailable; then nothing is stored.
         """
 
     def write(self, parts: Iterable[bytes]) -> tuple[str, int]:
@@ -102,8 +102,8 @@ class BlobStore(ABC):
     def set_aside(self, digest: str) -> bool:
         """Take a damaged blob out of use, and off the list of `take_damaged`.
 
-        It is kept under another name for the operator. Returns whether it is damaged or missing
-        indeed: it may have been sent again, or put back, since it was found to be.
+        It is kept under another name for the operator. Returns False if the blob is intact after
+        all: it may have been sent again, or put back, since it was found damaged or missing.
         """
 
     def take_damaged(self) -> set[str]:
@@ -121,11 +121,11 @@ class BlobStore(ABC):
 
     @abstractmethod
     def check(self) -> None:
-        """Raises Unavailable or OSError unless the store answers now."""
+        """Raises Unavailable or OSError if the store does not answer."""
 
     @abstractmethod
     def free_bytes(self) -> int | None:
-        """Room left; None where the store has no limit of its own."""
+        """Free space in bytes; None if the store reports no limit."""
 
     def _verify(self, path: Path, digest: str) -> None:
         """Raises DamagedBlob unless the file has the digest; FileNotFoundError if there is none."""
@@ -157,36 +157,36 @@ def _state(path: Path) -> tuple[int, ...]:
 
 class UploadStore(Protocol):
     def offset(self, upload: str) -> int:
-        """How many of the first bytes are here; 0 for an upload that has none."""
+        """The number of bytes stored from the start; 0 if there are none."""
 
     def appending(self, upload: str, offset: int) -> AbstractContextManager[IO[bytes]]:
-        """A file to write the bytes from `offset` on to; what was written is kept on any exit.
+        """A file that takes the bytes from `offset` on; written bytes are kept on any exit.
 
         Raises WrongOffset unless `offset` is the upload's, Unavailable while another request
         writes to the upload.
         """
 
     def assembled(self, upload: str, size: int) -> AbstractContextManager[Assembled]:
-        """All bytes, which nobody else changes meanwhile; the file may be moved away.
+        """All bytes, safe from changes by others; the file may be moved away.
 
         Raises UnknownUpload if there are none, LengthMismatch unless there are `size` of them,
         Unavailable while another request writes.
         """
 
     def drop(self, upload: str) -> None:
-        """Forget an upload's bytes."""
+        """Delete an upload's bytes."""
 
     def uploads(self) -> Iterator[Stored]:
-        """All uploads that have bytes here."""
+        """All uploads that have bytes stored."""
 
 
 def check_size(stored: int, size: int) -> None:
     """Raises LengthMismatch unless as many bytes are stored as were announced."""
     if stored != size:
-        raise LengthMismatch(f"{stored} of {size} bytes are here; send the others first.")
+        raise LengthMismatch(f"{stored} of {size} bytes are stored; send the rest first.")
 
 
 def check_offset(stored: int, offset: int) -> None:
-    """Raises WrongOffset unless bytes from `offset` on follow on those that are stored."""
+    """Raises WrongOffset unless bytes from `offset` on continue the stored ones."""
     if stored != offset:
-        raise WrongOffset(f"{stored} bytes are here; go on from there, not from {offset}.")
+        raise WrongOffset(f"{stored} bytes are stored; continue from there, not from {offset}.")
