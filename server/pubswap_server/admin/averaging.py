@@ -43,7 +43,7 @@ class KeptRounds:
     def read(cls, session: Session, run: RunRow, last: int | None = None) -> Self:
         """The rounds up to `last`, by default the last finished one; `inputs` may be empty.
 
-        Raises NotFound if it has no adapter yet.
+        Raises NotFound if that round has no adapter.
         """
         query = select(RoundRow).where(RoundRow.run_id == run.id).order_by(RoundRow.round)
         rows = [row for row in session.scalars(query) if last is None or row.round <= last]
@@ -51,7 +51,7 @@ class KeptRounds:
         last = max(published, default=0) if last is None else last
         if last not in published or last == 0:
             which = f"round {last}" if last else "any round"
-            raise NotFound(f"Run {run.name} has no adapter of {which} yet, or no longer.")
+            raise NotFound(f"Run {run.name} has no adapter of {which} yet, or no longer has one.")
         inputs: list[RoundInputs] = []
         for number in range(last, 0, -1):
             try:

@@ -1,7 +1,7 @@
 """A backup's manifest: it is written last, names everything else, and completes the backup.
 
 manifest.json
-database-<digits>.sqlite    all rows at one moment
+database-<digits>.sqlite    a snapshot of all rows
 blobs/ab/abcd…              every blob that a row relies on
 operator-token              only if it was asked for
 """
@@ -88,7 +88,7 @@ def copy_file(source: Path, target: Path) -> str:
 
 
 def copy_blob(source: Path, digest: str, into: BlobStore, incoming: Spool) -> int:
-    """Store a copy of a blob's file; returns its size. Raises DamagedBlob if it differs."""
+    """Store a copy of a blob's file; returns its size. Raises DamagedBlob for another digest."""
     file = incoming.new()
     try:
         actual = copy_file(source, file)

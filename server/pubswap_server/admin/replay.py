@@ -58,7 +58,7 @@ class Replay:
         if first > 1:
             yield f"- as updates in the rounds before round {first};"
         yield "- in the others' steps, which started from adapters that contained it;"
-        yield "- in the others' steps, where they trained on its responses."
+        yield "- in the others' steps that trained on its responses."
         yield "Only a run without it from the start, or rolled back to before it, is free of it."
 
 
@@ -97,7 +97,7 @@ def replay(
                 raise Gone(
                     f"No updates of run {row.name} are kept up to round {max(kept.published)}: "
                     "they are deleted after PUBSWAP_KEEP_ROUNDS rounds, and by `pubswap run "
-                    "archive`. Set it to 0 on the coordinator to keep those of all future rounds."
+                    "archive`. PUBSWAP_KEEP_ROUNDS = 0 on the coordinator keeps all future ones."
                 )
             left_out = _left_out(kept, without)
         made: list[Aggregated] = []

@@ -147,7 +147,7 @@ class RunAccess(Generic[P_co]):
         )
 
     async def read_for_all(self, work: Callable[[Session, RunRow], T]) -> T:
-        """Like `read`, for a result that many members share: valid even if this one is refused now.
+        """Like `read`, for a result that many members share; this member is not checked again.
 
         Raises UnknownRun.
         """

@@ -54,7 +54,7 @@ class InTurns:
 
 
 class BodyDeadlines:
-    """Time out slow request bodies, and close the connection after a response to an unread one.
+    """Time out slow request bodies, and close a connection whose response left one unread.
 
     There is no limit on a request's total time: a long poll may wait, an upload that progresses may
     take hours, and only time spent waiting for the peer counts.

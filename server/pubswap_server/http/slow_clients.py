@@ -138,7 +138,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._in_body = False
         super().on_message_complete()
         if self.parser.should_upgrade():
-            # Further bytes would be of the other protocol, and none is supported.
+            # Bytes after it would be of another protocol, and none is supported.
             self._end(b"")
 
     def on_response_complete(self) -> None:
@@ -187,7 +187,7 @@ class GuardedProtocol(HttpToolsProtocol):
         else:
             self._watch_writing(unsent)
 
-    # The end
+    # Closing
 
     def _refuse_head(self) -> None:
         self._refuse(

@@ -9,12 +9,12 @@ import structlog
 
 from pubswap_protocol.command_line.logs import Form, log_to, values
 
-# uvicorn's warnings that anybody can trigger. They name no client, or advise to add websockets.
+# uvicorn's warnings that any client can trigger; they do not name it, or suggest adding websockets.
 _NOISE = ("Unsupported upgrade", "No supported WebSocket", "Invalid HTTP request")
 
 
 def configure_logs(form: Form, level: str, stream: TextIO = sys.stderr) -> logging.Handler:
-    """Write all log lines of this process to `stream`, each with its request's id."""
+    """Write all log lines of this process to `stream`, each with its request's context."""
     handler = log_to(stream, form, level)
     handler.addFilter(_with_context)
     logging.getLogger("uvicorn.error").addFilter(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pubswap_server.storage.presigned import Presigned
 
-# An unreachable bucket is soon reported to the client, because it can wait better than a thread.
+# Give up on an unreachable bucket soon, because the client can wait better than a thread here.
 _RETRIES: "RetryConfig" = {"max_retries": 3, "retry_timeout": timedelta(seconds=10)}
 CACHE_BYTES = 32 << 30
 

@@ -123,7 +123,7 @@ class Spool:
         declared; either leaves no file behind.
         """
         if declared is not None and declared > limit:
-            raise TooLarge(f"The body has {declared} bytes; at most {limit} are taken here.")
+            raise TooLarge(f"The body has {declared} bytes; at most {limit} are allowed.")
         path, digest = self.new(), Digester()
         try:
             with body_under_way(), path.open("wb", buffering=0) as file:

@@ -75,7 +75,7 @@ def _shown_round(form: Form) -> int:
 
 
 def act_named(name: str) -> Act:
-    """Raises NotFound."""
+    """The action with this name; raises NotFound."""
     if name not in ACTS:
         raise NotFound(f"There is no action {name!r}.")
     return ACTS[name]

@@ -46,7 +46,7 @@ def read_wish(run: RunRow, text: str) -> Wish:
     """Parse and check a run file.
 
     Raises InvalidSettings with a line for each fault, worded as in `pubswap recipe check`, or
-    with a key that only the model's own files can check.
+    for a key that can only be checked against the model's own files.
     """
     try:
         values = tomllib.loads(text)

@@ -184,9 +184,7 @@ async def _changes(run: RunAccess[Operator], name: str) -> AsyncIterator[str]:
 
         try:
             last, ended = await changes.until(name, partial(run.read, _last), is_new, LOOK_SECONDS)
-        except (
-            PubSwapError
-        ):  # the run was deleted, or the database is unreachable: the page retries
+        except PubSwapError:  # the run was deleted, or the database is down: the page retries
             return
         if last != seen:
             yield "".join(map(_event, PARTS))

@@ -50,7 +50,7 @@ class PageRoute(APIRoute):
                 if error.typed:
                     way = quote(_way_back(request))
                     return page("signed_out.html", 401, session=None, text=error.typed, to=way)
-                if "HX-Request" in request.headers:  # the page reloads itself
+                if "HX-Request" in request.headers:  # from htmx: reload the whole page
                     return Response(status_code=401, headers={"HX-Refresh": "true"})
                 return RedirectResponse(f"/sign-in?to={quote(_way_back(request))}", 303)
             except (PubSwapError, RequestValidationError) as error:
