@@ -1,4 +1,4 @@
-"""The application: routes, middleware, and the work beside requests."""
+"""The ASGI application: routes, middleware and background tasks."""
 
 import asyncio
 import contextlib
@@ -40,19 +40,19 @@ from pubswap_server.web.rendering import STATIC
 
 log = structlog.get_logger(__name__)
 
-# A request is compared with one route after another: first come those that members ask for most.
+# Routes are tried in this order, so those that members call most come first.
 GROUPS = (exchanges, uploads, rounds, blobs, members, health, runs, viewers, pages, forms)
 
 
 def create_app(settings: ServerSettings) -> FastAPI:
-    """The coordinator; its database and folders are opened when it starts."""
+    """Create the coordinator's application. Its database and folders open when it starts."""
     metrics = Metrics()
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Services]]:
         async with _running(settings, metrics) as services:
             app.state.services = services
-            yield {"services": services}  # for connections, which have no application
+            yield {"services": services}  # for protocols, which see only this state
 
     app = Documented(
         title="PubSwap coordinator",
@@ -79,7 +79,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
 
 @contextlib.asynccontextmanager
 async def _running(settings: ServerSettings, metrics: Metrics) -> AsyncIterator[Services]:
-    """The parts, opened and at work; closed in the end."""
+    """Open the services, run the background tasks, and close everything at the end."""
     url, replica = settings.sqlalchemy_url, start_name()
     migrate(url)
     wakeups = wakeups_for(url, replica, settings.workers)
@@ -117,10 +117,10 @@ async def _running(settings: ServerSettings, metrics: Metrics) -> AsyncIterator[
 
 
 async def _together(works: Mapping[str, Coroutine[Any, Any, None]]) -> None:
-    """Do all of these, by their names, until one ends or this is cancelled.
+    """Run these tasks, by name, until one ends or this is cancelled.
 
-    One that ends takes the others with it, and then the process. Whoever supervises that starts
-    another, which takes its decisions from the database again.
+    If one ends, the others are cancelled and the process exits. Its supervisor then starts another
+    process, which takes its decisions from the database again.
     """
     async with asyncio.TaskGroup() as group:
         for name, work in works.items():
@@ -130,10 +130,10 @@ async def _together(works: Mapping[str, Coroutine[Any, Any, None]]) -> None:
 async def _for_ever(name: str, work: Coroutine[Any, Any, None]) -> None:
     try:
         await work
-        raise RuntimeError("it returned")
+        raise RuntimeError("the task returned")
     except Exception as error:
-        # Its first line: those of a database go on with statements and parameters.
+        # Only the first line, because database errors go on with statements and parameters.
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         log.critical("a background task died, so this process ends", task=name, error=reason)
-        log.debug("where it died", task=name, exc_info=True)
+        log.debug("traceback of the dead task", task=name, exc_info=True)
         raise

@@ -1,4 +1,4 @@
-"""`pubswap serve`, and beside it `pubswap admin`."""
+"""The commands `pubswap serve` and `pubswap admin`."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -54,8 +54,9 @@ def serve(
 ) -> None:
     """Run the coordinator.
 
-    Without options: one process on this machine only, with SQLite and a folder. It upgrades the
-    database schema when it starts. You can stop or kill it at any time; it continues where it was.
+    Without options, it is one process for this machine only, with SQLite and a folder. It upgrades
+    the database schema when it starts. You can stop or kill it at any time; when started again, it
+    continues where it was.
 
     All limits and times can be set in the environment; `pubswap settings server` lists them. In
     production use a TLS proxy, a timer for `pubswap admin backup`, and a monitor of /readyz.
@@ -71,7 +72,7 @@ def serve(
 
 
 def _in_force(settings: "ServerSettings") -> Iterator[str]:
-    """A line for each setting as it is, in the form of an environment file; secrets are hidden."""
+    """The current settings as lines of an environment file, with secrets hidden."""
     from sqlalchemy import make_url
 
     for field in type(settings).model_fields:
@@ -86,7 +87,7 @@ def _serve(settings: "ServerSettings") -> None:
     from pubswap_server.server import http_options, listen, prepared, run_server
     from pubswap_server.settings import unknown_variables
 
-    http_options(settings)  # what is wrong with them is told before anything starts
+    http_options(settings)  # report errors in them before anything starts
     configure_logs(settings.log_format, settings.log_level)
     for name in unknown_variables():
         typer.echo(
@@ -94,7 +95,7 @@ def _serve(settings: "ServerSettings") -> None:
             "settings server` lists them all",
             err=True,
         )
-    # Before the port: who finds it open finds the token, too.
+    # Before opening the port, so that the token exists once the port answers.
     with prepared(settings) as bucket:
         listening = listen(settings.host, settings.port)
         scheme = "https" if settings.tls_cert else "http"
@@ -103,7 +104,7 @@ def _serve(settings: "ServerSettings") -> None:
         typer.echo(f"PubSwap coordinator on {address}, data in {settings.data_dir}", err=True)
         way = "through the coordinator"
         if bucket is not None:
-            way = f"straight to the bucket, {bucket}, where a member's policy names it, else {way}"
+            way = f"straight to the bucket, {bucket}, if a member's policy names it, else {way}"
         typer.echo(f"adapters go {way}", err=True)
         if settings.operator_token is None:
             typer.echo(f"operator token in {settings.token_file}", err=True)

@@ -1,8 +1,8 @@
-"""The server's clock: no other is used for deadlines, leases and invites.
+"""The server's clock, used for all deadlines, leases and invites.
 
-It is set once, and then counts the seconds that pass: a jump of the machine's wall clock while the
-server runs changes nothing. Replicas that share PostgreSQL set it by the database's clock, so that
-their own need not agree.
+It is set once and then counts elapsed seconds, so a jump of the machine's wall clock while the
+server runs changes nothing. Replicas that share PostgreSQL set it from the database's clock, so
+their own clocks need not agree.
 """
 
 import time
@@ -10,22 +10,22 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import cache
 
-# Also counts the time that the machine slept, where there is such a clock.
+# Where available, the clock that also counts the time the machine was asleep.
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def steady() -> float:
-    """Seconds from some fixed moment of this machine, the same for all its processes."""
+    """Seconds since a fixed moment, the same for all processes of this machine."""
     return time.clock_gettime(_STEADY)
 
 
 def wall() -> datetime:
-    """What the machine's own clock shows, which somebody may set at any time."""
+    """The time on the machine's own clock, which can be set at any moment."""
     return datetime.now(UTC)
 
 
 class Clock:
-    """Moments in UTC: where it was set, and the seconds since then."""
+    """UTC time: the moment it was set to, plus the seconds since then."""
 
     def __init__(
         self, steady: Callable[[], float] = steady, wall: Callable[[], datetime] = wall
@@ -37,15 +37,15 @@ class Clock:
         return self.origin + timedelta(seconds=self._steady() - self._set_at)
 
     def set(self, moment: datetime, at: float | None = None) -> None:
-        """It is `moment` now, or was when the steady seconds were `at`."""
+        """Set the clock to `moment`, as of now or of `at` (steady seconds)."""
         self.origin = moment.astimezone(UTC)
         self._set_at = self._steady() if at is None else at
 
     def not_before(self, moment: datetime | None) -> None:
-        """Set it to `moment` if it shows an earlier one.
+        """Move the clock forward to `moment` if it is behind.
 
-        The machine's clock may have been set back while nobody ran: counted from then, a deadline
-        that began before would come a day late.
+        The machine's clock may have been set back while no server ran, for example by a day. A
+        deadline that began before would then come a day late.
         """
         if moment is not None and moment > self.now():
             self.set(moment)
@@ -53,10 +53,10 @@ class Clock:
 
 @cache
 def process_clock() -> Clock:
-    """This process's clock, set when it is first asked for."""
+    """This process's clock, set on the first call."""
     return Clock()
 
 
 def now() -> datetime:
-    """The present moment on the process's clock."""
+    """The current time on this process's clock."""
     return process_clock().now()

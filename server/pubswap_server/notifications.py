@@ -1,4 +1,4 @@
-"""Wake-ups; whoever waits is an asyncio wait, and holds no thread and no connection."""
+"""Wake-ups. A waiter is an asyncio task, and holds no thread and no database connection."""
 
 import asyncio
 import contextlib
@@ -11,25 +11,25 @@ from pubswap_server.clock import steady
 
 T = TypeVar("T")
 
-AT_ONCE = 8  # go on in each turn: some milliseconds
-POLL_SHARE = 0.05  # of the time since a run's last change, and
-LATEST_POLL_SECONDS = 10.0  # at most: so late a deadline may be noticed
+AT_ONCE = 8  # waiters that go on in each turn: some milliseconds of work
+POLL_SHARE = 0.05  # interval between polls, as a share of the time since a run's last change
+LATEST_POLL_SECONDS = 10.0  # longest interval, and so the most that a deadline is noticed late
 LATEST_RETRY_SECONDS = 60.0
-TRIES = 3  # of a run's next move, before it is a stall
+TRIES = 3  # failures of a run's next move before it is stalled
 
 
 class Turns:
-    """A queue of one event loop, of which a few go on in each turn of it.
+    """A queue from which a few waiters go on in each turn of the event loop.
 
     When a round ends, a thousand long polls are answered and a thousand requests follow. Each is
-    little work, but all that is ready has its turn before the event loop looks at anything else.
+    little work, but the event loop runs everything that is ready before it looks for new events.
     """
 
     def __init__(self) -> None:
         self._queue: deque[asyncio.Future[None]] = deque()
 
     async def take(self) -> None:
-        """Wait for one's turn, behind all that wait already."""
+        """Wait for a turn, behind all earlier waiters."""
         loop = asyncio.get_running_loop()
         if not self._queue:
             loop.call_soon(self._next)
@@ -40,17 +40,17 @@ class Turns:
     def _next(self) -> None:
         for _ in range(min(AT_ONCE, len(self._queue))):
             future = self._queue.popleft()
-            if not future.done():  # who waits may have been cancelled
+            if not future.done():  # the waiter may have been cancelled
                 future.set_result(None)
         if self._queue:
             asyncio.get_running_loop().call_soon(self._next)
 
 
 class PollSchedule:
-    """When to poll the runs that only time may move: ever rarer, the longer nothing has changed.
+    """Polls of runs that only time can move: the longer a run is unchanged, the fewer.
 
-    A poll costs some queries under the run's lock, and most runs wait for their members for hours.
-    After a move that has failed it comes twice as late each time, up to a minute.
+    A poll costs a few queries under the run's lock, and most runs wait for their members for hours.
+    After each failed move the delay doubles, up to a minute.
     """
 
     def __init__(
@@ -58,17 +58,17 @@ class PollSchedule:
     ) -> None:
         self._first_retry, self._clock = first_retry_seconds, clock
         self._runs: dict[str, tuple[float, float]] = {}  # unchanged since, and next poll
-        self._failed: dict[str, tuple[int, float]] = {}  # times since its last move, next try
+        self._failed: dict[str, tuple[int, float]] = {}  # failures since its last move, next try
 
     def changed(self, run: str | None) -> None:
-        """Have a run, or with None all, polled at the next tick."""
+        """Poll a run, or all runs for None, at the next tick."""
         if run is None:
             self._runs.clear()
         else:
             self._runs.pop(run, None)
 
     def due(self, runs: Iterable[str]) -> list[str]:
-        """Of the runs that time may move, those to poll now; all others are forgotten."""
+        """Those of `runs`, the runs that time may move, to poll now; all others are forgotten."""
         now, found, kept = self._clock(), [], {}
         for run in runs:
             since, following = self._runs.get(run, (now, now))
@@ -81,7 +81,7 @@ class PollSchedule:
         return found
 
     def failed(self, run: str) -> bool:
-        """Count a failure; returns whether there have been so many that it is a stall."""
+        """Count a failure; returns whether the run has failed often enough to be stalled."""
         count = self._failed.get(run, (0, 0.0))[0] + 1
         wait = min(LATEST_RETRY_SECONDS, self._first_retry * 2 ** min(count, 16))
         self._failed[run] = count, self._clock() + wait
@@ -92,7 +92,7 @@ class PollSchedule:
 
 
 class ChangeNotifier:
-    """Wake-ups by run: of the conductor at a change made here, of members at those they await."""
+    """Wake-ups by run: the conductor at changes made here, members at changes they wait for."""
 
     def __init__(self, first_retry_seconds: float = 1.0) -> None:
         self.polls = PollSchedule(first_retry_seconds)
@@ -101,18 +101,18 @@ class ChangeNotifier:
         self.closed = False
         self._changed: set[str] = set()
         self._any_changed = asyncio.Event()
-        self.taken_at = steady()  # when the conductor last came for changes
+        self.taken_at = steady()  # when the conductor last asked for changes
 
     def notify(self, run: str, awaited: bool = True) -> None:
-        """Announce a change that is committed here."""
+        """Announce a change that this process has committed."""
         self.heard(run, awaited)
         self._changed.add(run)
         self._any_changed.set()
 
     def heard(self, run: str | None, awaited: bool) -> None:
-        """Announce a change that another process has committed; None: of any run.
+        """Announce a change that another process has committed; None stands for any run.
 
-        Its own conductor moves the run forward, ours only if that one dies: at the next tick.
+        That process's conductor moves the run forward. Ours does so only if it dies, at a tick.
         """
         self.polls.changed(run)
         if awaited:
@@ -124,7 +124,7 @@ class ChangeNotifier:
                 event.set()
 
     def close(self) -> None:
-        """Wake all members, and let none wait any more: the server is stopping."""
+        """Wake all members and let none wait any more, because the server is stopping."""
         self.closed = True
         self._wake_members(None)
 
@@ -135,13 +135,13 @@ class ChangeNotifier:
         holds: Callable[[T], bool],
         seconds: float,
     ) -> T:
-        """Read again at each change of the run until the result holds or `seconds` have passed."""
+        """Read again at each change of the run until `holds(result)` or `seconds` have passed."""
         deadline = time.monotonic() + seconds
         while True:
             # Before reading, so that a change in between is not missed.
             event = self._awaited.setdefault(run, asyncio.Event())
             result = await read()
-            await self._turns.take()  # of all that this reading was for
+            await self._turns.take()  # among all who shared this read
             left = deadline - time.monotonic()
             if holds(result) or left <= 0 or self.closed:
                 return result
@@ -150,9 +150,9 @@ class ChangeNotifier:
             await self._turns.take()
 
     async def changed_runs(self, seconds: float) -> set[str]:
-        """The runs changed here since the last call; waits `seconds` for one at most."""
+        """The runs changed here since the last call; waits at most `seconds` for one."""
         self.taken_at = steady()
-        # wait_for would lose a cancellation that comes together with a change.
+        # wait_for would lose a cancellation that arrives together with a change.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._any_changed.wait()
@@ -162,10 +162,10 @@ class ChangeNotifier:
 
 
 class SingleFlight(Generic[T]):
-    """One reading at a time for each key, shared by all that ask before it begins.
+    """One read at a time for each key, shared by all callers that ask before it begins.
 
-    Nobody gets a result from before it asked: an answer holds all that its asker knows already,
-    from whichever replica.
+    No caller gets a result that is older than its call. So the result contains everything that the
+    caller already knows, from whichever replica.
     """
 
     def __init__(self, read: Callable[[str], Awaitable[T]]) -> None:
@@ -174,11 +174,11 @@ class SingleFlight(Generic[T]):
         self._under_way: dict[str, asyncio.Task[T]] = {}
 
     async def get(self, key: str) -> T:
-        """The result of a reading that begins after this call."""
+        """The result of a read that begins after this call."""
         task = self._next.get(key)
         if task is None:
             task = self._next[key] = asyncio.create_task(self._after(key))
-        # One asker that goes away does not end the reading of the others.
+        # A caller that is cancelled must not cancel the read for the others.
         return await asyncio.shield(task)
 
     async def _after(self, key: str) -> T:

@@ -1,4 +1,4 @@
-"""Rate limits: requests of a member, and invalid tokens of an address."""
+"""Rate limits: requests by member, and invalid tokens by address."""
 
 import math
 import time
@@ -12,22 +12,22 @@ from pubswap_protocol.errors import TooManyRequests
 K = TypeVar("K")
 
 MAX_KEYS = 10_000
-MEMBER_BURST_SECONDS = 2.0  # a member's requests of so many seconds may come at once
-# Tokens and invites of one address that are not valid.
+MEMBER_BURST_SECONDS = 2.0  # a burst may be as many requests as are allowed in this time
+# Invalid tokens and invites from one address.
 FAILURES_PER_SECOND = 1.0
 FAILURE_BURST = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A token bucket's size and how fast it fills."""
+    """A token bucket's refill rate and size."""
 
     per_second: float
     burst: float
 
 
 class Buckets(Generic[K]):
-    """A token bucket for each key; the keys used longest ago are forgotten."""
+    """A token bucket for each key; the least recently used keys are forgotten."""
 
     def __init__(self, rate: Rate, clock: Callable[[], float] = time.monotonic) -> None:
         self.rate = rate
@@ -35,14 +35,14 @@ class Buckets(Generic[K]):
         self._full_at: OrderedDict[K, float] = OrderedDict()  # when each bucket is full again
 
     def wait(self, key: K) -> float:
-        """Seconds until the key has a whole token, 0 if it has; takes none."""
+        """Seconds until the key has a whole token, 0 if it has one now. Takes none."""
         rate = self.rate
         until_full = self._full_at.get(key, -math.inf) - self._clock()
-        # Less than a microsecond is an error of rounding.
+        # Less than a microsecond is a rounding error.
         return round(max(0.0, until_full - (rate.burst - 1) / rate.per_second), 6)
 
     def take(self, key: K) -> float:
-        """Take a token and return 0; or leave all, and return the seconds until there is one."""
+        """Take a token and return 0, or take none and return the seconds until there is one."""
         if wait := self.wait(key):
             return wait
         full_at = max(self._clock(), self._full_at.get(key, -math.inf))
@@ -50,7 +50,7 @@ class Buckets(Generic[K]):
         return 0.0
 
     def give_back(self, key: K) -> None:
-        if key in self._full_at:  # not forgotten meanwhile
+        if key in self._full_at:  # unless it was forgotten meanwhile
             self._full_at[key] -= 1 / self.rate.per_second
 
 
@@ -63,10 +63,10 @@ def _remember(values: OrderedDict[K, float], key: K, value: float = 0.0) -> None
 
 @dataclass
 class RequestLimits:
-    """The limits of one server process: by member, and by address for what fails.
+    """The limits of one server process: requests by member, and failures by address.
 
-    An address that has failed too often is refused before the database is asked, but for tokens
-    that were valid a while ago: members behind one address do not suffer for each other.
+    An address that has failed too often is refused before the database is queried. Tokens that were
+    recently valid are exempt, so that members behind one address do not suffer for each other.
     """
 
     members: Buckets[int]
@@ -78,10 +78,10 @@ class RequestLimits:
     def check_peer(self, peer: str, secret_sha256: str) -> None:
         """Raises TooManyRequests for an address that has failed too often."""
         if secret_sha256 not in self._known and (wait := self.failures.wait(peer)):
-            raise _too_many("Too many tokens from this address were not valid", wait)
+            raise _too_many("Too many invalid tokens came from this address", wait)
 
     def failed(self, peer: str, secret_sha256: str = "") -> None:
-        """Count what an address has sent in vain, and forget that the token was valid before."""
+        """Count a failure of an address, and forget that the token was valid before."""
         self._known.pop(secret_sha256, None)
         self.failures.take(peer)
 

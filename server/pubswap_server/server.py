@@ -37,29 +37,30 @@ from pubswap_server.storage.opening import make_storage
 log = structlog.get_logger(__name__)
 
 DRAIN_SECONDS = 10  # for requests under way when the server is told to stop
-# A worker that does not answer its supervisor for so long is replaced; importing takes seconds.
+# A worker that does not answer its supervisor for this long is replaced. Imports take seconds.
 HUNG_SECONDS = 60
-CHECK_SECONDS = 1  # between looks at the background tasks
+CHECK_SECONDS = 1  # between checks of the background tasks
 
 
 @contextmanager
 def prepared(settings: ServerSettings) -> Iterator[str | None]:
-    """Migrate the database, check that the blob store answers, and keep SQLite for this process.
+    """Migrate the database, check that the blob store answers, and lock SQLite for this process.
 
-    Gives the bucket's address for members, if they are to reach it.
+    Yields the bucket's address for members, or None if they do not reach it directly.
 
-    Raises StateInUse while another coordinator serves the same SQLite database: neither would hear
-    of the other's changes. The workers of one coordinator do, and belong to the process that holds
-    the lock. Raises Unavailable for a database or a store that does not answer, and InvalidSettings
-    for a new database beside another's blobs: no row names them, so that they would be removed.
+    Raises StateInUse while another coordinator serves the same SQLite database, because neither
+    would hear of the other's changes. (The workers of one coordinator do hear of them, and belong
+    to the process that holds the lock.) Raises Unavailable for a database or store that does not
+    answer, and InvalidSettings for a new database next to another's blobs: no row would name
+    them, so they would be removed.
     """
     if not make_private(settings.data_dir):
-        log.warning("others on this machine can look into the data folder; chmod 700 it")
+        log.warning("other users of this machine can read the data folder; run chmod 700 on it")
     operator_token(settings)
     with _sqlite_locked(settings.sqlalchemy_url):
         storage = make_storage(settings)
         try:
-            # The first connection sets SQLite's mode, for which workers would not wait in turn.
+            # The first connection sets SQLite's journal mode; workers would not take turns.
             database = Database(settings.sqlalchemy_url)
             new = schema_of(database.engine) is None
             database.close()
@@ -67,8 +68,8 @@ def prepared(settings: ServerSettings) -> Iterator[str | None]:
             if new and any(True for _ in storage.blobs.blobs()):
                 where = settings.blob_url or settings.data_dir / "blobs"
                 raise InvalidSettings(
-                    f"{where} holds blobs of another database: the one of the settings is new. "
-                    "Name theirs (--database-url), or another place (--data-dir, --blob-url)."
+                    f"{where} holds blobs of another database, and the configured one is new. Name "
+                    "theirs (--database-url), or another place (--data-dir, --blob-url)."
                 )
             migrate(settings.sqlalchemy_url)
         except SQLAlchemyError as error:
@@ -97,15 +98,15 @@ def _sqlite_locked(url: str) -> Iterator[None]:
 
 
 def http_options(settings: ServerSettings) -> dict[str, Any]:
-    """Options of `uvicorn.Config`; raises InvalidSettings for half a pair of TLS files."""
+    """Options of `uvicorn.Config`; raises InvalidSettings if a TLS file is missing."""
     pair = settings.tls_cert, settings.tls_key
     if (pair[0] is None) != (pair[1] is None):
         raise InvalidSettings("TLS needs both: --tls-cert CHAIN.pem --tls-key KEY.pem.")
     for path in pair:
         if path is not None and not path.is_file():
-            raise InvalidSettings(f"The TLS file {path} is not there.")
+            raise InvalidSettings(f"The TLS file {path} does not exist.")
     return {
-        # Not uvicorn's other one, h11: it parses in Python, and uploads come at half the speed.
+        # Based on httptools: uvicorn's h11 parses in Python, which halves the speed of uploads.
         "http": GuardedProtocol,
         "ws": "none",
         "server_header": False,
@@ -115,13 +116,13 @@ def http_options(settings: ServerSettings) -> dict[str, Any]:
     }
 
 
-OPEN_FILES = (1 << 16, 10_240)  # macOS refuses more than the second, whatever its limit is
+OPEN_FILES = (1 << 16, 10_240)  # macOS refuses more than the second, whatever the hard limit
 
 
 def allow_open_files() -> None:
-    """Raise this process's limit of open files as far as it may, up to `OPEN_FILES`.
+    """Raise this process's limit on open files as far as allowed, up to `OPEN_FILES`.
 
-    Each member has a connection, and shells give 1,024 for programs that still use select().
+    Each member has a connection, and shells set 1,024 for programs that still use select().
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     for most in OPEN_FILES:
@@ -137,43 +138,44 @@ _M_ARENA_MAX = -8  # in glibc's malloc.h
 
 
 def keep_one_arena() -> None:
-    """Let threads share glibc's one arena: each one's own would keep what it once held.
+    """Let all threads share one glibc arena, because an arena per thread keeps freed memory.
 
-    With 64 members of 35 MB the peak is 165 MB with it, and 194 MB without.
+    With 64 members and adapters of 35 MB, memory peaks at 165 MB with one arena, 194 MB without.
     """
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 def make_routes(app: FastAPI) -> None:
-    """Have FastAPI read all routes' parameters now.
+    """Let FastAPI analyse all routes' parameters now.
 
-    It would at the first requests, group by group, for up to 0.05 s of the event loop each.
+    Otherwise it would do so at the first requests, group by group, and block the event loop for up
+    to 0.05 s each time.
     """
     for _ in iter_route_contexts(app.routes):
         pass
 
 
 SWITCH_SECONDS = 0.001
-OLD_COLLECTIONS = 1000  # of the middle generation, before one of the oldest
+OLD_COLLECTIONS = 1000  # collections of the middle generation before one of the oldest
 
 
 def keep_the_loop_going() -> None:
-    """Let the event loop wait less for threads, and for Python's collections of garbage.
+    """Shorten the event loop's waits for other threads and for garbage collection.
 
-    While a collection goes through all that lives nothing else runs, and it finds next to nothing:
-    what a request leaves in a cycle is found while it is young.
+    A full collection stops everything while it visits all live objects. It finds next to nothing,
+    because the cycles that a request leaves are collected while they are young.
     """
-    # A thread that works in Python keeps the others waiting for so long, by default five times.
+    # A thread that runs Python code keeps the others waiting for this long; the default is 5 ms.
     sys.setswitchinterval(SWITCH_SECONDS)
-    # Modules stay for good: no collection needs to visit their 164,000 objects again, for 83 ms.
+    # Modules are never freed, so no collection need spend 83 ms on their 164,000 objects.
     gc.freeze()
     young, middle, _ = gc.get_threshold()
     gc.set_threshold(young, middle, OLD_COLLECTIONS)
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """The socket to serve on; raises InvalidSettings if that cannot be had."""
+    """The listening socket; raises InvalidSettings if the address cannot be bound."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -191,7 +193,7 @@ def listen(host: str, port: int) -> socket.socket:
 def run_server(settings: ServerSettings, listening: socket.socket) -> None:
     """Serve until SIGTERM or SIGINT; requests under way are finished.
 
-    Exits with status 1 when a background task dies; of several workers, that one is replaced.
+    Exits with status 1 when a background task dies. With several workers, that one is replaced.
     """
     import uvicorn
     from uvicorn.config import STARTUP_FAILURE
@@ -218,7 +220,7 @@ def run_server(settings: ServerSettings, listening: socket.socket) -> None:
         if any(worker.exitcode == STARTUP_FAILURE for worker in supervisor.processes):
             raise SystemExit(STARTUP_FAILURE)
     else:
-        # uvicorn raises the signal again when all is closed.
+        # uvicorn raises the signal again once everything is closed.
         signal.signal(signal.SIGTERM, process.exit)
         uvicorn.Server(config).run([listening])
 

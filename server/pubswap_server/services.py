@@ -1,4 +1,4 @@
-"""The coordinator's parts, for the routes and the conductor; made and joined here, once."""
+"""The coordinator's services, created and wired once, for the routes and the conductor."""
 
 import asyncio
 import os
@@ -35,15 +35,16 @@ from pubswap_server.runs.snapshot import read_snapshot
 from pubswap_server.settings import ServerSettings, operator_token
 from pubswap_server.storage.opening import make_storage
 
-# Processes for verifiers that could hang, one of them for quick answers; they start when needed.
+# Processes for verifiers that could hang, one of them reserved for quick responses. They start when
+# needed.
 VERIFIER_WORKERS = max(2, (os.cpu_count() or 1) // 4)
-# Uploads that are fetched from a bucket and checked at a time. More come no faster, each in pieces
-# that are smaller and cost more.
+# Uploads fetched from a bucket and checked at a time. More are not faster: each then arrives in
+# smaller pieces, which cost more.
 CHECKS = 4
 
 
 class Services:
-    background: asyncio.Task[None]  # begun when all else is there
+    background: asyncio.Task[None]  # started last
 
     def __init__(
         self, settings: ServerSettings, metrics: Metrics, database: Database, replica: str
@@ -85,12 +86,12 @@ class Services:
         count = partial(fewest_tokens, self.tokenizer(tokenizer))
         limit = PromptLimit(run.grpo.max_prompt_tokens, count)
         for kind, digest in sets.items():
-            # Where no step is public, nobody draws from the public set.
+            # Without public steps, nobody draws from the public set.
             if kind is SetKind.TEST or run.method == "pubswap":
                 limit.check(self.problems(digest), f"The {kind} set")
 
     def initial_adapter(self, layout: AdapterLayout, seed: int) -> str:
-        """The digest of the adapter that a run begins from, which is stored and checked."""
+        """Store and check the adapter that a run begins from; returns its digest."""
         digest = self.blobs.write(initial_file(layout, seed))[0]
         AdapterFile(self.blobs.path(digest), layout).check()
         return digest

@@ -89,7 +89,7 @@ class ServerSettings(BaseSettings):
         default=15.0, description="Silence after which a replica is replaced."
     )
     idle_seconds: TimeSpan = Field(
-        default=30, description="Longest pause in a body or in the reading of an answer."
+        default=30, description="Longest pause in sending a request body or in reading a response."
     )
     member_requests_per_second: float = Field(
         default=20,
@@ -106,18 +106,18 @@ class ServerSettings(BaseSettings):
     )
     proxy_secret: SecretStr | None = Field(
         default=None,
-        description="Secret that a proxy sends as X-PubSwap-Proxy-Secret beside "
+        description="Secret that a proxy sends as X-PubSwap-Proxy-Secret along with "
         "X-PubSwap-Client-Cert.",
     )
     require_client_certificate: bool = Field(
         default=False,
-        description="Require a client certificate of members, and bind each member to the one it "
+        description="Require client certificates from members, and bind each member to the one it "
         "enrolled with. The proxy verifies it; needs proxy_secret.",
     )
     notify_url: SecretStr | None = Field(
         default=None,
-        description="Webhook for a small JSON when a run waits, fails or is finished: https, or "
-        "http on this machine.",
+        description="Webhook for a small JSON document when a run waits, fails or finishes: https, "
+        "or http on this machine.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Lowest level of log lines: debug, info, warning or error."
@@ -140,14 +140,14 @@ class ServerSettings(BaseSettings):
         if url is not None and not url.startswith(_DATABASES):
             kind = url.partition(":")[0]
             raise ValueError(
-                f"it begins with {' or '.join(_DATABASES)}, not with {kind}:; PostgreSQL and "
-                "SQLite are what PubSwap works with"
+                f"it must begin with {' or '.join(_DATABASES)}, not with {kind}:; PubSwap works "
+                "with PostgreSQL and SQLite"
             )
         if url is not None:
             try:
                 file = make_url(url).database
             except ValueError:
-                raise ValueError("its port is no number") from None
+                raise ValueError("its port is not a number") from None
             if url.startswith("sqlite") and file in (None, "", ":memory:"):
                 raise ValueError("it names no file; write sqlite:///PATH")
         return url
@@ -158,7 +158,7 @@ class ServerSettings(BaseSettings):
         parts = urlsplit(url.get_secret_value() if url else "https://none")
         local = parts.scheme == "http" and parts.hostname in ("127.0.0.1", "::1", "localhost")
         if not parts.hostname or not (local or parts.scheme == "https"):
-            raise ValueError("it is an https address, or http://127.0.0.1:PORT on this machine")
+            raise ValueError("it must be an https address or http://127.0.0.1:PORT on this machine")
         return url
 
     @field_validator("bucket_endpoint")
@@ -166,7 +166,7 @@ class ServerSettings(BaseSettings):
     def _is_an_address(cls, url: str | None) -> str | None:
         parts = urlsplit(url or "https://none")
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
-            raise ValueError("it is an address, such as https://s3.eu-central-1.amazonaws.com")
+            raise ValueError("it must be an address, such as https://s3.eu-central-1.amazonaws.com")
         return url
 
     @property
@@ -179,14 +179,14 @@ class ServerSettings(BaseSettings):
 
 
 def unknown_variables() -> list[str]:
-    """Variables of the environment that look like settings of the coordinator, and are none."""
+    """Environment variables that look like settings of the coordinator but are not."""
     known = {f"PUBSWAP_{name}".upper() for name in ServerSettings.model_fields}
     unknown = (name for name in os.environ if name.startswith("PUBSWAP_") and name not in known)
     return sorted(name for name in unknown if not _OF_CLIENTS.fullmatch(name))
 
 
 def load_settings(**given: object) -> ServerSettings:
-    """What is given and not None, then the environment, then the defaults.
+    """Settings from `given` unless None, then from the environment, then the defaults.
 
     Raises InvalidSettings, naming the first setting that is wrong.
     """
@@ -199,15 +199,15 @@ def load_settings(**given: object) -> ServerSettings:
 
 
 def operator_token(settings: ServerSettings) -> str:
-    """The operator's token; made on the first start, in a file for its owner only.
+    """The operator's token; generated on the first start, in a file for its owner only.
 
-    Raises InvalidSettings for an empty one, which anybody would have.
+    Raises InvalidSettings for an empty one, which anybody could send.
     """
     given, path = settings.operator_token, settings.token_file
     token = (_token_in(path) if given is None else given.get_secret_value()).strip()
     if not token:
         where = path if given is None else "PUBSWAP_OPERATOR_TOKEN"
-        raise InvalidSettings(f"The operator token in {where} is empty. Without it, one is made.")
+        raise InvalidSettings(f"The operator token in {where} is empty. Remove it to make one.")
     return token
 
 
@@ -218,7 +218,7 @@ def _token_in(path: Path) -> str:
             file.write(secrets.token_urlsafe(32).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
-            # Of processes that start together the first one's token is everybody's.
+            # If several processes start together, all use the first one's token.
             with contextlib.suppress(FileExistsError):
                 os.link(file.name, path)
     return path.read_text(encoding="utf-8")

@@ -33,7 +33,7 @@ def test_a_variable_that_is_no_setting_is_named(monkeypatch: pytest.MonkeyPatch)
     [
         ("sqlite:///", "names no file"),
         ("sqlite:///:memory:", "names no file"),
-        ("postgresql+psycopg://me:secret@host:port/db", "port is no number"),
+        ("postgresql+psycopg://me:secret@host:port/db", "port is not a number"),
     ],
 )
 def test_a_database_s_address_that_names_none_is_refused(url: str, said: str) -> None:
