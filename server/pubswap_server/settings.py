@@ -207,7 +207,7 @@ def operator_token(settings: ServerSettings) -> str:
     token = (_token_in(path) if given is None else given.get_secret_value()).strip()
     if not token:
         where = path if given is None else "PUBSWAP_OPERATOR_TOKEN"
-        raise InvalidSettings(f"The operator token in {where} is empty. Remove it to make one.")
+        raise InvalidSettings(f"The operator token in {where} is empty. Remove it to get one.")
     return token
 
 

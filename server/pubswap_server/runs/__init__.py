@@ -1,1 +1,1 @@
-"""A run's life in rows: its state, members, rounds, uploads and events."""
+"""Runs in the database: state, members, rounds, uploads and events."""

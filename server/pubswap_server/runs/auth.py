@@ -34,13 +34,13 @@ class MemberPrincipal:
     run: str
     name: str
     role: Role
-    cancelled: bool = False  # the run
-    accepted: bool = False  # its last hello
+    cancelled: bool = False  # whether the run was
+    accepted: bool = False  # whether its last hello was
 
 
 Principal = Operator | MemberPrincipal
 
-# Asked with every request: to put a statement together takes longer than to execute it.
+# Executed with every request; building a statement takes longer than executing it.
 _STANDING = select(MemberRow.active, MemberRow.suspended).where(MemberRow.id == bindparam("member"))
 _OF_TOKEN = (
     select(MemberRow.id, MemberRow.run_id, MemberRow.name, MemberRow.role, MemberRow.accepted)
@@ -58,10 +58,10 @@ def new_secret() -> str:
 
 
 def secret_after(secret: str, key: str | None) -> str:
-    """The token given for a secret; for an idempotency key, always the same one.
+    """The token issued for a secret; with an idempotency key, always the same one.
 
-    So a request whose answer was lost can be sent again, though only the token's SHA-256 is kept;
-    and the secret alone, without the key, is worth nothing once it was used.
+    A request whose response was lost can thus be sent again, although only the token's SHA-256 is
+    stored. Without the key, the secret is worth nothing once it has been used.
     """
     if key is None:
         return new_secret()
@@ -70,7 +70,7 @@ def secret_after(secret: str, key: str | None) -> str:
 
 
 def sha256(secret: str) -> str:
-    """The stored form of a secret: a plain hash is enough for 256 random bits."""
+    """The stored form of a secret. A plain hash is enough for 256 random bits."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
@@ -85,7 +85,7 @@ def bearer(header: str | None) -> str:
 def authenticate(session: Session, token: str, operator_sha256: str) -> Principal:
     """The holder of a token.
 
-    Raises Unauthenticated, always with the same words, or Suspended.
+    Raises Unauthenticated, always with the same message, or Suspended.
     """
     digest = sha256(token)
     if hmac.compare_digest(digest, operator_sha256):
@@ -96,21 +96,21 @@ def authenticate(session: Session, token: str, operator_sha256: str) -> Principa
 
 
 def is_viewer(session: Session, token_sha256: str) -> bool:
-    """Whether a token with this hash lets somebody look at the dashboard."""
+    """Whether a token with this hash gives access to the dashboard."""
     query = select(ViewerRow.name).where(ViewerRow.token_sha256 == token_sha256)
     return session.scalar(query) is not None
 
 
 def require_still_good(session: Session, member: MemberPrincipal) -> None:
-    """Check once more, in the transaction: the operator may have decided otherwise meanwhile.
+    """Check a member again, in the transaction, because the operator may have acted meanwhile.
 
-    Raises Unauthenticated for a member that is revoked, Suspended for one that is suspended.
+    Raises Unauthenticated for a revoked member, Suspended for a suspended one.
     """
     _good(session, _STANDING, {"member": member.id})
 
 
 def require_certificate(session: Session, member: MemberPrincipal, certificate: str | None) -> None:
-    """Raises Unauthenticated if the member is bound to another client certificate than this."""
+    """Raises Unauthenticated if the member is bound to a different client certificate."""
     bound = session.get_one(MemberRow, member.id).certificate
     if bound is not None and bound != certificate:
         raise Unauthenticated(
@@ -128,13 +128,13 @@ def _good(session: Session, query: Executable, values: Mapping[str, Any]) -> Row
 
 
 def require_good(active: bool, suspended: bool) -> None:
-    """Raises Unauthenticated for a member that is revoked, Suspended for one that is suspended."""
+    """Raises Unauthenticated for a revoked member, Suspended for a suspended one."""
     if not active:
         raise Unauthenticated(_NOT_VALID)
     if suspended:
         raise Suspended(
             "The operator has suspended this member; what it has handed in still counts. Ask the "
-            "operator; a daemon goes on by itself when it is reinstated."
+            "operator; the daemon goes on by itself when the member is reinstated."
         )
 
 
@@ -145,17 +145,17 @@ def require_own(run: str, member: MemberPrincipal) -> None:
 
 
 def require_going(cancelled: bool) -> None:
-    """Raises RunCancelled, for any request of a member of a cancelled run."""
+    """Raises RunCancelled if the member's run was cancelled."""
     if cancelled:
         raise RunCancelled()
 
 
 def require_accepted(member: MemberPrincipal) -> None:
-    """Raises HelloNeeded for a member whose last hello was refused, or that has said none."""
+    """Raises HelloNeeded for a member whose last hello was refused, or that never said hello."""
     if not member.accepted:
         raise HelloNeeded(
-            "This member has not shown that it has the run's base model and verifier, or has "
-            "others. Start its daemon again, which says hello, and mend what that is refused for."
+            "This member has not shown that its base model and verifier are the run's. Restart its "
+            "daemon, which says hello, and fix the reason for which that is refused."
         )
 
 
@@ -168,7 +168,7 @@ def require_operator(principal: Principal) -> None:
 def require_member(principal: Principal, role: Role | None = None) -> MemberPrincipal:
     """The member; raises Forbidden for the operator, or for a member with another role."""
     if not isinstance(principal, MemberPrincipal):
-        raise Forbidden("This is for members of the run; the operator's token does not serve.")
+        raise Forbidden("This is for members of the run; the operator's token does not work here.")
     if role is not None and principal.role is not role:
         raise Forbidden(f"This is for members with the role {role}; yours is {principal.role}.")
     return principal

@@ -12,8 +12,8 @@ from pubswap_server.database.engine import changed, held
 from pubswap_server.database.tables import EventRow, RunRow
 
 PAGE = 500
-# One member's doing, which changes no other's task: only the conductor looks whether something
-# follows from it, and that is an event of its own. There is one of each for every member.
+# Events of one member that change no other member's task. Only the conductor is woken, and what it
+# decides is an event of its own. Every member causes these, so waking all members would be costly.
 NOT_AWAITED = frozenset(
     {"invited", "enrolled", "update", "responses", "exchange began", "evaluated"}
 )
@@ -23,23 +23,22 @@ _GOES_ON = ("responses", "exchange closed", *ROUND_BEGINS)
 
 
 def record(session: Session, run: str, kind: str, **details: Any) -> None:
-    """Append an event in the transaction of what it tells of; whoever waits for the run hears.
+    """Append an event in the transaction of its cause, and wake those that wait for the run.
 
-    Until that ends nobody else writes to the run's log: ids are committed in their order, so that
-    a reader who asks for what follows the last one misses nothing.
+    The run stays locked until the transaction ends. So ids are committed in order, and a reader
+    that asks for events after its last id misses none.
     """
     changed(session, run, awaited=kind not in NOT_AWAITED)
     if run not in held(session):
         with session.no_autoflush:  # the run is locked before the rows that depend on it
-            # Read, too: while its cursor lives, a row that nobody fetched keeps SQLite at one
-            # moment.
+            # Fetch the row, because an open cursor would keep SQLite at an old snapshot.
             session.scalar(select(RunRow.id).where(RunRow.id == run).with_for_update())
         held(session).add(run)
     session.add(EventRow(run_id=run, kind=kind, details=details))
 
 
 def events_after(session: Session, run: str, after: int, kind: str | None = None) -> list[Event]:
-    """At most 500 events with larger ids, in order; those of a kind alone, if one is named."""
+    """At most 500 events with larger ids, in order; only those of `kind`, if given."""
     query = select(EventRow).where(EventRow.run_id == run, EventRow.id > after)
     if kind is not None:
         query = query.where(EventRow.kind == kind)
@@ -66,7 +65,7 @@ def last_at(session: Session, run: str, kinds: Collection[str]) -> datetime:
 
 
 def damaged_input(session: Session, run: str) -> Event | None:
-    """The last event that an input of the run cannot be read, unless the run has gone on since."""
+    """The last event about an unreadable input of the run, unless the run has gone on since."""
     row = session.scalars(_last_of(run, (INPUT_DAMAGED, *_GOES_ON))).first()
     return _event(row) if row is not None and row.kind == INPUT_DAMAGED else None
 

@@ -1,7 +1,7 @@
-"""Write-behind buffer for signs of life, heartbeats and the bytes of downloads.
+"""Write-behind buffer for signs of life, heartbeats and download sizes.
 
-They are kept in memory and written about every second, signs of life more seldom, all in one
-transaction. A crash loses that time.
+They are kept in memory and written in one transaction about every second, signs of life less
+often. A crash loses what was not yet written.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from pubswap_server.runs.auth import MemberPrincipal
 log = structlog.get_logger(__name__)
 
 FLUSH_SECONDS = 1.0
-# Every request is a sign of life, and most members ask several times in this time.
+# Every request is a sign of life, and most members send several in this time.
 ALIVE_SECONDS = 10.0
 
 _Seen = dict[int, Progress]
@@ -51,7 +51,7 @@ class WriteBehind:
         self._sizes[member.run, round_, member.name, kind] += size
 
     async def flush(self, *, all_alive: bool = True) -> None:
-        """Write everything; while the database does not take it, it is kept."""
+        """Write everything, or keep it if the database fails."""
         async with self._one_at_a_time:
             seen, sizes = self._seen, self._sizes
             alive = self._alive if all_alive else {}
@@ -63,7 +63,7 @@ class WriteBehind:
             try:
                 await self._database.write(lambda session: _write(session, alive, seen, sizes))
             except PubSwapError as error:
-                log.warning("heartbeats are kept in memory", error=error.detail)
+                log.warning("cannot write heartbeats; they stay in memory", error=error.detail)
                 self._alive = alive | self._alive
                 self._seen = seen | self._seen
                 self._sizes.update(sizes)
@@ -74,7 +74,7 @@ class WriteBehind:
             try:
                 await self.flush(all_alive=turn * FLUSH_SECONDS % ALIVE_SECONDS == 0)
             except Exception:
-                # What cannot be written this time must not end the writing for good.
+                # A failure now must not end this task for good.
                 log.exception("heartbeats were not written")
 
 
@@ -85,7 +85,7 @@ def _write(session: Session, alive: dict[int, datetime], seen: _Seen, sizes: _Si
         update(MemberRow).where(this).values(progress=bindparam("seen")),
         [{"member": m, "seen": one.model_dump(mode="json")} for m, one in sorted(seen.items())],
     )
-    # Another replica may have heard, and written, a later one.
+    # Another replica may have written a later time.
     older = or_(MemberRow.last_seen.is_(None), MemberRow.last_seen < bindparam("at"))
     execute_each(
         session,

@@ -1,4 +1,4 @@
-"""The results of a run's rounds: counted by the database, and read in pages."""
+"""The results of a run's rounds, counted by the database and read in pages."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -27,15 +27,15 @@ from pubswap_server.runs import traffic
 
 MOST_ROUNDS = 100
 MOST_POINTS = 500  # of a chart
-LAST = 6  # moments that tell when a run will end, so five rounds
-# Each exchange has two numbers for each client; a page of large rounds holds fewer of them.
+LAST = 6  # moments from which the end of a run is estimated, so five rounds
+# Each exchange has two numbers for each client, so a page of large rounds holds fewer rounds.
 MOST_NUMBERS = 200_000
 
 
 def page(
     session: Session, run: str, settings: RunSettings, after: int, limit: int
 ) -> list[RoundSummary]:
-    """The rounds behind `after`, in order: at most `limit`, and at least one if there is one."""
+    """The rounds after `after`, in order: at most `limit`, and at least one if there is one."""
     numbers = 2 * settings.clients * public_steps_per_round(settings)
     limit = max(1, min(limit, MOST_NUMBERS // max(1, numbers)))
     query = select(RoundRow).where(RoundRow.run_id == run, RoundRow.round > after)
@@ -70,7 +70,7 @@ def page(
 
 
 def _rollbacks(session: Session, run: str) -> list[tuple[int, int]]:
-    """The run's rollbacks, counted from 1, and the round that each has left as it was."""
+    """The run's rollbacks, counted from 1, and the round to which each went back."""
     if not session.get_one(RunRow, run).rollbacks:
         return []
     query = select(EventRow.details).where(EventRow.run_id == run, EventRow.kind == "rolled back")
@@ -95,7 +95,7 @@ _PASS_AT_1 = RoundRow.evaluation["pass_at_1"].as_float()
 
 
 def scores(session: Session, run: str) -> tuple[Score | None, Score | None]:
-    """pass@1 of the last round that was evaluated, and of the best, the first of equals."""
+    """pass@1 of the last evaluated round, and of the best one, the earliest if several are."""
     query = select(RoundRow.round, _PASS_AT_1).where(
         RoundRow.run_id == run, RoundRow.evaluation.is_not(None)
     )
@@ -115,13 +115,13 @@ class CurvePoint:
     means: RoundMeans
 
     def value(self, name: str) -> float | None:
-        """One of them, or of the means."""
+        """The number with this name, here or in the means."""
         value: float | None = getattr(self if name in ("pass_at_1", "drift") else self.means, name)
         return value
 
 
 def curves(session: Session, run: str) -> list[CurvePoint]:
-    """The last rounds in order, MOST_POINTS at most."""
+    """The last rounds in order, at most MOST_POINTS."""
     query = select(
         RoundRow.round, _PASS_AT_1, RoundRow.drift["from_mean"].as_float(), RoundRow.means
     )
@@ -135,10 +135,10 @@ def curves(session: Session, run: str) -> list[CurvePoint]:
 def step_rewards(
     session: Session, run: str, after: int
 ) -> list[tuple[int, list[tuple[int, float]]]]:
-    """Steps 1, 2, ... and their mean rewards, by round, of the rounds behind `after` that have any.
+    """Steps 1, 2, ... and their mean rewards, by round, for rounds after `after` that have any.
 
-    With privacy only public steps have one. Of many members, those whose updates come first in the
-    newest rounds.
+    With privacy, only public steps have one. Reads at most MOST_POINTS updates: the newest rounds
+    first, and in a round the members by name.
     """
     rows = session.execute(
         select(UpdateRow.round, UpdateRow.metrics)
@@ -158,24 +158,27 @@ def step_rewards(
 
 
 def last_round_ends(session: Session, run: str) -> list[datetime]:
-    """When the last rounds were published, oldest first; a rollback forgets those before it."""
+    """Times when the last rounds ended, after the time when the first of them began.
+
+    Rounds before a rollback are left out.
+    """
     query = select(EventRow.kind, EventRow.at).where(
         EventRow.run_id == run, EventRow.kind.in_(("aggregated", "rolled back", "started"))
     )
     ends: list[datetime] = []
     for kind, at in session.execute(query.order_by(EventRow.id.desc()).limit(LAST)).all():
         ends.append(at)
-        if kind != "aggregated":  # where round 1, or the one that is done again, began
+        if kind != "aggregated":  # round 1 began here, or the round that was repeated
             break
     return ends[::-1]
 
 
 def expected_end(ends: Sequence[datetime], left: int, now: datetime) -> datetime | None:
-    """The moment when `left` more rounds are done; None if no round has told how long one takes.
+    """The expected time when `left` more rounds are done; None if no round has ended yet.
 
-    `ends` are the ends of the last rounds, and the beginning of the first of them, in order. The
-    median of the rounds counts, so that one long wait does not. A round that takes longer already
-    is taken to end now.
+    `ends` is the beginning of the first of the last rounds, followed by their ends in order. The
+    median duration counts, so one long wait does not. A round that already takes longer is expected
+    to end now.
     """
     took = [(later - sooner).total_seconds() for sooner, later in pairwise(ends)]
     if not took or left < 1:
@@ -197,7 +200,7 @@ def first_and_last_evaluation(
 
 
 def means_of(session: Session, run: str, round_: int, updates: Sequence[UpdateRow]) -> RoundMeans:
-    """Of a round's updates, and of its exchanges so far."""
+    """The means of a round's updates, and of its exchanges so far."""
     swaps = _swaps(session, run, round_, round_)[round_]
     shares = [share for swap in swaps for share in swap.replaced_share.values()]
     by_name = {
@@ -219,11 +222,11 @@ def chosen(session: Session, run: str, which: str) -> tuple[int, str]:
         query = query.order_by(_PASS_AT_1.desc(), RoundRow.round)
     elif which == "final":
         query = query.order_by(RoundRow.round.desc())
-    elif which.isdecimal() and len(which) < 10:  # digits that no database takes for a round
+    elif which.isdecimal() and len(which) < 10:  # no database takes more digits for a round
         query = query.where(RoundRow.round == int(which))
     else:
         query = query.where(false())
     row = session.execute(query.limit(1)).first()
     if row is None:
-        raise NotFound(f"There is no adapter {which!r} yet, or none any more.")
+        raise NotFound(f"There is no adapter {which!r} yet, or it was freed.")
     return row[0], str(row[1])

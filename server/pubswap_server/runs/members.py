@@ -40,7 +40,7 @@ Run = str | InstrumentedAttribute[str]
 
 
 def invite(session: Session, run: RunRow, request: CreateInvite) -> Invite:
-    """A new invite, in place of an earlier one; raises NameTaken if a member has the name."""
+    """Create an invite, replacing earlier ones; raises NameTaken if a member has the name."""
     if _named(session, run.id, request.name) is not None:
         raise NameTaken(f"Run {run.name} already has a member {request.name!r}; choose another.")
     record(session, run.id, "invited", member=request.name, role=request.role)
@@ -48,9 +48,9 @@ def invite(session: Session, run: RunRow, request: CreateInvite) -> Invite:
 
 
 def reissue(session: Session, run: RunRow, name: str, seconds: int) -> Invite:
-    """A new invite for a member: using it ends the token that the member has until then.
+    """Create a new invite for a member. Using it replaces the member's token.
 
-    Raises NotFound, or WrongState for a member that is revoked.
+    Raises NotFound, or WrongState for a revoked member.
     """
     row = _not_revoked(session, run, name)
     record(session, run.id, "reissued", member=name)
@@ -59,7 +59,7 @@ def reissue(session: Session, run: RunRow, name: str, seconds: int) -> Invite:
 
 
 def _new_invite(session: Session, run: RunRow, request: CreateInvite, *, reissue: bool) -> Invite:
-    """Earlier ones of the name that were not used are worthless from now on."""
+    """Create an invite, and end earlier unused ones for the same name."""
     of_the_name = InviteRow.run_id == run.id, InviteRow.name == request.name
     earlier = update(InviteRow).where(*of_the_name, InviteRow.used_at.is_(None))
     session.execute(earlier.values(expires_at=now()))
@@ -81,10 +81,10 @@ def _new_invite(session: Session, run: RunRow, request: CreateInvite, *, reissue
 def enroll(
     session: Session, code: str, certificate: str | None = None, key: str | None = None
 ) -> Membership:
-    """Use an invite; again with the same key, the answer is the same.
+    """Use an invite; a repetition with the same key gets the same answer.
 
-    `certificate` is the fingerprint that the member's token is bound to from then on. Raises
-    Unauthenticated, InviteUsed, InviteExpired, NameTaken or, for one that was revoked, WrongState.
+    `certificate` is the fingerprint to which the member's token is then bound. Raises
+    Unauthenticated, InviteUsed, InviteExpired, NameTaken, or WrongState for a revoked member.
     """
     row = session.get(InviteRow, sha256(code), with_for_update=True)
     if row is None:
@@ -103,7 +103,7 @@ def enroll(
     elif not row.reissue:
         raise NameTaken(f"A member {row.name!r} has enrolled already, with another invite.")
     elif not before.active:
-        raise WrongState(f"{row.name} was revoked, which is for good; ask the operator.")
+        raise WrongState(f"{row.name} was revoked for good; ask the operator.")
     row.used_at = now()
     before.token_sha256, before.certificate = sha256(token), certificate
     before.accepted = False
@@ -114,10 +114,10 @@ def enroll(
 
 
 def accept(session: Session, member: MemberPrincipal, accepted: bool) -> None:
-    """Note whether a member's hello matched the run; with one that did, it is back.
+    """Note whether a member's hello matched the run. A matching one brings an away member back.
 
-    It is in the round under way, unless others are further in it and it was not there when the
-    round began: then it is in the next one, and nobody waits for it until then.
+    The member is in the round under way. If it was absent when the round began and others have
+    handed something in since, it is in the next one, and nobody waits for it until then.
     """
     row = session.get_one(MemberRow, member.id)
     if accepted and row.away is not None:
@@ -136,12 +136,12 @@ def accept(session: Session, member: MemberPrincipal, accepted: bool) -> None:
 
 
 def ask_again(session: Session, run: str) -> None:
-    """Wait for another hello of each member before it goes on."""
+    """Require another hello from each member before it goes on."""
     session.execute(update(MemberRow).where(MemberRow.run_id == run).values(accepted=False))
 
 
 def admit(session: Session, run: str) -> None:
-    """Those that have come in the round under way are in it from now on."""
+    """Add members that came during the round under way to it."""
     here = (*_belongs(run), MemberRow.joining, MemberRow.away.is_(None), MemberRow.accepted)
     for row in session.scalars(select(MemberRow).where(*here).order_by(MemberRow.name)):
         row.joining = False
@@ -149,7 +149,7 @@ def admit(session: Session, run: str) -> None:
 
 
 def begin_round(session: Session, run: str) -> None:
-    """Who is here is in the round that begins; who is not joins when it comes."""
+    """Begin a round with the members that are present; the others join when they come."""
     admit(session, run)
     gone = or_(MemberRow.away.is_not(None), MemberRow.accepted.is_(False))
     absent = update(MemberRow).where(*_belongs(run), gone)
@@ -157,15 +157,15 @@ def begin_round(session: Session, run: str) -> None:
 
 
 def joining(session: Session, run: str) -> frozenset[str]:
-    """The clients that are not in the round under way, but in the next one."""
+    """The clients that are in the next round, but not in the one under way."""
     query = select(MemberRow.name).where(*_belongs(run), MemberRow.joining)
     return frozenset(session.scalars(query))
 
 
 def away(session: Session, run: RunRow, member: MemberPrincipal, reason: Away) -> None:
-    """Let nobody wait for a member whose own policy refuses, until its next hello.
+    """Mark a member whose own policy refuses as away: nobody waits for it until its next hello.
 
-    What it has handed in before counts, as a suspended member's does.
+    As with a suspended member, what it has handed in before counts.
     """
     row = session.get_one(MemberRow, member.id)
     if (row.away, row.away_detail) != (reason.code, reason.detail):
@@ -181,17 +181,17 @@ def _membership(session: Session, row: MemberRow, token: str) -> Membership:
 
 
 def revoke(session: Session, run: RunRow, name: str) -> None:
-    """Make a member's token worthless for good; raises NotFound."""
+    """Invalidate a member's token for good; raises NotFound."""
     _existing(session, run, name).active = False
     record(session, run.id, "revoked", member=name)
 
 
 def suspend(session: Session, run: RunRow, name: str, suspended: bool = True) -> None:
-    """Refuse a member, for whom nobody waits then, or let it go on.
+    """Suspend a member, so that it is refused and nobody waits for it, or reinstate it.
 
-    What it has handed in before counts, also in the round and the exchanges under way: it was
-    checked like any other's, and a round without it would depend on when it was closed. Raises
-    NotFound, or WrongState for a member that is revoked.
+    What it has handed in before counts, also in the round and the exchanges under way. It was
+    checked like any other's, and without it a round would depend on when it was closed. Raises
+    NotFound, or WrongState for a revoked member.
     """
     row = _not_revoked(session, run, name)
     if row.suspended != suspended:
@@ -206,7 +206,7 @@ def bind(session: Session, run: RunRow, name: str, certificate: str | None) -> N
 
 
 def active_clients(session: Session, run: str) -> set[str]:
-    """The names of the clients in the round: not revoked, suspended, away, or to join later."""
+    """The names of the clients in the round: not revoked, suspended, away or joining later."""
     return set(session.scalars(select(MemberRow.name).where(*_takes_part(run))))
 
 
@@ -216,7 +216,7 @@ def enrolled_clients(session: Session, run: str) -> set[str]:
 
 
 def away_clients(session: Session, run: str) -> list[tuple[str, str]]:
-    """The clients whose own policy keeps them away, by name, and the codes of the reasons."""
+    """The clients kept away by their own policy, by name, with the codes of the reasons."""
     query = select(MemberRow.name, MemberRow.away).where(*_belongs(run))
     rows = session.execute(query.where(MemberRow.away.is_not(None)).order_by(MemberRow.name))
     return [(name, str(code)) for name, code in rows]
@@ -229,13 +229,13 @@ def outstanding(session: Session, run: str, arrived: SelectBase) -> int:
 
 
 def silent(session: Session, run: str, arrived: SelectBase, before: datetime) -> list[str]:
-    """The clients that take part, have not arrived, and were last heard of before that moment."""
+    """The clients that take part, have not arrived, and were last seen before `before`."""
     query = select(MemberRow.name).where(*silent_in(run, before), MemberRow.name.not_in(arrived))
     return list(session.scalars(query.order_by(MemberRow.name)))
 
 
 def silent_in(run: Run, before: datetime) -> tuple[ColumnExpressionArgument[bool], ...]:
-    """The condition for a run's clients that take part and were last heard of before."""
+    """The condition for a run's clients that take part and were last seen before `before`."""
     return *_takes_part(run), or_(MemberRow.last_seen.is_(None), MemberRow.last_seen < before)
 
 
@@ -257,7 +257,7 @@ def count(session: Session, run: str) -> int:
 
 
 def views(session: Session, run: str, first: int | None = None) -> list[MemberView]:
-    """The members, by name; only the first so many where a number is given."""
+    """The members by name; only the first `first`, if given."""
     query = select(MemberRow).where(MemberRow.run_id == run).order_by(MemberRow.name).limit(first)
     sizes, standings = traffic.by_member(session, run), doubts.standings(session, run)
     return [
@@ -292,7 +292,7 @@ def _existing(session: Session, run: RunRow, name: str) -> MemberRow:
 def _not_revoked(session: Session, run: RunRow, name: str) -> MemberRow:
     row = _existing(session, run, name)
     if not row.active:
-        raise WrongState(f"{name} is revoked, which is for good; invite it under another name.")
+        raise WrongState(f"{name} was revoked for good; invite it under another name.")
     return row
 
 

@@ -1,4 +1,4 @@
-"""The closing of a round or an exchange: all are in, or a quorum after the deadline."""
+"""Closing of a round or an exchange: all members are in, or a quorum after the deadline."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -9,7 +9,7 @@ from pubswap_protocol.settings import AggregationSettings, SwapSettings
 
 @dataclass(frozen=True, slots=True)
 class Turnout:
-    """The members that have arrived, those that may still come, and the time of the first.
+    """The numbers of members that have arrived and may still come, and the first arrival's time.
 
     A member that arrived and was then suspended or revoked, or is away, still counts as arrived.
     """
@@ -29,18 +29,18 @@ class Turnout:
         outstanding: int,
         first_at: datetime | None,
     ) -> Self:
-        """By a run's rules, and the fewest members that it goes on with."""
+        """Take the quorum from a run's rules and the `minimum` of members that it goes on with."""
         quorum = needed(arrived + outstanding, rules.quorum, minimum)
         return cls(arrived, outstanding, first_at, quorum, rules.deadline_seconds)
 
     @property
     def missing(self) -> int:
-        """The members that the quorum lacks, even if all that are left arrive."""
+        """The number of members that the quorum lacks even if all outstanding ones arrive."""
         return max(0, self.quorum - self.arrived - self.outstanding)
 
     @property
     def closes_at(self) -> datetime | None:
-        """The deadline; None while only a further arrival can close.
+        """The deadline; None until a quorum has arrived.
 
         It counts from the first arrival, so that a slow start costs nobody its place.
         """
@@ -49,14 +49,14 @@ class Turnout:
         return self.first_at + timedelta(seconds=self.deadline_seconds)
 
     def closes(self, now: datetime) -> bool:
-        """Whether to close now: never below the quorum, also when nobody else is left."""
+        """Whether to close now. Never below the quorum, even if nobody else is left."""
         due = self.closes_at
         return due is not None and (now >= due or not self.outstanding)
 
 
 def needed(here: int, quorum: int, minimum: int | None) -> int:
-    """The fewest that must arrive: the quorum or, with a minimum, all that are `here` if these are
-    fewer, as long as they are not below the minimum."""
+    """The fewest members that must arrive: the quorum. With a `minimum`, all that are `here` are
+    enough if they are fewer than the quorum, but no fewer than the minimum."""
     if minimum is None:
         return quorum
     return minimum if here < minimum else min(quorum, here)

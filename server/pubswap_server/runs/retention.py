@@ -1,6 +1,6 @@
-"""Retention of what members sent: the rows for ever, the files for some rounds.
+"""Retention of what members sent: rows are kept forever, files for some rounds.
 
-A file that no row names any more is freed: sweeping removes it.
+A file is freed when no row names it any more; the sweep then removes it.
 """
 
 from contextlib import suppress
@@ -22,13 +22,13 @@ from pubswap_server.runs import history
 from pubswap_server.runs.events import record
 from pubswap_server.runs.state import ENDED
 
-_DELETED = "deleted"  # lets the run's log go, see the migrations
+_DELETED = "deleted"  # the triggers of `EventRow` then let the run's log be deleted
 
 
 def free_unused(session: Session, run: str, ended: bool) -> None:
-    """Free the adapters that no update names, once a round is over; what is under way may come.
+    """Free the adapters that no update names, once a round is over.
 
-    With the run's end, no more of them may.
+    Uploads under way may go on, unless the run has `ended`.
     """
     session.execute(delete(BlobRow).where(BlobRow.run_id == run))
     if ended:
@@ -43,9 +43,9 @@ def free_through(session: Session, run: str, round_: int) -> None:
 
 
 def archive(session: Session, run: RunRow) -> None:
-    """Free everything of a run that has ended but its final and its best adapter.
+    """Free all files of an ended run except its final and its best adapter.
 
-    Its rows stay, and what the two adapters are loaded with. Raises WrongState.
+    Its rows stay, and so do the residuals that the two adapters need. Raises WrongState.
     """
     _require_ended(run, "archived")
     kept = set()
@@ -66,7 +66,7 @@ def archive(session: Session, run: RunRow) -> None:
 
 
 def delete_run(session: Session, run: RunRow) -> None:
-    """Remove a run that has ended, and every row of it; raises WrongState."""
+    """Delete an ended run with all its rows; raises WrongState."""
     _require_ended(run, "deleted")
     run.state = _DELETED
     session.flush()

@@ -1,4 +1,4 @@
-"""Rounds: their updates, their closing, and the way back to an earlier one."""
+"""Rounds: their updates, their closing, and rollbacks to earlier ones."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -50,20 +50,22 @@ def submit(
     start: str | None = None,
     rollbacks: int | None = None,
 ) -> Receipt:
-    """Take a member's update, trained from the adapter `start` and after so many `rollbacks` if
-    that is said; `given` counts the responses that it got in the round, by donor.
+    """Take a member's update.
 
-    Sent again, it gets the same receipt; a round that is closed stores it as late, also without its
+    If given, `start` is the adapter from which it was trained, and `rollbacks` the run's count at
+    that time. `given` counts the responses that it got in the round, by donor.
+
+    A repetition gets the same receipt. A closed round stores the update as late, even without its
     adapter. Raises IdempotencyMismatch for another adapter than before, UnknownBlob for one that
     was not sent, InvalidUpdate for a number of steps that the run does not take, RoundClosed for a
-    round that has not begun, or was begun again since the run went back, RunCancelled.
+    round that has not begun or was begun again after a rollback, RunCancelled.
     """
     require_going(run.state == RunState.CANCELLED)
     blob = session.get(BlobRow, (run.id, request.adapter, member.name))
     before = session.get(UpdateRow, (run.id, round_, member.name))
     if before is not None:
         if request.adapter != before.digest:
-            raise IdempotencyMismatch(f"Your update for round {round_} was another adapter.")
+            raise IdempotencyMismatch(f"You have handed in another adapter for round {round_}.")
         return receipt_of(before)
     if not 1 <= round_ <= run.round:
         raise RoundClosed(f"Round {round_} is not under way; the run is in round {run.round}.")
@@ -71,7 +73,7 @@ def submit(
     late = round_ < run.round or run.state not in ROUND_UNDER_WAY
     before_it = session.get_one(RoundRow, (run.id, round_ - 1))
     if start not in (None, before_it.adapter) and not late:
-        raise RoundClosed(f"The run went back, and round {round_} begins from another adapter now.")
+        raise RoundClosed(f"The run went back; now round {round_} begins from another adapter.")
     if not late:
         runs.require_since(run, rollbacks)
     if blob is None and not late:
@@ -92,7 +94,7 @@ def submit(
 
 
 def _check_steps(settings: RunSettings, steps: int) -> None:
-    """Raises InvalidUpdate for one of fewer or more local steps than the run takes."""
+    """Raises InvalidUpdate for fewer or more local steps than the run takes."""
     fewest = settings.members.fewest_steps or settings.local_steps
     if fewest <= steps <= settings.local_steps:
         return
@@ -113,12 +115,12 @@ def counted_updates(session: Session, run: RunRow, round_: int) -> list[UpdateRo
 def exclude(session: Session, run: RunRow, round_: int, member: str) -> None:
     """Leave a member's update out of the round under way, as if it had come too late.
 
-    A round that is closed takes updates again. Raises WrongState for another round, NotFound if
-    the member has handed in nothing.
+    A closed round takes updates again. Raises WrongState for another round, NotFound if the member
+    has handed in nothing.
     """
     reconsidered(runs.status_of(run))
     if round_ != run.round:
-        raise WrongState(f"Round {run.round} is under way; an update of it can be excluded.")
+        raise WrongState(f"Round {run.round} is under way; only its updates can be excluded.")
     row = session.get(UpdateRow, (run.id, round_, member))
     if row is None:
         raise NotFound(f"{member} has handed in no update of round {round_}.")
@@ -135,7 +137,7 @@ def _in_time(run: RunRow, round_: int) -> tuple[ColumnElement[bool], ...]:
 
 
 def arrived(run: RunRow) -> Select[str]:
-    """The members with an update of the round under way, whether it counts or not."""
+    """The members with an update in the round under way, whether it counts or not."""
     return select(UpdateRow.member).where(UpdateRow.run_id == run.id, UpdateRow.round == run.round)
 
 
@@ -152,7 +154,7 @@ def turnout_of(run: RunRow, arrived: int, outstanding: int, first_at: datetime |
 
 
 def close_if_due(session: Session, run: RunRow) -> None:
-    """Stop taking updates when all are in, or a quorum is and the deadline has passed."""
+    """Stop taking updates when all are in, or when a quorum is and the deadline has passed."""
     if run.state not in ROUND_UNDER_WAY or run.paused:
         return
     present = turnout(session, run)
@@ -163,9 +165,9 @@ def close_if_due(session: Session, run: RunRow) -> None:
 def roll_back(session: Session, run: RunRow, to: int) -> None:
     """Begin round `to` + 1 again from round `to`'s adapter, optimizer state and residuals.
 
-    What came since is gone but for the log, which keeps the rounds' adapters and evaluations.
-    Raises WrongState for a round that is not before the one under way, NotFound if its adapter is
-    not there.
+    Everything since is deleted except the log, which keeps the rounds' adapters and evaluations.
+    Raises WrongState for a round that is not before the one under way, NotFound if its adapter was
+    freed.
     """
     status = rolled_back(runs.status_of(run), to)
     start = session.get(RoundRow, (run.id, to))

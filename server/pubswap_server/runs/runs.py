@@ -1,4 +1,4 @@
-"""Runs: created, looked up, moved."""
+"""Runs: creation, lookup and moves between states."""
 
 import secrets
 from collections.abc import Callable
@@ -57,10 +57,10 @@ Move = Callable[[RunStatus], RunStatus]
 
 
 def create(session: Session, request: CreateRun, key: str | None = None) -> RunRow:
-    """A new run; again with the same key, the first one.
+    """Create a run; a repetition with the same key returns the first one.
 
-    Raises NameTaken while another of this name is unfinished, IdempotencyMismatch for a key that
-    was another run's, InvalidSettings for a verifier that is not here.
+    Raises NameTaken while another run of this name is unfinished, IdempotencyMismatch for a key
+    that was used for another run, InvalidSettings for a verifier that is not installed.
     """
     version = verifier_version(request.settings.verifier)
     id_ = sha256(key)[:16] if key is not None else secrets.token_hex(8)
@@ -94,7 +94,7 @@ def check_name(session: Session, name: str) -> None:
 
 
 def find(session: Session, reference: str, principal: Principal, lock: bool = False) -> RunRow:
-    """The run: by id or else by name for the operator, the newest; by its own id for a member.
+    """Find a run: for the operator by id or else the newest by name; for a member by id.
 
     Raises UnknownRun, also for a run that is not the member's, and Unauthenticated or Suspended for
     a member that was revoked or suspended since it was authenticated.
@@ -113,7 +113,7 @@ def find(session: Session, reference: str, principal: Principal, lock: bool = Fa
 
 
 def by_id(session: Session, run: str, lock: bool = False) -> RunRow:
-    """The run with this id, for work that goes on without its asker; raises UnknownRun."""
+    """The run with this id, for work outside of requests; raises UnknownRun."""
     row = session.get(RunRow, run, with_for_update=lock or None)
     if row is None:
         raise UnknownRun(f"The run {run} was deleted.")
@@ -124,7 +124,7 @@ def by_id(session: Session, run: str, lock: bool = False) -> RunRow:
 
 @dataclass(frozen=True)
 class _Stored:
-    """A run's model or settings, known by the run's id: only the number of clients may change."""
+    """Cache key for a run's parsed model or settings. Only the number of clients can change."""
 
     run: str
     clients: int
@@ -154,12 +154,12 @@ def sent_layout_of(run: RunRow) -> AdapterLayout:
 
 
 def largest_update_of(run: RunRow) -> int:
-    # With room for a header, so that a file of other tensors is refused by what is wrong in it.
+    # With room for a header, so that a file of other tensors is refused for those, not its size.
     return largest_update(model_of(run).layout, settings_of(run)) + MAX_HEADER_BYTES
 
 
 def refusal_of(run: RunRow, hello: Hello) -> Conflict | None:
-    """The reason to refuse a member with this base model or verifier, if there is one."""
+    """Why to refuse a member with this base model or verifier, or None."""
     try:
         model_of(run).check_same(hello)
     except BaseModelMismatch as error:
@@ -174,10 +174,10 @@ def refusal_of(run: RunRow, hello: Hello) -> Conflict | None:
 
 
 def ask_again(session: Session) -> None:
-    """Ask the members of each run whose verifier has another version by now for another hello.
+    """Ask for another hello from the members of each run whose verifier has a new version.
 
-    As a coordinator starts, which may have been upgraded: whoever judges by the rules of before
-    takes no part until its hello is one by those of now.
+    Called when a coordinator starts, because it may have been upgraded. A member whose verifier is
+    out of date takes no part until it says hello again with the current version.
     """
     going = select(RunRow).where(RunRow.state != RunState.CANCELLED).with_for_update()
     for row in session.scalars(going):
@@ -194,7 +194,7 @@ def status_of(run: RunRow) -> RunStatus:
 
 
 def require_since(run: RunRow, rollbacks: int | None) -> None:
-    """Raises RoundClosed if the run went back since it had so many rollbacks, if that is said."""
+    """Raises RoundClosed if the run was rolled back since it had `rollbacks`, if given."""
     if rollbacks not in (None, run.rollbacks):
         raise RoundClosed(f"The run went back, and round {run.round} was begun again.")
 
@@ -209,7 +209,7 @@ def move(session: Session, run: RunRow, transition: Move, **details: Any) -> Non
         retention.free_unused(session, run.id, ended=status.state in ENDED)
     if (status.state, status.round) != (run.state, run.round):
         run.failure = None
-    if 0 < run.round < status.round:  # all that have enrolled are awaited in the first
+    if 0 < run.round < status.round:  # the first round waits for all that have enrolled
         members.begin_round(session, run.id)
     run.state, run.paused, run.round = status.state, status.paused, status.round
     if status.state is RunState.TRAINING and session.get(RoundRow, (run.id, run.round)) is None:
@@ -217,13 +217,13 @@ def move(session: Session, run: RunRow, transition: Move, **details: Any) -> Non
 
 
 def cancel(session: Session, run: RunRow) -> None:
-    """End a run for good, unless that was done; raises WrongState."""
+    """End a run for good, unless it is cancelled already; raises WrongState."""
     if run.state != RunState.CANCELLED:
         move(session, run, cancelled)
 
 
 def open_run(session: Session, run: RunRow, initial: Digest) -> None:
-    """Open a run whose files are all there, with its initial adapter."""
+    """Open a run that has all its files, with its initial adapter."""
     if run.state == RunState.OPEN:
         return
     session.add(RoundRow(run_id=run.id, round=0, adapter=initial))
@@ -231,9 +231,9 @@ def open_run(session: Session, run: RunRow, initial: Digest) -> None:
 
 
 def check_complete(session: Session, run: RunRow) -> None:
-    """Raises WrongState or InvalidProblems, saying what is missing, unless a run can be opened."""
+    """Raises WrongState or InvalidProblems, naming what is missing, unless the run can open."""
     if run.state == RunState.OPEN:
-        return  # already, by a request whose answer was lost
+        return  # already open, by a request whose response was lost
     opened(status_of(run))
     if run.tokenizer is None:
         raise WrongState("Send the base model's tokenizer.json first.")
@@ -259,7 +259,7 @@ def sets_of(session: Session, run: RunRow) -> dict[SetKind, SetRow]:
 
 
 def change(session: Session, run: RunRow, change: ChangeRun) -> None:
-    """Change settings, unless they are so; raises WrongState once begun, Invalid for a bad mix."""
+    """Change settings; raises WrongState once the run has begun, Invalid if they do not fit."""
     if run.state not in (RunState.CREATED, RunState.OPEN):
         raise WrongState(f"The run is {run.state}; its settings can be changed before it starts.")
     before = run.settings["clients"]
@@ -290,7 +290,7 @@ def start(session: Session, run: RunRow) -> None:
 
 
 def _version_here(verifier: str) -> str | None:
-    """None where its library is not installed any more: its runs are shown all the same."""
+    """The verifier's version; None if its library is gone, because its runs are still shown."""
     try:
         return verifier_version(verifier)
     except InvalidSettings:
@@ -298,7 +298,7 @@ def _version_here(verifier: str) -> str | None:
 
 
 def view(session: Session, run: RunRow, principal: Principal | None = None) -> RunView:
-    """The run as the principal may see it; as anybody may, without one."""
+    """The run as the principal may see it; without one, as anybody may."""
     latest, best = history.scores(session, run.id)
     return RunView(
         id=run.id,
@@ -319,12 +319,12 @@ def view(session: Session, run: RunRow, principal: Principal | None = None) -> R
 
 
 def page(session: Session, after: str | None, limit: int) -> list[RunView]:
-    """The runs that were created before the run `after`, newest first, without their members."""
+    """The runs created before the run `after`, newest first, without their members."""
     query = select(RunRow).order_by(RunRow.created_at.desc(), RunRow.id.desc()).limit(limit)
     if after is not None:
         last = session.get(RunRow, after)
         if last is None:
-            raise UnknownRun(f"There is no run {after!r}; say the last one that you have.")
+            raise UnknownRun(f"There is no run {after!r}; give the last one that you have.")
         same_time = and_(RunRow.created_at == last.created_at, RunRow.id < last.id)
         query = query.where(or_(RunRow.created_at < last.created_at, same_time))
     return [view(session, row) for row in session.scalars(query)]

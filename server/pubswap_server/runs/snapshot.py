@@ -29,7 +29,7 @@ MOST_NAMES = 8
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """The members that have not arrived, in order, and the moment from which nobody waits."""
+    """The members that have not arrived, in order, and how long they are waited for."""
 
     members: tuple[str, ...] = ()
     until: datetime | None = None
@@ -41,9 +41,9 @@ class Awaited:
         return f"{first} and {more} more" if more > 0 else first
 
     def words(self, what: str) -> str:
-        """Such as: a, b to finish round 3, until 2026-11-23 14:03:20 UTC at most.
+        """For example: a, b to finish round 3, until 2026-11-23 14:03:20 UTC at most.
 
-        If all have arrived, it is the coordinator's to go on, or a quorum is out of reach.
+        If nobody is awaited, it is the coordinator's turn, or the quorum is out of reach.
         """
         until = f", until {self.until:%F %T} UTC at most" if self.until and self.members else ""
         others = "the coordinator" if self.until else "more organisations"
@@ -55,7 +55,7 @@ NOBODY = Awaited()
 
 @dataclass(frozen=True, slots=True)
 class ExchangeState:
-    """An exchange of the round under way; while it is open, who has answered and who has not."""
+    """An exchange of the round under way and, while it is open, who has and has not answered."""
 
     closed: bool
     members: frozenset[str]
@@ -66,12 +66,12 @@ class ExchangeState:
 class RunSnapshot:
     """A run at one moment.
 
-    `adapter` is what the round under way begins from, `handed_in` are the members whose updates
-    of it are there and `awaited` the others, `exchanges` are its public steps by number, and
-    `backlog` is the first round with an adapter that was not evaluated, and that adapter.
-    `residuals` are those of all rounds that have one, in their order; none but under FedEx-LoRA.
-    `joining` are the members that are in the next round and not in this one.
-    `refused` are the members that are not good now, and whether they are active and suspended.
+    The round under way begins from `adapter`. `handed_in` are the members whose updates are in,
+    `awaited` the others, and `exchanges` its public steps by number. `backlog` is the first round
+    with an adapter that was not evaluated, and that adapter. `residuals` holds the rounds that have
+    one, in order, each with its digest; empty except under FedEx-LoRA. `joining` are the members
+    that are in the next round, but not in this one. `refused` are the members that are revoked or
+    suspended, as (active, suspended).
     """
 
     state: RunState
@@ -89,7 +89,7 @@ class RunSnapshot:
 
 
 def read_snapshot(session: Session, run: str) -> RunSnapshot:
-    """Raises UnknownRun for a run that was deleted."""
+    """Read a run; raises UnknownRun if it was deleted."""
     row = runs.by_id(session, run)
     before = session.get(RoundRow, (run, row.round - 1))
     updates = session.execute(
@@ -130,7 +130,7 @@ def read_snapshot(session: Session, run: str) -> RunSnapshot:
 
 
 def read_residuals(session: Session, run: str) -> tuple[tuple[int, str], ...]:
-    """The rounds that have a residual, and its digest, in their order; see `RunSnapshot`."""
+    """The rounds that have a residual, in order, each with its digest."""
     rows = session.execute(
         select(RoundRow.round, RoundRow.residual)
         .where(RoundRow.run_id == run, RoundRow.residual.is_not(None))
@@ -173,7 +173,7 @@ def _exchanges(
 
 
 def task_for(snapshot: RunSnapshot, member: MemberPrincipal) -> Task:
-    """The member's present task; raises Unauthenticated or Suspended."""
+    """The member's current task; raises Unauthenticated or Suspended."""
     require_good(*snapshot.refused.get(member.name, (True, False)))
     under_way, done = snapshot.state in ROUND_UNDER_WAY, snapshot.handed_in | snapshot.joining
     if member.role is Role.EVALUATOR:
@@ -185,12 +185,12 @@ def task_for(snapshot: RunSnapshot, member: MemberPrincipal) -> Task:
         return Task(kind=TaskKind.FINISHED, state=snapshot.state, round=snapshot.round)
     reason = waits_for(snapshot)
     if member.name in snapshot.joining and under_way:
-        reason = f"round {snapshot.round + 1}, as you came within a round: {reason}"
+        reason = f"round {snapshot.round + 1}, because you came mid-round: {reason}"
     return Task(kind=TaskKind.WAIT, state=snapshot.state, round=snapshot.round, waits_for=reason)
 
 
 def waits_for(snapshot: RunSnapshot, swap: int | None = None) -> str:
-    """What a member without work waits for, in a few words; in a public step if one is given."""
+    """The reason why a member has to wait, in a few words; in public step `swap`, if given."""
     if snapshot.paused_since is not None:
         return f"the operator to resume the run, paused since {snapshot.paused_since:%F %T} UTC"
     if snapshot.state in (RunState.CREATED, RunState.OPEN):
@@ -203,7 +203,7 @@ def waits_for(snapshot: RunSnapshot, swap: int | None = None) -> str:
 
 
 def _work(snapshot: RunSnapshot, kind: TaskKind, round_: int, adapter: str | None) -> Task:
-    """Training from, or evaluating, an adapter, with the residuals that belong to it."""
+    """A task to train from an adapter or evaluate it, with the residuals that belong to it."""
     last = round_ - 1 if kind is TaskKind.TRAIN else round_
     residuals = [digest for of, digest in snapshot.residuals if of <= last]
     return Task(
@@ -217,7 +217,7 @@ def _work(snapshot: RunSnapshot, kind: TaskKind, round_: int, adapter: str | Non
 
 
 def settled(snapshot: RunSnapshot, member: MemberPrincipal, round_: int, swap: int) -> bool:
-    """Whether the member has nothing to wait for in this exchange: it is closed, or not in it.
+    """Whether the member need not wait: the exchange is closed, or the member is not in it.
 
     Raises Unauthenticated, Suspended or RunCancelled.
     """

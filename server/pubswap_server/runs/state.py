@@ -10,7 +10,7 @@ created ──opened──▶ open ──started──▶ training ◀──exch
 
 rolled_back leads from a round under way, or aggregating, to training in an earlier round or in the
 same one. cancelled is reached from every state but finished. `paused` is a flag on any state
-between open and finished: nothing new is given out, what is under way may come in.
+between open and finished: no new work is given out, but work under way may be handed in.
 """
 
 from collections.abc import Set
@@ -26,9 +26,9 @@ _PAUSABLE = frozenset(RunState) - ENDED - {RunState.CREATED}
 _NEXT = {
     RunState.CREATED: "Open it first.",
     RunState.OPEN: "Start it to begin round 1.",
-    RunState.TRAINING: "Its round goes on until the updates are in; ask for its state again.",
-    RunState.EXCHANGING: "Its round goes on until the updates are in; ask for its state again.",
-    RunState.AGGREGATING: "Its round's adapter is being made; ask for its state again.",
+    RunState.TRAINING: "Its round goes on until the updates are in; check its state again later.",
+    RunState.EXCHANGING: "Its round goes on until the updates are in; check its state again later.",
+    RunState.AGGREGATING: "Its round is being aggregated; check its state again later.",
     RunState.FINISHED: "It has ended; create another run.",
     RunState.CANCELLED: "It has ended; create another run.",
 }
@@ -68,7 +68,7 @@ def exchange_ended(status: RunStatus) -> RunStatus:
 
 
 def updates_closed(status: RunStatus) -> RunStatus:
-    """The round takes no further update."""
+    """The round takes no more updates."""
     _require(status, ROUND_UNDER_WAY, "aggregate")
     return replace(status, state=RunState.AGGREGATING)
 
@@ -88,7 +88,7 @@ def reopened(status: RunStatus) -> RunStatus:
 
 
 def reconsidered(status: RunStatus) -> RunStatus:
-    """An update of the round under way is left out: a closed round takes updates again."""
+    """An update of the round is left out. If the round was closed, it takes updates again."""
     _require(status, ROUND_UNDER_WAY | {RunState.AGGREGATING}, "leave out an update of")
     if status.state is not RunState.AGGREGATING:
         return status
@@ -96,7 +96,7 @@ def reconsidered(status: RunStatus) -> RunStatus:
 
 
 def rolled_back(status: RunStatus, to: int) -> RunStatus:
-    """The round after `to` begins again, and what came since is forgotten."""
+    """The round after `to` begins again, and everything since is forgotten."""
     _require(status, ROUND_UNDER_WAY | {RunState.AGGREGATING}, "roll back")
     if not 0 <= to < status.round:
         raise WrongState(

@@ -1,6 +1,7 @@
 """Bytes of adapters and responses, by member and round.
 
-Each member's sums over all rounds are rows of their own, of round TOTAL: a run may have millions.
+Each member's sums over all rounds are stored as round TOTAL, because a run may have millions of
+rows.
 """
 
 from collections import Counter, defaultdict
@@ -20,7 +21,7 @@ K = TypeVar("K")
 TOTAL = -1
 
 Kind = Literal["adapters_up", "adapters_down", "responses_up", "responses_down"]
-Key = tuple[str, int, str, Kind]  # of a run, a round and a member
+Key = tuple[str, int, str, Kind]  # run, round, member and kind
 
 _Insert = sqlite.Insert | postgresql.Insert
 _INSERTS: dict[str, Callable[[type[TrafficRow]], _Insert]] = {
@@ -30,7 +31,7 @@ _INSERTS: dict[str, Callable[[type[TrafficRow]], _Insert]] = {
 
 
 def count(session: Session, sizes: Mapping[Key, int]) -> None:
-    """Add these bytes to those of the round and of all rounds."""
+    """Add these bytes to the sums of their round and of all rounds."""
     sums = Counter[Key]()
     for (run, round_, member, kind), size in sizes.items():
         sums[run, round_, member, kind] += size
@@ -38,7 +39,7 @@ def count(session: Session, sizes: Mapping[Key, int]) -> None:
     names = ("run_id", "round", "member", "kind")
     insert = _INSERTS[session.get_bind().dialect.name](TrafficRow)
     added = {"bytes": TrafficRow.bytes + insert.excluded.bytes}
-    # In one order, so that no two replicas wait for each other.
+    # Always in the same order, so that two replicas cannot deadlock.
     rows = [{**dict(zip(names, key, strict=True)), "bytes": sums[key]} for key in sorted(sums)]
     execute_each(session, insert.on_conflict_do_update(index_elements=names, set_=added), rows)
 
@@ -55,7 +56,7 @@ def by_member(session: Session, run: str) -> dict[str, Traffic]:
 
 def by_kind(session: Session) -> dict[str, int]:
     query = select(TrafficRow.kind, func.sum(TrafficRow.bytes)).where(TrafficRow.round == TOTAL)
-    query = query.where(TrafficRow.run_id.in_(select(RunRow.id)))  # the key begins with the run
+    query = query.where(TrafficRow.run_id.in_(select(RunRow.id)))  # the index begins with the run
     return {kind: int(size) for kind, size in session.execute(query.group_by(TrafficRow.kind))}
 
 

@@ -1,4 +1,4 @@
-"""Upload sessions: room is reserved before the first byte, and a session is worth a day."""
+"""Upload sessions: space is reserved before the first byte, and a session lasts a day."""
 
 import secrets
 from datetime import timedelta
@@ -14,11 +14,11 @@ from pubswap_server.runs import traffic
 from pubswap_server.runs.auth import MemberPrincipal
 from pubswap_server.runs.state import ENDED
 
-# A member may store in a round: its adapter, one that came too late, and a second try.
+# Adapters that a member may store in a round: its own, one that came too late, and a second try.
 ADAPTERS_A_ROUND = 3
-# A member's uploads under way; one more ends the oldest, so that none is ever locked out.
+# A member's uploads under way. One more ends the oldest, so that no member is ever locked out.
 SESSIONS = 3
-SESSION_SECONDS = 24 * 3600.0  # how long an upload may go on from where it was cut
+SESSION_SECONDS = 24 * 3600.0  # how long an interrupted upload can be continued
 
 
 def open_session(
@@ -30,12 +30,12 @@ def open_session(
     spare: int,
     free: int | None,
 ) -> tuple[UploadRow | None, list[str]]:
-    """The member's session for this blob, new or an earlier one; None if the blob is stored.
+    """The member's session for this blob, new or existing; None if the blob is stored.
 
-    With it come the sessions that it ends, whose bytes are to be dropped. In bytes: the `largest`
-    adapter, what stays `spare`, and what the store has `free`, None if it has no limit. Raises
-    TooLarge, TooManyAdapters, WrongState for a run that has ended, or NoSpace if the store's room,
-    less all that is reserved, is too small.
+    Also returns the ids of the sessions that it ends, whose bytes are to be dropped. All in bytes:
+    `largest` is the size of the largest adapter, `spare` stays free, and the store has `free` left,
+    None if unlimited. Raises TooLarge, TooManyAdapters, WrongState for a run that has ended, or
+    NoSpace if too little is left besides all reservations.
     """
     if session.get(BlobRow, (run.id, request.digest, member.name)) is not None:
         return None, []
@@ -82,14 +82,14 @@ def find(session: Session, run: RunRow, member: MemberPrincipal, upload: str) ->
     """A member's own open session; raises UnknownUpload for any other."""
     row = session.get(UploadRow, upload)
     if row is None or (row.run_id, row.member) != (run.id, member.name) or row.expires_at <= now():
-        raise UnknownUpload("There is no such upload of yours; open one again.")
+        raise UnknownUpload("You have no such upload; open a new one.")
     return row
 
 
 def finish(session: Session, run: RunRow, member: MemberPrincipal, upload: UploadRow) -> None:
-    """Note that the upload is a blob; the session ends.
+    """Record the upload as a blob, and end its session.
 
-    Raises UnknownUpload if the session has ended otherwise, or as `require_turn` does.
+    Raises UnknownUpload if the session has ended otherwise, and whatever `require_turn` raises.
     """
     if session.get(BlobRow, (run.id, upload.digest, member.name)) is not None:
         return
@@ -106,13 +106,13 @@ def forget(session: Session, upload: str) -> None:
 
 
 def take_expired(session: Session) -> list[str]:
-    """End the sessions whose time is over; returns their ids."""
+    """End the sessions that have expired; returns their ids."""
     expired = delete(UploadRow).where(UploadRow.expires_at <= now())
     return list(session.scalars(expired.returning(UploadRow.id)))
 
 
 def check_room(session: Session, size: int, spare: int, free: int | None) -> None:
-    """Raises NoSpace unless so many more bytes fit; `free` as in `open_session`."""
+    """Raises NoSpace unless `size` more bytes fit; `spare` and `free` as in `open_session`."""
     if free is None:
         return
     reserved = session.scalar(select(func.sum(UploadRow.size))) or 0

@@ -159,7 +159,7 @@ def test_who_is_refused_at_hello_takes_no_part(server: Server) -> None:
             assert fed.members[name].task(run, 0).kind in ("train", "evaluate")
     invite = fed.operator.reissue(run, "a", Reissue())
     fed.members["a"] = server.client(fed.operator.enroll(invite.invite).token)
-    with pytest.raises(HelloNeeded, match="Start its daemon again"):
+    with pytest.raises(HelloNeeded, match="Restart its daemon"):
         fed.members["a"].task(run, 0)
     assert {code_of(ask) for ask in asks("a")} == {"hello_needed"}
     fed.members["a"].hello(run, good)

@@ -46,7 +46,7 @@ def test_a_newcomer_waits_for_the_next_round_and_nobody_for_it(server: Server) -
     assert waiting.kind is TaskKind.WAIT
     shown = {member.name: member.joining for member in fed.operator.members(fed.run.id).members}
     assert shown == {"a": False, "b": False, "c": True, "judge": False}
-    assert (waiting.waits_for or "").startswith("round 2, as you came within a round: b to finish")
+    assert (waiting.waits_for or "").startswith("round 2, because you came mid-round: b to finish")
     fed.submit("b", 1, fed.adapter(2))
     assert fed.wait_for(1).rounds[1].updates == 2
     tasks = [fed.members[name].task(fed.run.id, 0) for name in "abc"]
