@@ -59,7 +59,7 @@ def test_nobody_but_a_client_has_prompts_chosen(server: Server) -> None:
     for other in (fed.members["judge"], fed.operator):
         with pytest.raises(Forbidden):
             other.swap_prompts(fed.run.id, 1, 1)
-    with pytest.raises(RoundClosed, match="Nobody has chosen"):
+    with pytest.raises(RoundClosed, match="No prompts have been chosen"):
         fed.members["a"].submit_responses(fed.run.id, 1, 1, b"not for any prompts")
     assert len(prompts(fed, "a", 1, 1)) == 2
     with pytest.raises(InvalidResponses):

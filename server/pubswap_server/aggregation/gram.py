@@ -1,4 +1,4 @@
-"""Inner products between clients' adapters, from which all norms and distances follow.
+"""Inner products between clients' adapters, which give all norms and distances.
 
 With G_nm = <theta_n - c, theta_m - c> for any centre c,
 
@@ -40,9 +40,9 @@ def drift_of(gram: Matrix) -> Drift:
 
 
 def sampled(clients: int, seed: int, round_: int) -> Sequence[int]:
-    """The clients whose products give the drift: all, or some drawn for the round.
+    """The clients on which drift is measured: all, or a sample drawn for the round.
 
-    All pairs of many clients would cost more than all the rest of an aggregation.
+    All pairs of many clients would cost more than the rest of the aggregation.
     """
     if clients <= MOST_IN_DRIFT:
         return range(clients)
@@ -51,7 +51,7 @@ def sampled(clients: int, seed: int, round_: int) -> Sequence[int]:
 
 
 class GramSum:
-    """G (N, N) in the order of the clients, of all or of some, summed up slice by slice."""
+    """G (N, N) of all clients or of some, in their order, summed slice by slice."""
 
     def __init__(self, updates: Updates, chosen: Sequence[int] | None = None) -> None:
         self._chosen = range(len(updates.sources)) if chosen is None else chosen
@@ -61,14 +61,14 @@ class GramSum:
         self._centred = np.empty((clients, width))
 
     def add(self, rows: Sequence[Array], centre: Array) -> None:
-        """A slice (S,) of each client, and of c, in float64."""
+        """Add a slice (S,) of each client, and of c, in float64."""
         centred = self._centred[:, : centre.size]
         for out, client in zip(centred, self._chosen, strict=True):
             np.subtract(rows[client], centre, out=out, dtype=np.float64)
         if len(centred) > FEW:
             self.matrix += centred @ centred.T
             return
-        # A matrix product is made for larger matrices: row by row is up to three times faster.
+        # A matrix product suits larger matrices: row by row is up to three times faster here.
         for products, row in zip(self.matrix, centred, strict=True):
             products += centred @ row
 

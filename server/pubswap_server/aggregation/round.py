@@ -1,4 +1,4 @@
-"""One round's aggregation, from the clients' updates to the blobs that it leaves."""
+"""One round's aggregation, from the clients' updates to the resulting blobs."""
 
 import statistics
 from collections.abc import Sequence
@@ -26,16 +26,16 @@ from pubswap_server.storage.store import BlobStore
 
 @dataclass(frozen=True, slots=True)
 class Aggregated:
-    """The outcome of a round: blobs by their digests, and lines for the run's log."""
+    """The outcome of a round: digests of its blobs, and notes for the run's log."""
 
     adapter: Digest
     drift: Drift
     notes: tuple[Note, ...] = ()
-    residual: Digest | None = None  # under FedEx-LoRA: what the mean's product lacks, as a stack
-    server_state: Digest | None = None  # what the server optimizer remembers
+    residual: Digest | None = None  # FedEx-LoRA: what the mean's product lacks, as a stack
+    server_state: Digest | None = None  # the server optimizer's
 
 
-# What overflows is not finite, which the checks of the results find.
+# An overflow gives numbers that are not finite, which the checks of the results find.
 @np.errstate(over="ignore", invalid="ignore")
 def aggregate(
     updates: Updates,
@@ -46,17 +46,16 @@ def aggregate(
 ) -> Aggregated:
     """Aggregate a round by the run's settings.
 
-    `state` is the file of the `server_state` of the round before, if there is one. The same
-    updates, whatever the order they came in, give the same digests. The drift is that of a
-    `sample` of the clients.
-    Raises InvalidAdapter for a result that no upload could be.
+    `state` is the file of the previous round's `server_state`, if there is one. The same updates
+    give the same digests, whatever the order in which they arrived. Drift is measured on a `sample`
+    of the clients. Raises InvalidAdapter for a result that would be refused as an upload.
     """
     rule, notes = rule_for(settings, len(updates.sources))
     before = None
-    passing = GramSum(updates, sample)  # a drift for the report alone needs no pass of its own
+    passing = GramSum(updates, sample)  # drift for the report alone needs no pass of its own
     selects = isinstance(rule, MultiKrum)
     if selects or settings.clip_norm is not None:
-        # A rule that selects compares all pairs; what is clipped has a length of its own.
+        # A rule that selects compares all pairs. Clipping needs only each update's own norm.
         before = gram_of(updates, None if selects else sample)
         updates, more = _prepared(updates, before, rule, settings.clip_norm)
         notes += more
@@ -90,7 +89,7 @@ def aggregate(
 def _prepared(
     updates: Updates, gram: Matrix, rule: Aggregator, clip: float | None
 ) -> tuple[Updates, list[Note]]:
-    """The updates that count, with bounded norms; and who was clipped or left out."""
+    """The updates that count, with clipped norms, and notes on the members clipped or left out."""
     notes = []
     by = [1.0] * len(updates.sources)
     if clip is not None:

@@ -1,4 +1,4 @@
-"""The rules of aggregation, how the clients' numbers become one, and their passes over updates."""
+"""Aggregation rules, which combine the clients' numbers, and their passes over the updates."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ Row = NDArray[np.float64]
 
 
 class TrimmedMean:
-    """The mean of what is left when the k smallest and the k largest of N numbers are dropped.
+    """The mean of N numbers without the k smallest and the k largest (Yin et al., 2018).
 
-    Each number by itself, whoever sent it and with which share (Yin et al., 2018). Without k it is
-    the median: the middle number, or the mean of the two middle ones.
+    It is taken for each coordinate separately, whatever the clients' shares. Without k it is the
+    median: the middle number, or the mean of the two middle ones.
     """
 
     def __init__(self, dropped: int | None = None) -> None:
@@ -27,9 +27,9 @@ class TrimmedMean:
         self.dropped = dropped
 
     def combine(self, rows: Sequence[Array], shares: Sequence[float], out: Row) -> None:
-        """Put one slice (S,) of the clients' (S,) each, whose shares sum to 1, into `out`."""
+        """Combine one slice (S,) of each client into `out` (S,); the shares sum to 1."""
         dropped = (len(rows) - 1) // 2 if self.dropped is None else self.dropped
-        # Numbers of a column next to each other are sorted several times faster.
+        # Sorting is several times faster if a column's numbers are next to each other.
         columns = np.stack(rows, axis=1)
         columns.sort(axis=1)
         columns[:, dropped : len(rows) - dropped].mean(axis=1, dtype=np.float64, out=out)
@@ -45,13 +45,13 @@ class FedIT:
         self._term: Row = np.empty(0)
 
     def combine(self, rows: Sequence[Array], shares: Sequence[float], out: Row) -> None:
-        if len(set(shares)) == 1:  # without a product for each number
+        if len(set(shares)) == 1:  # saves a product for each number
             np.copyto(out, rows[0])
             for row in rows[1:]:
                 np.add(out, row, out=out)
             if len(rows) & (len(rows) - 1):
                 np.divide(out, len(rows), out=out)
-            else:  # the inverse is exact, and a product takes a quarter of the time
+            else:  # the inverse is exact, and multiplying takes a quarter of the time
                 np.multiply(out, 1 / len(rows), out=out)
             return
         if self._term.size < out.size:
@@ -64,21 +64,21 @@ class FedIT:
 
 
 class MultiKrum(FedIT):
-    """The mean of the m clients of the lowest scores
+    """The mean of the m clients with the lowest scores
 
         s_n = sum of |theta_n - theta_j|^2 over the N - f - 2 clients j that are closest to n
 
-    It stands f bad clients of N >= 2 f + 3.
+    It tolerates f bad clients of N >= 2 f + 3.
     """
 
     def __init__(self, bad: int, kept: int | None) -> None:
-        """Stand f = `bad` clients, and average m = `kept`, or N - f if that is None or fewer."""
+        """Tolerate f = `bad` clients and average m = `kept`, at most N - f; None means N - f."""
         super().__init__()
         self.bad = bad
         self.kept = kept
 
     def select(self, gram: Matrix) -> list[int]:
-        """The m clients of the lowest scores; of equal ones, those that come first by name."""
+        """The m clients with the lowest scores; ties go to the first by name."""
         distances = squared_distances(gram)
         count = len(distances)
         np.fill_diagonal(distances, np.inf)
@@ -99,10 +99,10 @@ class Note:
 
 
 def rule_for(settings: AggregationSettings, updates: int) -> tuple[Aggregator, list[Note]]:
-    """The rule for so many updates, with a note if it is not the run's.
+    """The rule for this many updates, with a note if it is not the run's.
 
     A round may close with fewer clients than the run has. Multi-Krum then gives way to the median,
-    which stands fewer than half of whoever came; a trimmed mean of too few is the median too.
+    which tolerates fewer than half of those that came; a trimmed mean of too few does, too.
     """
     name = settings.rule
     if name == "median":
@@ -118,10 +118,10 @@ def rule_for(settings: AggregationSettings, updates: int) -> tuple[Aggregator, l
 
 
 class Means:
-    """The rule's result, in passes that read each file once and use the same buffers again."""
+    """The rule's result, in passes that read each file once and reuse the same buffers."""
 
     def __init__(self, updates: Updates, rule: Aggregator, gram: GramSum | None = None) -> None:
-        """`gram` is given the slices as they come by."""
+        """`gram` gets the slices as they are read."""
         self.updates = updates
         self._rule, self._shares = rule, updates.shares
         self._gram = gram
@@ -130,7 +130,7 @@ class Means:
         self._rounded = np.empty(self._exact.size, dtype=np.float32)
 
     def adapter(self) -> Iterator[bytes]:
-        """The canonical file of the result; what clients do not send is as it was before."""
+        """The canonical file of the result; tensors that clients do not send are unchanged."""
         layout, sent = self.updates.previous.layout, self.updates.layout.tensors
         yield layout.header
         for slice_ in slices(layout, self._width):
@@ -142,7 +142,7 @@ class Means:
                 yield slice_.of(self.updates.previous).tobytes()
 
     def moves(self) -> Iterator[tuple[Slice, Row]]:
-        """Result - previous for each slice of what clients send; good until the next one."""
+        """Result - previous for each slice of what clients send; valid until the next one."""
         for slice_ in slices(self.updates.layout, self._width):
             exact = self._combine(slice_)
             yield slice_, np.subtract(exact, slice_.of(self.updates.previous), out=exact)

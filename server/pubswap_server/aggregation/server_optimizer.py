@@ -1,8 +1,8 @@
 """Server optimizers: the averaged update Delta = mean - theta as a gradient (FedOpt).
 
 Reddi et al., 2021, algorithm 2, without bias correction; momentum as in FedAvgM (Hsu et al., 2019).
-Its state is rounded to float32 before it is used, so that a run which goes on from the stored state
-ends in the same bits.
+The state is rounded to float32 before it is used, so that a run that continues from the stored
+state ends in the same bits.
 """
 
 from collections.abc import Iterator
@@ -25,11 +25,11 @@ class Momentum:
 
     @property
     def memory(self) -> dict[str, float]:
-        """The state of each number, by name, and where it begins; names in order."""
+        """The initial value of each part of a number's state, by name, in order."""
         return {"momentum": 0.0}
 
     def advance(self, state: list[Row], delta: Row) -> list[Row]:
-        """The next state, in the order of `memory`, all of the shape of `delta`; to be rounded."""
+        """The next state, in the order of `memory`, each of the shape of `delta`; not rounded."""
         return [self.beta1 * state[0] + delta]
 
     def step(self, state: list[Row]) -> Row:
@@ -65,7 +65,7 @@ class Adam:
 
 
 class Yogi(Adam):
-    """Adam whose v changes by the size of Delta^2 alone, whatever v is:
+    """Adam, except that v changes by an amount that depends only on Delta^2:
 
     v <- v - (1 - beta2) Delta^2 sign(v - Delta^2)
     """
@@ -88,7 +88,7 @@ def server_optimizer(settings: AggregationSettings) -> ServerOptimizer | None:
 
 
 def state_layout(layout: AdapterLayout, optimizer: ServerOptimizer) -> AdapterLayout:
-    """For each tensor that clients send, one of its shape for each thing remembered of it."""
+    """For each tensor that clients send, one of the same shape for each part of its state."""
     tensors = {
         _name(name, part): shape
         for name, shape in layout.tensors.items()
@@ -102,7 +102,7 @@ def state_bytes(
 ) -> Iterator[bytes]:
     """The canonical file of the next state; `old` is None in the first round."""
     yield state_layout(means.updates.layout, optimizer).header
-    # The parts of one tensor follow each other in the file: all but the first have to wait.
+    # The parts of a tensor's state follow each other in the file: all but the first have to wait.
     waiting: list[list[bytes]] = [[] for _ in optimizer.memory]
     name = None
     for slice_, delta in means.moves():
@@ -133,7 +133,7 @@ def adapter_bytes(
 
 
 def _read(optimizer: ServerOptimizer, state: AdapterSource | None, slice_: Slice) -> list[Row]:
-    """The state of a slice, or where it begins, as it is when it was rounded."""
+    """The state of a slice, as rounded, or its initial value."""
     if state is None:
         starts = optimizer.memory.values()
         parts = [np.full(slice_.numbers, start, dtype=np.float32) for start in starts]
@@ -152,5 +152,5 @@ def _emptied(waiting: list[list[bytes]]) -> Iterator[bytes]:
 
 
 def _name(name: str, part: str) -> str:
-    """A state's tensor; those of one adapter tensor are next to each other in the file."""
+    """The name of a state tensor, next in the file to the others of the same adapter tensor."""
     return f"{name}.{part}"

@@ -1,7 +1,7 @@
 """Sums of LoRA products as one pair of factors: sum_t B_t A_t = [B_1 B_2 ...] [A_1; A_2; ...].
 
-A stack with a higher rank than its matrix has is written as the product itself, with the identity
-as the other factor: that is exact, needs no decomposition, and is as small.
+A stack with a higher rank than its matrix can have is written as the product itself, with the
+identity as the other factor. That is exact, needs no decomposition, and is no larger.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ from pubswap_protocol.tensors.adapter import (
 from pubswap_server.aggregation.updates import DerivedSource, Slice, Updates, slices
 
 WIDTH = 1 << 18  # numbers of the result at a time
-RANKS = 64  # of a factor at a time, where products are made
+RANKS = 64  # of a factor at a time, when products are formed
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Deviation(DerivedSource):
 
 
 def residual(updates: Updates, mean: AdapterSource) -> tuple[AdapterLayout, Iterator[bytes]]:
-    """sum_n w_n B_n A_n - B A as a stack, for the mean B and A as they were published."""
+    """sum_n w_n B_n A_n - B A as a stack, with the mean B and A as published."""
     terms = [
         Deviation(source, mean, share)
         for source, share in zip(updates.sources, updates.shares, strict=True)
@@ -89,7 +89,7 @@ def _a_rows(terms: Sequence[AdapterSource], slice_: Slice) -> Iterator[bytes]:
 def _dense_rows(
     result: AdapterLayout, terms: Sequence[AdapterSource], pair: tuple[str, str], slice_: Slice
 ) -> Array:
-    """Rows of the product, or of the identity that stands beside it."""
+    """Rows of the product, or of the identity that is its other factor."""
     a, b = pair
     inputs, outputs = result.tensors[a][1], result.tensors[b][0]
     product = b if inputs <= outputs else a

@@ -1,4 +1,4 @@
-"""The mean of the members' products, exactly, and its best approximation of the run's rank.
+"""The exact mean of the members' products, and its best approximation at the run's rank.
 
 With member n's factors B_n, A_n of rank r_n <= R, its weight w_n, and the round's own B, A, whose
 directions from r_n on a member keeps as they are,
@@ -11,14 +11,14 @@ QR decompositions of the stacks, Q_b R_b and (Q_a R_a)^T, and the singular value
 
     R_b R_a^T = U s V^T,   M = (Q_b U) s (Q_a V)^T,
 
-the first R of which are the closest matrix of rank R there is (Eckart and Young). Of so many
-members that S > min(out, in), M is summed instead, and decomposed itself: the stacks would be
-larger. All is computed in float64, one module after another, and rounded once.
+whose first R terms are the closest matrix of rank R (Eckart and Young). With so many members that
+S > min(out, in), M is summed instead and decomposed directly, because the stacks would be larger.
+Everything is computed in float64, one module after another, and rounded once.
 
 The new factors are A = c V^T and B = U s / c, with c = 1 / sqrt(3), the mean norm of a row of the
-initial A: all that training has changed is in B, as it is in LoRA's first steps, and Adam's steps
-stay as long as they were. The entry of largest magnitude in each row of A is positive. A direction
-whose singular value is nothing but rounding keeps its row of the round's A, and has 0 in B.
+initial A. So everything that training has changed is in B, as in LoRA's first steps, and Adam's
+steps keep their length. The entry of largest magnitude in each row of A is positive. A direction
+whose singular value is only rounding error keeps its row of the round's A, and has 0 in B.
 
 docs/aggregation.md has the cost.
 """
@@ -38,8 +38,8 @@ Term = tuple[AdapterSource, Matrix]
 """An adapter, and the weight of each of its first directions: B[:, :r] diag(w) A[:r]."""
 
 ROW_NORM = 1 / math.sqrt(3)
-COLUMNS = 128  # of the stacks at a time, where M is summed
-NOTHING = 2.0**-40  # of the largest singular value: far above float64's rounding
+COLUMNS = 128  # of the stacks at a time, when M is summed
+NOTHING = 2.0**-40  # relative to the largest singular value; far above float64's rounding
 
 
 class Truncation:
@@ -80,7 +80,7 @@ class Truncation:
         self._kept += float(np.sum(values[:found] ** 2))
         new_a = np.array(self._updates.previous.tensor(a))
         new_b = np.zeros_like(self._updates.previous.tensor(b))
-        # By these signs each row's entry of largest magnitude is positive.
+        # These signs make each row's entry of largest magnitude positive.
         largest = np.abs(right[:found]).argmax(axis=1)
         signs = np.where(right[np.arange(found), largest] < 0, -1.0, 1.0)
         new_a[:found] = ROW_NORM * signs[:, None] * right[:found]
@@ -88,7 +88,7 @@ class Truncation:
         return new_a, new_b
 
     def _terms(self) -> list[Term]:
-        """Those whose sum is M."""
+        """The terms whose sum is M."""
         updates = self._updates
         ranks = updates.ranks or (self._rank,) * len(updates.sources)
         sent, kept = [], np.zeros(self._rank)  # the diagonal of C (R,)
@@ -97,7 +97,7 @@ class Truncation:
             sent.append((source, np.full(rank, share)))
         if updates.trained_from is None:
             return [(updates.previous, kept), *sent]
-        # M is the start's product and the sum of what members changed.
+        # M is the start's product plus the sum of the members' changes.
         start = (updates.previous, np.ones(self._rank))
         return [start, (updates.trained_from, kept - 1), *sent]
 
@@ -120,7 +120,7 @@ def decomposed(b: Matrix, a: Matrix) -> tuple[Matrix, Matrix, Matrix]:
 def summed(
     shape: tuple[int, int], products: Iterable[tuple[Matrix, Matrix]]
 ) -> tuple[Matrix, Matrix, Matrix]:
-    """As `decomposed`, of the sum of many products, which is formed."""
+    """Like `decomposed`, for the sum of many products, which is formed."""
     mean = np.zeros(shape)
     for b, a in products:
         mean += b @ a

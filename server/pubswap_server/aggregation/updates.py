@@ -14,11 +14,11 @@ from pubswap_protocol.tensors.adapter import AdapterLayout, AdapterSource, Array
 class Updates:
     """The clients' adapters theta_n, one each, in the order of their names.
 
-    Sums of floats depend on their order, so this one is the same whatever the order of arrival.
-    `weights` need not sum to 1; no share of the mean is over `largest_share`. `previous` is the
-    round's global adapter, and may have tensors that clients do not send. Where a round is averaged
-    again from another `previous`, `trained_from` may be the round's. `ranks` are those that the
-    clients have trained, all the adapter's own if it is empty.
+    Sums of floats depend on their order, so this order does not depend on that of arrival.
+    `weights` need not sum to 1; no share of the mean exceeds `largest_share`. `previous` is the
+    round's global adapter, and may have tensors that clients do not send. If a round is averaged
+    again from another `previous`, `trained_from` may be the round's own. `ranks` are the ranks that
+    the clients have trained; if empty, all have trained the adapter's own.
     """
 
     members: tuple[str, ...]
@@ -31,7 +31,7 @@ class Updates:
 
     @property
     def origin(self) -> AdapterSource:
-        """What members trained from: the round's global adapter, also where `previous` is not."""
+        """The adapter that members trained from: the round's, even if `previous` is another."""
         return self.trained_from or self.previous
 
     @property
@@ -52,14 +52,14 @@ class Updates:
         )
 
 
-LEAST_IMPROVEMENT, MOST_IMPROVEMENT = 0.05, 0.5  # of pass@1: what weighs the least and the most
+LEAST_IMPROVEMENT, MOST_IMPROVEMENT = 0.05, 0.5  # of pass@1: the least and the greatest weight
 
 
 def weight_of(counted_by: str, metrics: Mapping[str, Any]) -> float:
     """The weight of an update with these metrics, by `aggregation.weights`.
 
-    An improvement is within bounds, so that nobody vanishes and nobody gains by claiming more; a
-    member that reports none has the least.
+    An improvement is kept within bounds, so that nobody vanishes and nobody gains by claiming more.
+    A member that reports none has the least weight.
     """
     if counted_by == "uniform":
         return 1.0
@@ -70,10 +70,10 @@ def weight_of(counted_by: str, metrics: Mapping[str, Any]) -> float:
 
 
 def shares_of(weights: Sequence[float], largest: float = 1.0) -> tuple[float, ...]:
-    """min(largest, c w_n) with the c for which they sum to 1; all equal where there is none.
+    """min(largest, c w_n) with the c for which they sum to 1; all equal if there is none.
 
-    So whoever is over the bound has the bound, and the others share the rest by their weights.
-    With `largest` = 0.5, two clients are equal whatever their weights.
+    A client above the bound gets the bound, and the others share the rest by their weights. With
+    `largest` = 0.5, two clients are equal whatever their weights.
     """
     count = len(weights)
     if count * largest <= 1:
@@ -90,8 +90,8 @@ def shares_of(weights: Sequence[float], largest: float = 1.0) -> tuple[float, ..
 
 
 SLICE = 1 << 14  # numbers of one client at a time
-STACK = 1 << 19  # numbers of all clients at a time, unless a slice became too narrow by it:
-NARROWEST = 1 << 12  # a pass of many clients would be calls and little else
+STACK = 1 << 19  # numbers of all clients at a time, unless that made slices too narrow:
+NARROWEST = 1 << 12  # a pass over many clients would be little else than calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class Slice:
     numbers: int
 
     def of(self, source: AdapterSource) -> Array:
-        """An adapter's numbers (S,) of this slice."""
+        """An adapter's numbers (S,) in this slice."""
         return source.rows(self.name, self.first, self.last).reshape(-1)
 
 
@@ -114,7 +114,7 @@ def width_for(clients: int) -> int:
 
 
 def slices(layout: AdapterLayout, width: int) -> Iterator[Slice]:
-    """All rows in the order of the canonical file, about `width` numbers each: a row at least."""
+    """All rows in the canonical file's order, about `width` numbers a slice, at least one row."""
     for name, spec in layout.specs.items():
         rows, columns = spec.shape
         step = max(1, width // columns)
@@ -161,10 +161,10 @@ class Moved(DerivedSource):
 
 
 def moved_to(updates: Updates, start: AdapterSource, *, products: bool = False) -> Updates:
-    """The same steps of the same clients, from another adapter than the round's.
+    """The same changes by the same clients, starting from another adapter than the round's.
 
-    A step is a change of the factors, or of their `products`: where factors are made anew after a
-    round, those of two starts have nothing to do with each other.
+    A change is one of the factors, or of their `products` if factors are recomputed after every
+    round: the factors of two starts then have nothing to do with each other.
     """
     if products:
         return replace(updates, previous=start, trained_from=updates.previous)

@@ -1,1 +1,1 @@
-"""The work beside requests: rounds closed and averaged, stores kept clean."""
+"""Background work: close and average rounds, keep the stores clean."""

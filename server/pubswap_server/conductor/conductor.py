@@ -1,7 +1,7 @@
 """The one place that moves runs forward.
 
-It is woken after every change made here and at ticks, and decides from the database alone, so that
-after a crash the same decision is taken again.
+It is woken after every change that this process makes, and at ticks. It decides from the database
+alone, so after a crash it takes the same decision again.
 """
 
 import asyncio
@@ -30,20 +30,21 @@ from pubswap_server.services import Services
 
 log = structlog.get_logger(__name__)
 
-REST_SHARE, MOST_REST_SECONDS = 4.0, 0.1  # of the time that a run was looked at
+REST_SHARE, MOST_REST_SECONDS = 4.0, 0.1  # times the pass over a run; and the most
 
 
 async def conduct(services: Services) -> None:
     """Advance the runs that change here, and at ticks those that time may move.
 
-    None waits for another. What changed while nobody conducted is looked at in the beginning, and
-    what another process changed just before it died at the next tick. Why a run waits is noted at
-    the tick after a change, for members hand in far more often.
+    No run waits for another. At the start, every unfinished run is looked at, because it may have
+    changed while no conductor ran. Changes that another process made just before it died are found
+    at the next tick. Why a run waits is noted only at the tick after a change, because members hand
+    in far more often.
     """
     under_way: dict[str, asyncio.Task[None]] = {}
     again: set[str] = set()
     changed_since: set[str] = set()  # the last tick
-    to_explain: set[str] = set()  # runs to be looked at for what they wait for, too
+    to_explain: set[str] = set()  # runs for which to note, too, why they wait
 
     def ended(task: asyncio.Task[None]) -> None:
         run = task.get_name()
@@ -67,7 +68,7 @@ async def conduct(services: Services) -> None:
                 to_explain.update(services.changes.polls.due(changed_since.union(moved_by_time)))
                 changed_since = set()
                 tick = time.monotonic() + services.settings.tick_seconds
-            # One that is under way is explained at its next change, or at the next tick.
+            # A run under way is explained at its next change, or at the next tick.
             for run in sorted((changed | to_explain) - under_way.keys()):
                 tried = _tried(services, run, run in to_explain)
                 to_explain.discard(run)
@@ -90,8 +91,8 @@ async def _runs(services: Services, query: Select[str]) -> list[str]:
 
 
 def _time_moves() -> Select[str]:
-    """The runs with a lease that may end, a deadline, which counts from the first arrival, a client
-    that is not heard of, or something that they wait for."""
+    """The runs with a lease that may expire, a deadline (which counts from the first arrival), a
+    silent client, or a noted reason to wait."""
     arrived = exists().where(UpdateRow.run_id == RunRow.id, UpdateRow.round == RunRow.round)
     open_step = exists().where(
         SwapRow.run_id == RunRow.id, SwapRow.round == RunRow.round, SwapRow.closed.is_(False)
@@ -110,16 +111,16 @@ async def _tried(services: Services, run: str, explain: bool) -> None:
         await advance(services, run, explain)
         services.changes.polls.moved(run)
     except (Fenced, UnknownRun, WrongState) as error:
-        # Another replica, or the operator, has moved or deleted it meanwhile.
+        # Another replica or the operator has moved or deleted the run meanwhile.
         log.info("advance given up", run=run, code=error.code, error=error.detail)
     except PubSwapError as error:
         log.warning("advance failed", run=run, code=error.code, error=error.detail)
         await _failed(services, run, error.detail)
     except Exception as error:
-        # One run's trouble must not stop the others; it is tried again.
+        # One run's failure must not stop the others; it is tried again.
         log.exception("advance failed", run=run)
         await _failed(services, run, f"{type(error).__name__}, see the coordinator's log.")
-    # What many members hand in meanwhile is looked at together.
+    # Rest briefly, so that several arrivals are handled in one pass.
     await asyncio.sleep(min(REST_SHARE * (time.monotonic() - began), MOST_REST_SECONDS))
 
 
@@ -138,13 +139,13 @@ async def _failed(services: Services, run: str, why: str) -> None:
     try:
         services.webhook.put(await services.database.write(note))
     except PubSwapError as error:
-        log.warning("the failure was not noted", run=run, error=error.detail)
+        log.warning("could not note the failure", run=run, error=error.detail)
 
 
 async def advance(services: Services, run: str, explain: bool = True) -> None:
     """Close what is due, and average the round if it is closed and no other replica does.
 
-    Unless told not to `explain`, note why the run waits.
+    With `explain`, note why the run waits.
     """
     due, to_average = await _close(services, run, {}, explain)
     while due:
@@ -157,7 +158,7 @@ async def advance(services: Services, run: str, explain: bool = True) -> None:
 
 
 _Work = tuple[list[exchanges.Step], tuple[Lease, RoundInputs] | None]
-"""Work outside of a transaction: outcomes of exchanges, or the average."""
+"""Work outside of a transaction: outcomes of exchanges, or averaging the round."""
 
 
 async def _close(
@@ -175,7 +176,7 @@ async def _close(
         _admit_if_short(session, row)
         if row.state != RunState.AGGREGATING:
             row.failure = None
-        # That a run waits no longer is said at once.
+        # Say at once that a run no longer waits.
         explained = explain or row.waiting_for is not None
         notice = stalls.note_stall(session, row, *_room(services)) if explained else None
         lease = services.leases.take(session, run) if row.state == RunState.AGGREGATING else None
@@ -187,7 +188,7 @@ async def _close(
 
 
 def _admit_if_short(session: Session, run: RunRow) -> None:
-    """Have those that came in mid-round in it at once, if it cannot close without them."""
+    """Admit members that came mid-round at once, if the round cannot close without them."""
     if run.state not in ROUND_UNDER_WAY or not members.joining(session, run.id):
         return
     open_ones = exchanges.open_ones(session, run)
@@ -199,7 +200,7 @@ def _admit_if_short(session: Session, run: RunRow) -> None:
 async def _outcomes(
     services: Services, run: str, due: list[exchanges.Step]
 ) -> dict[exchanges.Step, exchanges.Outcome]:
-    """The outcomes of these exchanges with the members that have answered by now."""
+    """The outcomes of these exchanges, with the members that have answered so far."""
     outcomes = {}
     for round_, swap in due:
 
@@ -207,7 +208,7 @@ async def _outcomes(
             return exchanges.answered(session, runs.by_id(session, run), round_, swap)
 
         exchange = await services.database.read(read)
-        if exchange.correct:  # or all were withdrawn meanwhile
+        if exchange.correct:  # empty if all were withdrawn meanwhile
             outcomes[round_, swap] = await to_thread.run_sync(exchanges.outcome_of, exchange)
     return outcomes
 

@@ -1,4 +1,4 @@
-"""What a round is averaged from: its inputs in the database, and their files."""
+"""The inputs of a round's average: their rows in the database, and their files."""
 
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ from pubswap_server.storage.store import BlobStore
 
 @dataclass(frozen=True)
 class RoundInputs:
-    """The inputs of a round's aggregation: the files in the order of the members' names."""
+    """The inputs of a round's aggregation, with files in the order of the members' names."""
 
     round: int
     settings: RunSettings
@@ -33,15 +33,15 @@ class RoundInputs:
 
 
 def inputs_of(session: Session, run: RunRow, round_: int) -> RoundInputs:
-    """The inputs of a round's aggregation, of a round from 1 on.
+    """The inputs of a round's aggregation, for rounds from 1 on.
 
-    Raises Gone if some of it was freed.
+    Raises Gone if some of them were freed.
     """
     updates = rounds.counted_updates(session, run, round_)
     before = session.get_one(RoundRow, (run.id, round_ - 1))
     adapters = [update.stored for update in updates if update.stored is not None]
     if before.adapter is None or len(adapters) < len(updates):
-        raise Gone(f"What round {round_} of run {run.id} was made of is not kept any more.")
+        raise Gone(f"The inputs of round {round_} of run {run.id} are no longer kept.")
     settings = runs.settings_of(run)
     return RoundInputs(
         round=round_,
@@ -58,7 +58,7 @@ def inputs_of(session: Session, run: RunRow, round_: int) -> RoundInputs:
 def aggregate_round(
     inputs: RoundInputs, blobs: BlobStore, into: BlobStore | None = None
 ) -> Aggregated:
-    """A round's adapter and what goes with it, as blobs: the same of the same inputs."""
+    """Make a round's adapter and its other blobs; the same inputs give the same blobs."""
     settings, updates = inputs.settings, updates_of(inputs, blobs)
     state = None if inputs.server_state is None else blobs.path(inputs.server_state)
     sample = sampled(len(inputs.members), settings.seed, inputs.round)
@@ -86,17 +86,17 @@ def updates_of(inputs: RoundInputs, blobs: BlobStore) -> Updates:
         ranks=tuple(each.rank if isinstance(each, Widened) else whole for each in sources),
         weights=tuple(inputs.weights),
         previous=previous,
-        # Steps are bounded by the run: nobody is heavier than who made them all.
+        # The run bounds the steps: nobody weighs more than a member that took them all.
         largest_share=1.0 if rules.weights == "steps" else rules.max_weight_share,
     )
 
 
 def _farthest(updates: Updates) -> str:
-    """The members whose updates hold the largest numbers: the operator has to choose."""
+    """Name the members whose updates hold the largest numbers, for the operator to choose."""
     largest = {
         member: max(float(np.abs(source.tensor(name)).max()) for name in source.layout.tensors)
         for member, source in zip(updates.members, updates.sources, strict=True)
     }
     first = sorted(largest, key=lambda member: -largest[member])[:3]
     numbers = ", ".join(f"{member} {largest[member]:.3g}" for member in first)
-    return f"The largest numbers of the updates: {numbers}."
+    return f"The largest numbers in the updates: {numbers}."

@@ -1,9 +1,10 @@
-"""Leases on runs: one replica works on a run, and another when it no longer shows life.
+"""Leases on runs: one replica works on a run, and another takes over when it falls silent.
 
-A lease has no date, so that no clocks are compared: its holder adds a beat from time to time, and a
-replica that has seen no new beat for `seconds` on its own clock may take it over. Each taking has a
-new term. A holder that was stopped, or cut off, may think that it still holds the lease, so every
-result is published in a transaction that checks the term; that, not the time, keeps it right.
+A lease has no expiry date, so no clocks are compared. Its holder adds a beat from time to time, and
+a replica that has seen no new beat for `seconds` on its own clock may take the lease over. Each
+takeover has a new term. A holder that was stopped or cut off may think that it still holds the
+lease, so every result is published in a transaction that checks the term. Safety depends on that
+check, not on time.
 """
 
 import asyncio
@@ -26,18 +27,18 @@ log = structlog.get_logger(__name__)
 
 
 def start_name() -> str:
-    """A unique name for this start of a replica: hosts and ports are not unique."""
+    """A unique name for this start of a replica, because hosts and ports are not unique."""
     return f"{socket.gethostname()}/{secrets.token_hex(8)}"
 
 
 def forget(session: Session) -> None:
-    """End all leases, where nobody but this process works: they are those of one that died."""
+    """End all leases. Only for the sole process: the leases belong to one that died."""
     session.execute(update(LeaseRow).values(holder=None))
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to work on a run, until another has taken it."""
+    """The right to work on a run, until another replica takes it."""
 
     run: str
     term: int
@@ -72,16 +73,16 @@ class Leases:
         return present - since >= self.seconds
 
     def beat(self, session: Session, lease: Lease) -> None:
-        """Show life; raises Fenced if the lease was taken over."""
+        """Add a beat; raises Fenced if the lease was taken over."""
         query = update(LeaseRow).where(LeaseRow.run_id == lease.run, LeaseRow.term == lease.term)
         done = session.execute(query.values(beats=LeaseRow.beats + 1))
         if not done.rowcount:  # type: ignore[attr-defined]
             raise Fenced(f"Another replica works on run {lease.run} now.")
 
     def give_back(self, session: Session, lease: Lease) -> None:
-        """End the lease, in the transaction of what was done under it.
+        """End the lease, in the transaction that publishes the work.
 
-        Raises Fenced, so that the transaction changes nothing, if the lease was taken over.
+        Raises Fenced if the lease was taken over, so that the transaction changes nothing.
         """
         row = session.get(LeaseRow, lease.run, with_for_update=True)
         if row is None or (row.holder, row.term) != (self.replica, lease.term):
@@ -90,7 +91,7 @@ class Leases:
 
     @contextlib.asynccontextmanager
     async def held(self, database: Database, lease: Lease) -> AsyncIterator[None]:
-        """Show life while the body goes on; if it fails, leave the run to whoever comes first."""
+        """Add beats while the body runs; if it fails, release the run to the first taker."""
         beating = asyncio.create_task(self._beat_for_ever(database, lease))
         try:
             yield

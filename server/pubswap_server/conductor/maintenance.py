@@ -33,22 +33,22 @@ from pubswap_server.storage.store import BlobStore
 
 log = structlog.get_logger(__name__)
 
-ORPHAN_SECONDS = 600.0  # then a blob that nothing names is removed; also the time between sweeps
+ORPHAN_SECONDS = 600.0  # age at which an unnamed blob is removed; also the time between sweeps
 _DIGEST_LENGTH = 71
-# What a member said that it sent. What is stored of it is named beside it, and may be freed; but an
-# upload's bytes may be a blob a moment before the row that names that.
+# Digests that a member has announced. Another column names the stored blob, which may be freed. An
+# upload's digest is not here, because its bytes may be a blob a moment before a row names that.
 ANNOUNCED = frozenset({("updates", "digest"), ("submissions", "digest")})
 
 
 def withdraw(session: Session, digest: str) -> list[tuple[str, int]]:
-    """Take back every receipt that relied on a blob, so that its sender is asked again.
+    """Withdraw every receipt that relied on a blob, so that its sender is asked again.
 
     Returns the rounds (run, round) whose outcome it was.
 
     An update of the round under way is asked for again from its client, which still has it. An
-    exchange goes on without the responses; their sender trains on its own. What a round ended with
-    is computed again from its updates, see `recompute`. What the run itself was made of is the
-    operator's to put back.
+    exchange goes on without the responses, and their sender trains on its own. A round's outcome is
+    computed again from its updates, see `recompute`. An input of the run itself has to be put back
+    by the operator.
     """
     for update in session.scalars(select(UpdateRow).where(UpdateRow.stored == digest)):
         run = session.get_one(RunRow, update.run_id, with_for_update=True)
@@ -78,7 +78,7 @@ def withdraw(session: Session, digest: str) -> list[tuple[str, int]]:
 
 
 def _note_input(session: Session, run: str, digest: str, what: str) -> None:
-    if damaged_input(session, run) is None:  # it is found again at every use
+    if damaged_input(session, run) is None:  # damage is found again at every use
         record(session, run, INPUT_DAMAGED, digest=digest, what=what)
 
 
@@ -89,10 +89,10 @@ def _note(session: Session, run: str, digest: str, what: str) -> None:
 def recompute(
     run: RunRow, inputs: RoundInputs | None, blobs: BlobStore, into: BlobStore | None = None
 ) -> str:
-    """Compute a round's outcome once more; returns the adapter's digest.
+    """Compute a round's outcome again; returns the adapter's digest.
 
     `inputs` is None for round 0, whose adapter comes from the seed alone. Raises DamagedBlob
-    if one of them is lost too.
+    if an input is lost, too.
     """
     if inputs is not None:
         return aggregate_round(inputs, blobs, into).adapter
@@ -101,7 +101,7 @@ def recompute(
 
 
 def digest_columns() -> Iterator[Column[Any]]:
-    """The columns that hold digests, found by their type, so that none is forgotten."""
+    """The columns that hold digests, found by type so that none is forgotten."""
     for table in Base.metadata.sorted_tables:
         for column in table.columns:
             if isinstance(column.type, String) and column.type.length == _DIGEST_LENGTH:
@@ -109,7 +109,7 @@ def digest_columns() -> Iterator[Column[Any]]:
 
 
 def naming_columns() -> Iterator[Column[Any]]:
-    """The columns that name blobs which must not be removed."""
+    """The columns that name blobs that must be kept."""
     return (c for c in digest_columns() if (c.table.name, c.name) not in ANNOUNCED)
 
 
@@ -121,7 +121,7 @@ def named_digests(session: Session) -> set[str]:
 
 
 async def keep_house(services: Services) -> None:
-    """For ever: look for damage at every tick, and sweep at the start and each ten minutes."""
+    """Repair damage at every tick, and sweep at the start and every ten minutes, forever."""
     swept = -ORPHAN_SECONDS
     while True:
         try:
@@ -130,15 +130,15 @@ async def keep_house(services: Services) -> None:
                 await sweep(services)
                 swept = time.monotonic()
         except Exception:
-            # A full disk or an absent database now must not end this for good.
+            # A full disk or an absent database must not end this task for good.
             log.exception("housekeeping failed")
         await asyncio.sleep(services.settings.tick_seconds)
 
 
 async def heal(services: Services) -> None:
-    """Withdraw what relied on blobs that were found damaged."""
+    """Withdraw receipts that relied on damaged blobs, and recompute lost outcomes."""
     for digest in sorted(services.blobs.take_damaged()):
-        # Another replica may have seen to it, and the blob have been sent again.
+        # Another replica may have done this, and the blob may have been sent again since.
         if not await to_thread.run_sync(services.blobs.set_aside, digest):
             continue
         log.error("blob damaged or missing", digest=digest)
@@ -156,25 +156,25 @@ async def _make_again(services: Services, run: str, round_: int) -> None:
         row, inputs, lost = await services.database.read(read)
         again = await to_thread.run_sync(recompute, row, inputs, services.blobs)
     except PubSwapError as error:
-        log.error("round cannot be made again", run=run, round=round_, error=error.detail)
+        log.error("cannot recompute round", run=run, round=round_, error=error.detail)
         return
     if again != lost:
-        log.error("round came out differently", run=run, round=round_, adapter=again, was=lost)
+        log.error("recomputed round differs", run=run, round=round_, adapter=again, was=lost)
         return
-    log.info("round made again", run=run, round=round_, adapter=again)
+    log.info("round recomputed", run=run, round=round_, adapter=again)
 
 
 async def sweep(services: Services) -> None:
     for upload in await services.database.write(uploads.take_expired):
         await to_thread.run_sync(services.uploads.drop, upload)
-    # Listed before the rows are read: what is named in between is then not taken for an orphan.
+    # List before reading the rows, so that a blob named in between is not taken for an orphan.
     blobs = await to_thread.run_sync(lambda: list(services.blobs.blobs()))
     parts = await to_thread.run_sync(lambda: list(services.uploads.uploads()))
     named = await services.database.read(named_digests)
     sessions = await services.database.read(
         lambda session: {row.id: row.size for row in session.scalars(select(UploadRow))}
     )
-    # A blob is on the disk a moment before the transaction that names it: young ones stay.
+    # Keep young blobs, because a blob is on disk a moment before a transaction names it.
     moment = time.time() - ORPHAN_SECONDS
     for blob in blobs:
         if blob.name not in named and blob.modified < moment:
@@ -182,6 +182,6 @@ async def sweep(services: Services) -> None:
             log.info("orphan removed", digest=blob.name, bytes=blob.size)
     for part in parts:
         size = sessions.get(part.name)
-        # A URL limits nothing: more than was announced goes at once.
+        # A signed URL limits no size, so drop an upload at once if it is larger than announced.
         if part.size > size if size is not None else part.modified < moment:
             await to_thread.run_sync(services.uploads.drop, part.name)

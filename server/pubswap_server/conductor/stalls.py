@@ -17,8 +17,8 @@ from pubswap_server.runs.quorum import Turnout
 from pubswap_server.runs.snapshot import MOST_NAMES
 from pubswap_server.runs.state import ROUND_UNDER_WAY
 
-SILENT_SECONDS = 3600.0  # then a client that a round waits for is told of
-VERDICT_SECONDS = 600.0  # then responses that have no verdicts are
+SILENT_SECONDS = 3600.0  # of silence, until a client that a round waits for is reported
+VERDICT_SECONDS = 600.0  # without verdicts, until responses are reported
 _FAILURE_REMEDY = (
     "See the updates with `pubswap run show RUN`; then leave one out with `pubswap run exclude RUN "
     "MEMBER`, go back with `pubswap run rollback RUN --to ROUND`, or cancel the run."
@@ -26,9 +26,9 @@ _FAILURE_REMEDY = (
 
 
 def note_stall(session: Session, run: RunRow, free: int | None, spare: int) -> Notice | None:
-    """Keep and log why a run waits, when that has changed; returns what to tell the operator.
+    """Store and log why a run waits, if that has changed; returns the notice for the operator.
 
-    In bytes: the store's `free` room, None if it has no limit, of which `spare` stay free.
+    In bytes: the store has `free` left, None if unlimited, of which `spare` stay free.
     """
     reason = _reason(session, run, free, spare)
     if reason == run.waiting_for:
@@ -41,7 +41,7 @@ def note_stall(session: Session, run: RunRow, free: int | None, spare: int) -> N
 
 
 def _reason(session: Session, run: RunRow, free: int | None, spare: int) -> str | None:
-    """The reason why no arrival gives a quorum, or none can be stored; None while one can."""
+    """Why the run cannot reach its quorum or store an update, or None if it can."""
     if run.failure is not None:
         return f"{run.failure} {_FAILURE_REMEDY}"
     if run.state not in ROUND_UNDER_WAY:
@@ -69,7 +69,7 @@ def _reason(session: Session, run: RunRow, free: int | None, spare: int) -> str 
 
 
 def _unreadable(session: Session, run: RunRow) -> str | None:
-    """The reason why no responses are taken or judged; None while they are."""
+    """Why no responses can be taken or verified, or None if they can."""
     if damage := events.damaged_input(session, run.id):
         return (
             f"The run's {damage.details['what']} ({damage.details['digest']}) cannot be read. Put "
@@ -94,7 +94,7 @@ def _quorum_remedy(session: Session, run: RunRow) -> str:
 
 
 def _silent(session: Session, run: RunRow, turnout: Turnout) -> str | None:
-    """The reason why no quorum comes: too many clients are not heard of, since the round began."""
+    """Why silent clients keep the round from its quorum; None if not, or in its first hour."""
     before = now() - timedelta(seconds=SILENT_SECONDS)
     silent = members.silent(session, run.id, rounds.arrived(run), before)
     heard = replace(turnout, outstanding=turnout.outstanding - len(silent))
@@ -110,7 +110,7 @@ def _silent(session: Session, run: RunRow, turnout: Turnout) -> str | None:
 
 
 def _full(session: Session, run: RunRow, free: int | None, spare: int) -> str | None:
-    """The reason why the updates of members that are expected cannot be stored."""
+    """Why updates that are still expected cannot be stored, or None if they can."""
     size = runs.largest_update_of(run)
     try:
         uploads.check_room(session, size, spare, free)

@@ -1,1 +1,1 @@
-"""A public step: its prompts, the verdicts on responses, and each client's groups of them."""
+"""Public steps: prompts, verdicts on responses, and each client's groups of responses."""

@@ -1,4 +1,4 @@
-"""The responses each member of a closed exchange trains on, read once for all of them."""
+"""The responses that each member of a closed exchange trains on, read once for all members."""
 
 import asyncio
 import mmap
@@ -24,17 +24,17 @@ from pubswap_server.exchange.sampling import donor_number
 from pubswap_server.notifications import Turns
 from pubswap_server.storage.store import BlobStore
 
-# Python keeps a mapped file open, and a process may have no more than 1,024 where nobody raised it.
+# Python keeps a mapped file open, and a process may have 1,024 open files unless that was raised.
 MOST_FILES = 512
 LEAST_KEPT = 4
-# Without files an exchange is half a megabyte for a thousand members.
+# Without its files, an exchange takes half a megabyte for a thousand members.
 MOST_EXCHANGES = 64
-# Answers that are put together at a time: more threads of Python come no faster, and the event loop
-# has to wait for each of them before it goes on.
+# Answers assembled at a time. More Python threads are not faster, and the event loop has to wait
+# for each of them.
 AT_ONCE = 2
 
 T = TypeVar("T")
-Key = tuple[str, int, int, int]  # run, how often it was rolled back, round, swap
+Key = tuple[str, int, int, int]  # run, rollbacks, round, swap
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class ClosedExchange:
     secret: str | None = None
 
     def gifts(self, member: str) -> Counter[str]:
-        """How many responses of each peer a member got, or was offered."""
+        """The number of responses from each peer that a member got or was offered."""
         return self.exchange.gifts(member) if member in self.digests else Counter()
 
 
@@ -67,14 +67,15 @@ class ResponsePool:
 
     @property
     def files(self) -> int:
-        """How many are open."""
+        """The number of open files."""
         return len(self._files)
 
     def answer(self, member: str, seeds: bool = False) -> bytes:
-        """The file of groups that a member trains on; raises RoundClosed if it is not among them.
+        """The file of groups that a member trains on; raises RoundClosed for other members.
 
-        A peer's response is flagged as donated; whose it is, is not told. Where the member chooses
-        itself, it gets the offers. With `seeds` it gets what it needs to check the responses.
+        A peer's response is flagged as donated, without the peer's name. If members choose for
+        themselves, the file holds offers. With `seeds`, it holds what the member needs to check the
+        responses.
         """
         if member not in self._files:
             raise RoundClosed("The exchange closed without responses of yours; train on your own.")
@@ -110,7 +111,7 @@ class ResponsePool:
 
 
 class Recent(Generic[T]):
-    """What was asked for last, made once for all who ask, until it is too much in all."""
+    """A cache of recent results, each made once for all callers, up to a total size."""
 
     def __init__(self, most: int, size: Callable[[T], int]) -> None:
         self._most, self._size = most, size
@@ -118,7 +119,7 @@ class Recent(Generic[T]):
         self._sizes: dict[Key, int] = {}
 
     async def get(self, key: Key, make: Callable[[], Awaitable[T]]) -> T:
-        """What there is under the key, or else is made."""
+        """The result for the key, made if it is not there."""
         task = self._tasks.get(key)
         if task is None or (task.done() and task.exception() is not None):
             task = self._tasks[key] = asyncio.create_task(self._made(key, make))
@@ -136,7 +137,7 @@ class Recent(Generic[T]):
 
 
 class Answers:
-    """The exchanges that were asked for last; and of fewer, their pools, whose files are many."""
+    """Caches of recent exchanges and, for fewer of them, of pools, which hold many open files."""
 
     def __init__(self, blobs: BlobStore) -> None:
         self._blobs = blobs
@@ -145,7 +146,7 @@ class Answers:
         self._exchanges = Recent[ClosedExchange](MOST_EXCHANGES, lambda closed: 1)
 
     async def answer(self, key: Key, member: str, load: Load, seeds: bool = False) -> bytes:
-        """The file that a member trains on; the first request calls `load` for the exchange."""
+        """The file that a member trains on; the first call loads the exchange with `load`."""
         pool = await self._pools.get(key, partial(self._open, load))
         await self._turns.take()
         return await to_thread.run_sync(pool.answer, member, seeds, limiter=self._threads)
@@ -155,10 +156,10 @@ class Answers:
         return await to_thread.run_sync(ResponsePool, closed, self._blobs, limiter=self._threads)
 
     async def gifts(self, key: Key, member: str, load: Load) -> Counter[str]:
-        """How many responses of each peer a member got, or was offered.
+        """The number of responses from each peer that a member got or was offered.
 
-        It follows from the verdicts: members hand in what they report of a whole round's exchanges,
-        and the files of all are not opened for that.
+        The verdicts determine it. Members report on all exchanges of a round at once, and the files
+        need not be opened for that.
         """
         closed = await self._exchanges.get(key, load)
         return await to_thread.run_sync(closed.gifts, member, limiter=self._threads)

@@ -1,50 +1,50 @@
-"""The budget of one submission: seconds of a verifier's time."""
+"""The verification budget of one submission, in CPU seconds."""
 
 from collections import deque
 
 from pubswap_protocol.verifiers.worker import Scored
 
-# CPU seconds of a response: at first, at least, and those that cost its submission nothing.
+# CPU seconds per response: the limit at first, the least limit, and the part that is free.
 QUICK_SECONDS, LEAST_SECONDS, FREE_SECONDS = 0.25, 0.1, 1.0
-QUICK_BUDGET = 1.0  # what a submission may lose to responses that are cut off at first
-SLOW_TRIES = 2.0  # how many times a response's limit it may lose after that
+QUICK_BUDGET = 1.0  # CPU seconds that a submission may lose to responses cut off at first
+SLOW_TRIES = 2.0  # limits of one response that it may lose after that
 
 
 class Case:
-    """The verification of one submission: each response quickly, then the slow ones.
+    """The verification of one submission: a quick pass over all responses, then the slow ones.
 
-    So towers of powers cost the answers beside them nothing, and slow answers have their time
-    while not too many are cut off. What is left when the budget is spent is wrong.
+    Answers that never end, such as towers of powers, thus cost the others nothing, and slow answers
+    get their time unless too many are cut off. Responses left when the budget is spent are wrong.
     """
 
     def __init__(self, responses: int, seconds: float) -> None:
-        """`seconds` of CPU are the most for one response."""
+        """`seconds` is the limit of CPU time for one response."""
         self.correct = [False] * responses
         self._first, self._again = deque(range(responses)), deque[int]()
         self._most, self._quick = seconds, min(QUICK_SECONDS, seconds)
         self._least = min(LEAST_SECONDS, seconds)
-        self._left = QUICK_BUDGET  # CPU seconds to lose to the responses of this pass
+        self._left = QUICK_BUDGET  # CPU seconds that this pass may still lose
         self._cut_off = 0
 
     @property
     def slow(self) -> bool:
-        """Whether it has more slow responses than one has by chance, or only such are left."""
+        """Whether it has more slow responses than by chance, or only slow ones are left."""
         return not self._first or self._limit <= self._least
 
     @property
     def given_up(self) -> int:
-        """The responses that are wrong for want of time, once there is no `next`."""
+        """The number of responses that are wrong for lack of time, once `next` is None."""
         return self._cut_off + len(self._again)
 
     @property
     def _limit(self) -> float:
-        """The most for the next response: half of what is left, so that none takes all."""
+        """CPU seconds for the next response: at most half of what is left, so none takes all."""
         if self._first:
             return max(self._least, min(self._quick, self._left / 2))
         return min(self._most, self._left / 2)
 
     def next(self) -> tuple[int, float] | None:
-        """The response to score now, and its CPU seconds; None at the end."""
+        """The index of the response to score now, and its CPU seconds; None at the end."""
         if self._first:
             return self._first[0], self._limit
         if self._again and self._limit > self._quick:
@@ -52,7 +52,7 @@ class Case:
         return None
 
     def note(self, scored: Scored) -> None:
-        """Keep the score of the `next` response; a slow one that comes to an end costs a part."""
+        """Keep the score of the `next` response. A slow one that ends costs part of its time."""
         lost = scored.seconds if scored.cut_off else max(0.0, scored.seconds - FREE_SECONDS)
         self._left = max(0.0, self._left - lost)
         if self._first:

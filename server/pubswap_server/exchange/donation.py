@@ -22,7 +22,7 @@ Verdicts = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One response of the pool: the index-th (0..K-1) of a client's."""
+    """One response of the pool: a client's response number `index`, from 0 to K-1."""
 
     client: str
     index: int
@@ -30,7 +30,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Places (n,) of a receiver's group, and what may fill them: n peers' responses or more."""
+    """Places (n,) in a receiver's group, and n or more peers' responses that may fill them."""
 
     places: tuple[int, ...] = ()
     candidates: tuple[Choice, ...] = ()
@@ -41,13 +41,13 @@ class Exchange:
     """A closed exchange: everything that decides who trains on which responses.
 
     `correct` maps each client to its verdicts (P, K); `prompts` (P,) are the prompts' positions in
-    the public set. `donatable` (P, K) tells by client which responses are short enough for a peer,
-    all by default; no donor gives more than `max_donor_share` of a receiver's donated responses. A
-    place that a limit takes from a peer is the receiver's own. Without limits the draws are the
-    paper's. With `candidates`, so many for each place, the receiver chooses among them.
+    the public set. `donatable` (P, K) marks, by client, the responses short enough for a peer, by
+    default all. No donor gives more than `max_donor_share` of a receiver's donated
+    responses. A place that a limit takes from a peer goes back to the receiver. Without limits, the
+    draws are the paper's. With `candidates`, the receiver chooses among that many for each place.
 
-    What all receivers have in common is computed once: a receiver's groups cost the same however
-    many clients there are.
+    What all receivers share is computed once, so a receiver's groups cost the same however many
+    clients there are.
     """
 
     strategy: Strategy
@@ -72,14 +72,14 @@ class Exchange:
         ]
 
     def draws(self, receiver: str) -> list[Draw]:
-        """For each of the P prompts the candidates of `receiver`, under `keep`.
+        """The candidates for `receiver`, for each of the P prompts, under `keep`.
 
-        The places to fill are those that would be filled without a choice.
+        The places to fill are the same as without a choice.
         """
         return [self._draw(position, receiver) for position in range(len(self.prompts))]
 
     def gifts(self, receiver: str) -> Counter[str]:
-        """How many responses of each peer a receiver got, or was offered."""
+        """The number of responses from each peer that a receiver got or was offered."""
         if self.candidates is not None:
             return Counter(c.client for draw in self.draws(receiver) for c in draw.candidates)
         given = (choice.client for group in self.choices(receiver) for choice in group)
@@ -88,7 +88,7 @@ class Exchange:
     def replaced(self) -> dict[str, int]:
         """The number of peers' responses in each client's groups; alpha is this over P K.
 
-        Unless a share limits donors, it follows from counts, and nothing is drawn for it.
+        Unless a share limits donors, it follows from counts, without each client's draws.
         """
         if self.max_donor_share < 1:
             return {name: replaced(self.choices(name), name) for name in self._clients}
@@ -120,21 +120,21 @@ class Exchange:
 
     @cached_property
     def _eligible(self) -> Verdicts:
-        """The responses (N, P, K) that peers may get under `keep`: right and short enough."""
+        """The responses (N, P, K) that peers may get under `keep`: correct and short enough."""
         return np.stack(
             [self.correct[client] & self.donatable.get(client, True) for client in self._clients]
         )
 
     @cached_property
     def _pools(self) -> list[NDArray[np.int64]]:
-        """For each prompt the eligible responses, as n K + k in rising order."""
+        """For each prompt the eligible responses, as n K + k in ascending order."""
         return [
             np.flatnonzero(self._eligible[:, position]) for position in range(len(self.prompts))
         ]
 
     @cached_property
     def _drawn(self) -> list[list[Choice]]:
-        """Under `random`, for each prompt K of all N K responses, uniformly, for every client."""
+        """Under `random`, K of all N K responses for each prompt, uniform, shared by all."""
         clients, _, size = self._right.shape
         groups = []
         for prompt in self.prompts:
@@ -164,11 +164,11 @@ class Exchange:
         return with_own(group, unfit, receiver)
 
     def _draw(self, position: int, receiver: str) -> Draw:
-        """The receiver's responses that give way, and the peers' that may replace them.
+        """The receiver's responses to replace, and the peers' responses that may replace them.
 
-        With c of K correct and c < K/2, up to K/2 - c incorrect ones (which: uniform) give place
+        With c of K correct and c < K/2, up to K/2 - c incorrect ones, chosen uniformly, give place
         to correct ones drawn without replacement from the peers' pool; fewer if it holds fewer.
-        For each place `candidates` are drawn, as far as the pool goes.
+        For each place, `candidates` are drawn, as far as the pool goes.
         """
         own, pool = self.correct[receiver][position], self._pools[position]
         size = len(own)
@@ -183,13 +183,13 @@ class Exchange:
         places = rng.choice(np.flatnonzero(~own), size=count, replace=False)
         most = min((self.candidates or 1) * count, peers)
         donors = rng.choice(peers, size=most, replace=False)
-        # The receiver's own stand between `begin` and `end`, and are passed over.
+        # Skip the receiver's own responses, which are between `begin` and `end`.
         flats = pool[np.where(donors < begin, donors, donors + (end - begin))]
         return Draw(tuple(places.tolist()), tuple(self._choice(flat) for flat in flats.tolist()))
 
 
 def filled(own: Verdicts, drawn: Draw, receiver: str) -> list[Choice]:
-    """The receiver's own K responses with the first candidates in the places."""
+    """The receiver's own K responses, with the first candidates in the drawn places."""
     group = [Choice(receiver, index) for index in range(len(own))]
     for index, choice in zip(drawn.places, drawn.candidates, strict=False):
         group[index] = choice
@@ -202,9 +202,9 @@ def over_share(
     max_share: float,
     rng: np.random.Generator,
 ) -> list[list[int]]:
-    """The places of each group that are taken from donors who would give too large a share.
+    """The places in each group to take from donors that would give too large a share.
 
-    With T donated responses left, a donor gives at most floor(max_share T); T is the largest number
+    With T donated responses left, a donor gives at most floor(max_share T). T is the largest number
     for which that holds once the excess, drawn uniformly from a donor's places, is gone.
     """
     places: dict[str, list[tuple[int, int]]] = {}
@@ -226,7 +226,7 @@ def over_share(
 def _most_per_donor(counts: Sequence[int], max_share: float) -> int:
     total = sum(counts)
     while True:
-        # A share such as 1/3 of 3 is 1, whatever its rounding.
+        # A share such as 1/3 of 3 must be 1, however it is rounded.
         most = math.floor(max_share * total + 1e-9)
         left = sum(min(count, most) for count in counts)
         if left == total:
@@ -235,9 +235,9 @@ def _most_per_donor(counts: Sequence[int], max_share: float) -> int:
 
 
 def with_own(group: Sequence[Choice], places: Sequence[int], receiver: str) -> list[Choice]:
-    """The group with the receiver's own responses at these places, none of them twice.
+    """The group with the receiver's own responses in these places, none of them twice.
 
-    The one that `keep` replaced comes back where it was; otherwise those of the lowest index come.
+    A response that `keep` replaced returns to its place; otherwise the lowest unused index comes.
     """
     kept = {choice for index, choice in enumerate(group) if index not in places}
     changed = list(group)
@@ -250,5 +250,5 @@ def with_own(group: Sequence[Choice], places: Sequence[int], receiver: str) -> l
 
 
 def replaced(choices: Sequence[Sequence[Choice]], receiver: str) -> int:
-    """The number of the receiver's responses that are a peer's."""
+    """The number of responses in the receiver's groups that are from peers."""
     return sum(choice.client != receiver for group in choices for choice in group)

@@ -1,9 +1,9 @@
-"""Which donors' responses were not sampled, as their receivers report it.
+"""Doubts that a donor's responses were sampled, from its receivers' reports.
 
-A receiver reports the evidence against each donor's responses. It is summed up until there are
-enough for a verdict, and then from 0 again: who was honest for long has no credit from that. A
-receiver may lie, so that no single one's verdicts exclude anybody, and none judges more responses
-than it was given.
+A receiver reports the evidence against each donor's responses. It is summed until there are enough
+responses for a verdict, and then starts at 0 again, so that a donor gains no credit from a long
+honest past. Receivers may lie, so no single one's verdicts exclude anybody, and none judges more
+responses than it was given.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,7 +24,7 @@ UNKNOWN = {**NO_SUMS, "verdicts": 0, "doubts": 0, "doubted": False}
 
 
 def outvoted(doubting: int, judging: int) -> bool:
-    """Whether most of the receivers that have passed a verdict doubt a donor, and at least two."""
+    """Whether at least two receivers, and most of those with a verdict, doubt a donor."""
     return doubting >= FEWEST and 2 * doubting > judging
 
 
@@ -36,16 +36,16 @@ def report(
     found: Iterable[DonorEvidence],
     given: Mapping[str, int],
 ) -> None:
-    """Add what a receiver has found in a round; numbers that are no donor's are left out.
+    """Add a receiver's evidence from a round; numbers that belong to no donor are ignored.
 
-    `given` counts the responses that it got, by donor: it judges no more than these.
+    `given` counts the responses that it got, by donor; it judges no more than these.
     """
     if run.sampling_secret is None or not (reports := {one.number: one for one in found}):
         return
     numbers = {name: donor_number(run.sampling_secret, receiver, name) for name in sorted(given)}
     donors = {name: reports[number] for name, number in numbers.items() if number in reports}
-    # Three statements of plain rows, whatever their number: this holds the run's row, and each
-    # receiver reports of each of its donors.
+    # At most three statements on plain rows, however many there are: the run's row is locked, and
+    # each receiver reports on each of its donors.
     pairs = (DOUBTS.c.run_id == run.id) & (DOUBTS.c.receiver == receiver)
     columns = [DOUBTS.c[name] for name in UNKNOWN]
     chosen = select(DOUBTS.c.donor, *columns).where(pairs, DOUBTS.c.donor.in_(donors))
@@ -70,7 +70,7 @@ def report(
 
 
 def _judge(sums: dict[str, Any]) -> float | None:
-    """Pass a verdict, if there is enough for one; returns the evidence of a new doubt."""
+    """Pass a verdict if there are enough responses; returns the evidence for a new doubt."""
     evidence = max(sums["other_noise"], sums["other_policy"])
     verdict = doubtful(sums["responses"], evidence)
     if verdict is None:
@@ -83,8 +83,10 @@ def _judge(sums: dict[str, Any]) -> float | None:
 
 
 def standings(session: Session, run: str, member: str | None = None) -> dict[str, Sampling]:
-    """The donors on which a verdict was passed, all or one; nobody is excluded unless the run says
-    so."""
+    """The standing of all donors with a verdict, or of one.
+
+    Nobody is excluded unless the run says so.
+    """
     doubting = func.count().filter(DoubtRow.doubted)
     query = select(DoubtRow.donor, doubting, func.count())
     query = query.where(DoubtRow.run_id == run, DoubtRow.verdicts > 0).group_by(DoubtRow.donor)

@@ -39,7 +39,7 @@ Key = tuple[str, int, int, str]  # a submission's run, round, public step and me
 
 @dataclass(frozen=True)
 class Unverified:
-    """The inputs of the verdicts on a submission: its rules, and digests."""
+    """The inputs for verifying a submission: its rules, its verifier, and digests."""
 
     rules: ResponseRules
     verifier: str
@@ -49,8 +49,11 @@ class Unverified:
 
 
 def check_step(run: RunRow, round_: int, swap: int, rollbacks: int | None = None) -> None:
-    """Raises NotFound for a public step that the run does not have, RoundClosed for a round that
-    has not begun, or was begun before its last rollback: such a run leaves members in one."""
+    """Check that the run has this public step and that its round has begun.
+
+    Raises NotFound for a step that the run does not have, RoundClosed for a round that has not
+    begun, or that the member began before a rollback.
+    """
     steps = public_steps_per_round(runs.settings_of(run))
     if round_ < 1 or not 1 <= swap <= steps:
         raise NotFound(f"Round {round_} has no public step {swap}; each round has {steps}.")
@@ -80,10 +83,10 @@ def submitted(
 
 
 def same_receipt(row: SubmissionRow, digest: str) -> Receipt:
-    """The receipt of a submission that is made again; raises IdempotencyMismatch for another."""
+    """The receipt for a repeated submission; raises IdempotencyMismatch for a different one."""
     if row.digest != digest:
         raise IdempotencyMismatch(
-            f"Your responses for public step {row.swap} of round {row.round} were others."
+            f"You have sent other responses to public step {row.swap} of round {row.round}."
         )
     return receipt_of(row)
 
@@ -101,10 +104,10 @@ def submit(
     arrived: datetime,
     rollbacks: int | None = None,
 ) -> Receipt:
-    """Store responses, `correct` if that is known; late if the exchange or its round is closed.
+    """Store responses, with their verdicts if known; late if the exchange or round is closed.
 
-    Also late are those that arrived when only the verification of others kept it open. Raises
-    RunCancelled, and RoundClosed if the run went back since the task.
+    They are also late if, when they arrived, only the verification of others kept the exchange
+    open. Raises RunCancelled, and RoundClosed if the run was rolled back since the task.
     """
     require_going(run.state == RunState.CANCELLED)
     runs.require_since(run, rollbacks)
@@ -139,7 +142,7 @@ def submit(
 
 
 def _only_held(session: Session, run: RunRow, row: SwapRow, arrived: datetime) -> bool:
-    """Whether an exchange would be closed already, but for responses that are being verified."""
+    """Whether, at `arrived`, only the verification of responses keeps an exchange open."""
     rules = runs.settings_of(run).swap
     if (arrived - row.first_at).total_seconds() < rules.deadline_seconds:
         return False
@@ -148,8 +151,10 @@ def _only_held(session: Session, run: RunRow, row: SwapRow, arrived: datetime) -
 
 
 def unverified(session: Session, before: datetime, run: str | None = None) -> list[Key]:
-    """The submissions without verdicts that arrived before, of rounds under way, oldest first:
-    those of all runs or of one."""
+    """The submissions without verdicts in rounds under way, of all runs or of one.
+
+    Only those that arrived by `before`, oldest first.
+    """
     query = (
         select(SubmissionRow.run_id, SubmissionRow.round, SubmissionRow.swap, SubmissionRow.member)
         .join(RunRow, RunRow.id == SubmissionRow.run_id)
@@ -164,7 +169,7 @@ def unverified(session: Session, before: datetime, run: str | None = None) -> li
 
 
 def unverified_one(session: Session, key: Key) -> Unverified | None:
-    """A submission to verify; None if there are verdicts, or nobody needs them any more."""
+    """A submission to verify; None if it has verdicts, or if nobody needs them any more."""
     row = session.get(SubmissionRow, key)
     if row is None or row.stored is None or row.correct is not None or row.late:
         return None
@@ -181,9 +186,9 @@ def unverified_one(session: Session, key: Key) -> Unverified | None:
 
 
 def verified(session: Session, key: Key, stored: str, verdicts: Verdicts, given_up: int) -> bool:
-    """Keep the verdicts on `stored` responses, of which `given_up` are wrong for want of time.
+    """Keep the verdicts on `stored` responses, of which `given_up` are wrong for lack of time.
 
-    Returns whether there is nothing left to do: not where others have come in their place.
+    Returns whether nothing is left to do; False if other responses have taken their place.
     """
     row = session.get(SubmissionRow, key)
     if row is None or row.correct is not None:
@@ -209,7 +214,7 @@ def _submissions(session: Session, run: str, round_: int, swap: int) -> dict[str
 
 
 def open_ones(session: Session, run: RunRow) -> list[SwapRow]:
-    """The exchanges of the round under way that are not closed, in order."""
+    """The open exchanges of the round under way, in order."""
     rows = session.scalars(
         select(SwapRow)
         .where(SwapRow.run_id == run.id, SwapRow.round == run.round, SwapRow.closed.is_(False))
@@ -233,10 +238,11 @@ def _in_time(run: str, round_: int, swap: int) -> tuple[ColumnElement[bool], ...
 
 
 def turnout(session: Session, run: RunRow, row: SwapRow) -> Turnout:
-    """The numbers of members that have answered in an exchange, and that have not.
+    """The numbers of members that have and have not answered in an exchange.
 
-    Who answers no more counts as if it had: it has handed in its update, or has answered a later
-    step, as when a restore has lost its answer; or that was damaged, and is not asked for again.
+    A member that will not answer any more counts as if it had. It has handed in its update, or
+    answered a later step because a restore lost this answer, or its answer was damaged and is not
+    asked for again.
     """
     gone = (
         select(SubmissionRow.member)
@@ -258,13 +264,13 @@ def turnout(session: Session, run: RunRow, row: SwapRow) -> Turnout:
 
 def turnout_of(run: RunRow, arrived: int, outstanding: int, first_at: datetime) -> Turnout:
     settings = runs.settings_of(run)
-    # The minimum is the round's: an exchange of fewer teaches nobody, and holds nobody up.
+    # The minimum is for rounds. An exchange of fewer teaches nobody, but holds nobody up.
     minimum = settings.members.minimum and 1
     return Turnout.of(settings.swap, minimum, arrived, outstanding, first_at)
 
 
 def _counts(session: Session, row: SwapRow) -> tuple[int, int]:
-    """The numbers of answers in time, and of those with verdicts."""
+    """The number of answers in time, and how many of them have verdicts."""
     query = select(func.count(), func.count(SubmissionRow.correct))
     count, done = session.execute(query.where(*_in_time(row.run_id, row.round, row.swap))).one()
     return count, done
@@ -272,7 +278,7 @@ def _counts(session: Session, row: SwapRow) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of an exchange that is to close; computed outside of any transaction.
+    """The result of an exchange that is about to close, computed outside of any transaction.
 
     `right` (P,) counts the correct ones among the `responses` to each prompt.
     """
@@ -297,10 +303,11 @@ def outcome_of(exchange: Exchange) -> Outcome:
 
 
 def due(session: Session, run: RunRow) -> list[SwapRow]:
-    """The exchanges that all, or a quorum after the deadline, have answered.
+    """The exchanges that all have answered, or a quorum if the deadline has passed.
 
-    Who came in time is in it, however long the verifier takes. One without answers, since they were
-    withdrawn and their members have handed in, has no outcome: it ends with its round.
+    Responses that came in time count, however long the verifier takes. If all answers of an
+    exchange were withdrawn and their members have handed in updates, it has no outcome and ends
+    with its round.
     """
     if run.state not in ROUND_UNDER_WAY:
         return []
@@ -318,10 +325,10 @@ def close_due(
     outcomes: Mapping[Step, Outcome],
     timed: Callable[[float], None],
 ) -> list[Step]:
-    """Close the exchanges that are due, with their outcomes; returns those that have none yet.
+    """Close the exchanges that are due, with their outcomes; returns those without one yet.
 
-    An outcome is not an exchange's if others have answered since. `timed` hears how many seconds
-    each took from its first responses on.
+    An outcome is out of date if others have answered since. `timed` is called with each exchange's
+    seconds since its first responses.
     """
     left = []
     for row in due(session, run):
@@ -332,7 +339,7 @@ def close_due(
             continue
         row.closed, row.summary = True, outcome.summary.model_dump(mode="json")
         chosen = session.get(PromptsRow, (run.id, row.round, row.swap))
-        if chosen is not None:  # they teach which to choose next
+        if chosen is not None:  # for the choice of later prompts
             chosen.right, chosen.responses = outcome.right, outcome.responses
         record(session, run.id, "exchange closed", **row.summary, round=row.round)
         timed((now() - row.first_at).total_seconds())
@@ -369,7 +376,7 @@ def _exchange(
 
 
 def closed(session: Session, run: RunRow, round_: int, swap: int) -> ClosedExchange:
-    """An exchange that is closed; raises NotFound or RoundClosed if it is not, or never began."""
+    """A closed exchange; raises NotFound or RoundClosed if it is open or never began."""
     rules = rules_of(session, run, round_, swap)
     row = session.get(SwapRow, (run.id, round_, swap))
     if row is None or not row.closed:
@@ -380,6 +387,6 @@ def closed(session: Session, run: RunRow, round_: int, swap: int) -> ClosedExcha
     submissions = _submissions(session, run.id, round_, swap)
     digests = {name: row.stored for name, row in submissions.items() if row.stored is not None}
     if len(digests) < len(submissions):
-        raise RoundClosed(f"The responses of round {round_} are not kept any more.")
+        raise RoundClosed(f"The responses of round {round_} are no longer kept.")
     exchange = _exchange(session, run, round_, swap, submissions)
     return ClosedExchange(exchange, rules, digests, run.sampling_secret)

@@ -1,4 +1,4 @@
-"""Public prompts chosen by what they have taught so far (swap.prompts = "informative").
+"""Public prompts chosen by their value in earlier exchanges (swap.prompts = "informative").
 
 A group whose rewards are all equal teaches nothing, so a prompt is worth the variance p (1 - p) of
 its rewards, over all clients' own responses in earlier exchanges. p is not known: with r right
@@ -6,9 +6,9 @@ of n responses and a uniform prior, it is Beta(a, b), a = r + 1, b = n - r + 1, 
 
     w = E[p (1 - p)] = a b / ((a + b) (a + b + 1))
 
-A step draws its prompts in proportion to w. One that was never asked has w = 1/6, two thirds of the
-most there is; one that all get right or wrong keeps about 1 / n, so that nothing is forgotten for
-good. What was seen earlier counts half with each time that a prompt is asked again: policies move.
+A step draws its prompts in proportion to w. A prompt that was never asked has w = 1/6, two thirds
+of the maximum. One that all get right or wrong keeps about 1 / n, so that none is dropped for good.
+Each time that a prompt is asked again, earlier counts are halved, because policies change.
 """
 
 from collections.abc import Sequence
@@ -30,10 +30,10 @@ FORGETTING = 0.5
 
 
 def variances(size: int, asked: Sequence[PromptsRow]) -> NDArray[np.float64]:
-    """E[p (1 - p)] of each prompt of a public set (size,), after these steps, in their order."""
+    """E[p (1 - p)] of each prompt of a public set (size,), after these steps, in order."""
     right, seen = np.zeros(size), np.zeros(size)
     for step in asked:
-        if step.right is not None:  # its exchange is closed; of others nothing is known
+        if step.right is not None:  # known only once the exchange is closed
             prompts = list(step.prompts)
             right[prompts] = FORGETTING * right[prompts] + step.right
             seen[prompts] = FORGETTING * seen[prompts] + step.responses
@@ -46,8 +46,7 @@ def informative_batch(
 ) -> list[int]:
     """Indices (b,) into the public set (size,) for public step `swap` (1, 2, ...) of a round.
 
-    `asked` are all steps before it, in their order. No prompt comes twice in a round before all
-    have come.
+    `asked` are all earlier steps, in order. No prompt comes twice in a round before all have come.
     """
     worth = variances(size, asked)
     uses = np.zeros(size, dtype=np.int64)
@@ -66,24 +65,24 @@ def informative_batch(
 
 
 def prompts_of(session: Session, run: RunRow, round_: int, swap: int) -> tuple[int, ...]:
-    """The positions in the public set (b,); raises RoundClosed where nobody has chosen them."""
+    """The positions in the public set (b,); raises RoundClosed if they were not chosen."""
     settings = runs.settings_of(run)
     if settings.swap.prompts == "uniform":
         return tuple(public_batch(settings, _size(session, run), round_, swap))
     row = session.get(PromptsRow, (run.id, round_, swap))
     if row is None:
         raise RoundClosed(
-            f"Nobody has chosen the prompts of public step {swap} of round {round_}: the first "
-            "client that asks for them, while the round is under way, has them chosen."
+            f"No prompts have been chosen for public step {swap} of round {round_}: that happens "
+            "when the first client asks for them while the round is under way."
         )
     return tuple(row.prompts)
 
 
 def to_be_chosen(session: Session, run: RunRow, round_: int, swap: int) -> bool:
-    """Whether a step's prompts are to be chosen now, by the answers so far.
+    """Whether a step's prompts are to be chosen now, from the answers so far.
 
-    A client asks when all earlier exchanges of the round are closed; what is chosen then is kept,
-    so that everyone gets the same, whatever closes later.
+    A client asks when all earlier exchanges of the round are closed. The choice is stored, so that
+    all clients get the same prompts, whatever closes later.
     """
     return (
         runs.settings_of(run).swap.prompts == "informative"
@@ -94,7 +93,7 @@ def to_be_chosen(session: Session, run: RunRow, round_: int, swap: int) -> bool:
 
 
 def choose(session: Session, run: RunRow, round_: int, swap: int) -> None:
-    """Choose a step's prompts, unless they are; `run` is locked."""
+    """Choose a step's prompts, unless that was done; `run` is locked."""
     if not to_be_chosen(session, run, round_, swap):
         return
     asked = select(PromptsRow).where(PromptsRow.run_id == run.id)

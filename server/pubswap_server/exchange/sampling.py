@@ -1,12 +1,12 @@
 """The check that donated responses were sampled: seeds, the donors' opaque numbers, the verdict.
 
-A member draws the responses to a public step by Gumbel noise from a seed that it is given. A
+A member draws the responses to a public step with Gumbel noise from a seed that it is given. A
 receiver reports two sums of evidence, in nats, on each donor's responses: that other noise drew
 them, and that another policy did (log-likelihood ratios, see the client's training/evidence.py).
 The larger one counts.
 
-Seeds and numbers follow from a secret of the run and not from its seed, which members know: with
-that, whoever gets a response could try all members' names and find its donor.
+Seeds and numbers are derived from a secret of the run and not from its seed, which members know.
+With the seed, a receiver of a response could try all members' names to find its donor.
 """
 
 import hmac
@@ -18,13 +18,13 @@ from pubswap_protocol.draws import response_seed
 from pubswap_protocol.errors import InvalidResponses
 from pubswap_protocol.tensors.responses import UNVERIFIED, Response
 
-BITS = 53  # what every JSON reader keeps exactly
-ENOUGH = 128  # responses for a verdict
-LIMIT = math.log(1e6)  # nats: one verdict in 10^6 exceeds it, where policies drift as assumed
+BITS = 53  # of integers that every JSON reader keeps exactly
+ENOUGH = 128  # responses needed for a verdict
+LIMIT = math.log(1e6)  # nats: exceeded in 1 of 10^6 verdicts on honest donors that drift as assumed
 
 
 def doubtful(responses: int, evidence: float) -> bool | None:
-    """Whether responses with this evidence were not sampled; None while there are too few."""
+    """Whether this evidence says that responses were not sampled; None while they are too few."""
     return evidence > LIMIT if responses >= ENOUGH else None
 
 
@@ -36,15 +36,15 @@ def sampling_seed(secret: str, member: str, round_: int, swap: int) -> int:
 def donor_number(secret: str, receiver: str, donor: str) -> int:
     """The number of a donor for one receiver in the whole run: 1..2^52.
 
-    Receivers that compare theirs learn nothing, for each knows a donor by another one.
+    Receivers that compare numbers learn nothing, because each knows a donor by a different one.
     """
     return _number(secret, "donor", receiver, donor) // 2 + 1
 
 
 def check_seeds(groups: Sequence[Sequence[Response]], seed: int | None) -> None:
-    """All or none claim the noise that a member was given; raises InvalidResponses.
+    """Check that all responses or none claim the member's noise; raises InvalidResponses.
 
-    Who could choose would claim none for the responses that it has forged.
+    A member that could choose would claim none for the responses that it forged.
     """
     claimed = [[response.seed for response in group] for group in groups]
     if all(one == UNVERIFIED for group in claimed for one in group):

@@ -1,8 +1,8 @@
-"""Verdicts on responses that have arrived: in turns, each submission within a budget of time.
+"""Verification of responses that have arrived: in turns, each submission within a time budget.
 
-A submission is a row before it is verified, so that what arrived in time is in its exchange however
-long others' answers take, and so that a restart goes on with what has no verdicts. Nothing else
-runs in the threads of this work, and no request waits for it.
+A submission is stored before it is verified. So it is in its exchange if it arrived in time,
+however long others take, and a restart continues with submissions that have no verdicts.
+Verification has threads of its own, and no request waits for it.
 """
 
 import asyncio
@@ -30,13 +30,13 @@ from pubswap_server.storage.store import BlobStore
 
 log = structlog.get_logger(__name__)
 
-TURN_SECONDS = 0.25  # of a submission, before another's turn
-LOOK_SECONDS = 30.0  # until what another process, or a failure, has left is taken up
-AT_ONCE = 2  # threads for verifiers that end soon
+TURN_SECONDS = 0.25  # for a submission, before another's turn
+LOOK_SECONDS = 30.0  # between searches for submissions that another process or a failure has left
+AT_ONCE = 2  # threads for quick verifiers
 
 
 class FairQueue:
-    """A fair queue: runs take turns, in each run its members, and a member has one at a time."""
+    """A fair queue: runs take turns, and in each its members, with one submission at a time."""
 
     def __init__(self) -> None:
         self._runs: OrderedDict[str, OrderedDict[str, deque[Key]]] = OrderedDict()
@@ -49,7 +49,7 @@ class FairQueue:
     def take(self, fits: Callable[[Key], bool] = lambda key: True) -> Key | None:
         """The next submission that fits, of a member that has none in hand.
 
-        It stays the member's first until it is given back.
+        It stays first in the member's queue until it is given back.
         """
         for run, members in self._runs.items():
             for member, queue in members.items():
@@ -61,7 +61,7 @@ class FairQueue:
         return None
 
     def give_back(self, key: Key, done: bool) -> None:
-        """End a turn; what is not done waits for another."""
+        """End a turn; a submission that is not done waits for another."""
         run, _, _, member = key
         self._busy.discard((run, member))
         if not done:
@@ -75,10 +75,10 @@ class FairQueue:
 
 
 class Verification:
-    """The verdicts of one server process.
+    """Verification in one server process.
 
-    All but one of the pool's workers may be at responses that were too slow at first, so that
-    quick ones never wait for more than a moment.
+    One of the pool's workers never takes responses that were too slow at first, so that quick ones
+    wait only a moment.
     """
 
     def __init__(
@@ -119,14 +119,14 @@ class Verification:
         return await to_thread.run_sync(work, limiter=self._at_once)
 
     def add(self, key: Key) -> None:
-        """Verify a submission that is stored, when its turn comes."""
+        """Verify a stored submission when its turn comes."""
         if key not in self._queued:
             self._queued.add(key)
             self._turns.add(key)
             self._added.set()
 
     async def run(self) -> None:
-        """Verify for ever, beginning with what was left before."""
+        """Verify forever, beginning with submissions left from before."""
         async with asyncio.TaskGroup() as group:
             for _ in range(self._pool.workers):
                 group.create_task(self._work())
@@ -172,13 +172,13 @@ class Verification:
         return key in self._cases and self._cases[key][1].slow
 
     async def _turn(self, key: Key) -> bool:
-        """Score some of a submission's responses; returns whether there is nothing left to do."""
+        """Score some of a submission's responses; returns whether nothing is left to do."""
         submission = await self._database.read(partial(exchanges.unverified_one, key=key))
         if submission is None:
             return True
         rules = submission.rules
         count = len(rules.prompts) * rules.responses_per_prompt
-        # After a rollback, others may have come under the same key.
+        # After a rollback, the same key may stand for other responses.
         if key not in self._cases or self._cases[key][0] != submission:
             self._cases[key] = submission, Case(count, self._pool.seconds)
         case = self._cases[key][1]
