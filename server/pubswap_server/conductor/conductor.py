@@ -30,7 +30,7 @@ from pubswap_server.services import Services
 
 log = structlog.get_logger(__name__)
 
-REST_SHARE, MOST_REST_SECONDS = 4.0, 0.1  # times the pass over a run; and the most
+REST_SHARE, MOST_REST_SECONDS = 4.0, 0.1  # rest after a pass over a run: times its length; most
 
 
 async def conduct(services: Services) -> None:
@@ -44,7 +44,7 @@ async def conduct(services: Services) -> None:
     under_way: dict[str, asyncio.Task[None]] = {}
     again: set[str] = set()
     changed_since: set[str] = set()  # the last tick
-    to_explain: set[str] = set()  # runs for which to note, too, why they wait
+    to_explain: set[str] = set()  # runs whose reason to wait is to be noted, too
 
     def ended(task: asyncio.Task[None]) -> None:
         run = task.get_name()

@@ -1,4 +1,4 @@
-"""The database: short transactions in worker threads, and nothing held while anybody waits."""
+"""The database: short transactions in worker threads, with nothing held during waits."""
 
 import contextlib
 import itertools
@@ -32,28 +32,28 @@ T = TypeVar("T")
 MIGRATIONS = Path(__file__).parent / "migrations"
 BUSY_SECONDS = 5.0
 CLOSE_SECONDS = 10.0
-# Threads, and connections, of each kind. Reading never waits for writing, nor either for work on
+# Threads and connections of each kind. Reads never wait for writes, and neither waits for work on
 # blobs, which has threads of its own.
 READERS = 4
 URGENT = 1
 WRITERS = 4
 TRIES = 4
-# A replica that is stopped in the middle of a transaction keeps its locks no longer than this; a
-# receipt means durable, whatever the server's default is.
+# The timeouts limit how long a replica that stopped in the middle of a transaction keeps its locks.
+# Commits are synchronous whatever the server's default, because a receipt means durable.
 _POSTGRES = (
     "-c lock_timeout=5s -c idle_in_transaction_session_timeout=10s -c statement_timeout=60s "
     "-c synchronous_commit=on"
 )
-# All statements of a reading see the same state, as they do in SQLite.
+# All statements of a read see the same state, as they do in SQLite.
 _SNAPSHOT: dict[str, Any] = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
 _CHANGED, _HELD = "changed runs", "held runs"
 _MIGRATION_LOCK = 0x70756273776170  # any number that no other user of the database takes
-# An infinity is no JSON: PostgreSQL refuses it, and SQLite would give it to clients.
+# Infinity is not JSON: PostgreSQL refuses it, and SQLite would pass it on to clients.
 _json = partial(json.dumps, allow_nan=False)
 
 
 def changed(session: Session, run: str, *, awaited: bool = True) -> None:
-    """Wake the conductor for a run after the commit, and its members too if they await this."""
+    """Wake the conductor for a run after the commit, and the members too if this is `awaited`."""
     runs = session.info.setdefault(_CHANGED, {})
     runs[run] = runs.get(run, False) or awaited
 
@@ -74,7 +74,7 @@ class Database:
         sqlite = make_url(url).get_backend_name() == "sqlite"
         self.shared = not sqlite  # with other machines
         self.engine = sqlite_engine(url) if sqlite else _postgres(url)
-        # Called with each run that a committed transaction has changed, and whether it is awaited.
+        # Called with each run that a committed transaction changed, and whether it is awaited.
         self.on_change: Callable[[str, bool], None] = lambda run, awaited: None
         self._wakeups = wakeups or Wakeups()
         self._idle, self._under_way, self._closed = threading.Condition(), 0, False
@@ -83,17 +83,17 @@ class Database:
         self._reading = sessionmaker(self._snapshots, expire_on_commit=False)
         self._writing = sessionmaker(writing, expire_on_commit=False)
         self._readers, self._urgent = CapacityLimiter(READERS), CapacityLimiter(URGENT)
-        # SQLite has one writer: those that wait stand in a queue rather than try its lock.
+        # SQLite has one writer, so the others queue here instead of trying its lock.
         self._writers = CapacityLimiter(1 if sqlite else WRITERS)
 
     def snapshot(self) -> contextlib.AbstractContextManager[Connection]:
-        """A transaction that sees one moment, and keeps nobody from writing meanwhile."""
+        """A transaction that sees one moment and does not block writers."""
         return self._snapshots.begin()
 
     async def read(self, work: Callable[[Session], T], *, urgent: bool = False) -> T:
-        """The result of `work` in one transaction that changes nothing.
+        """The result of `work` in one read-only transaction.
 
-        What is urgent is short, and waits for nothing that is not.
+        Urgent reads are short, and wait only for each other.
         """
         call = partial(self._transact, self._reading, work)
         limiter = self._urgent if urgent else self._readers
@@ -102,8 +102,8 @@ class Database:
     async def write(self, work: Callable[[Session], T]) -> T:
         """The result of `work` in one transaction, which is committed before this returns.
 
-        `work` is done again if another transaction took a key or lock that it needs, so it must
-        have no effect but on the database. Raises Fenced if it relied on an older state of a run.
+        `work` is repeated if another transaction took a key or lock that it needs, so it must have
+        no effects outside the database. Raises Fenced if it relied on an older state of a run.
         """
         call = partial(self._transact, self._writing, work)
         result, runs = await to_thread.run_sync(call, limiter=self._writers)
@@ -112,7 +112,7 @@ class Database:
         return result
 
     def close(self) -> None:
-        """Close all connections, when the transactions under way have ended; nothing follows."""
+        """Refuse new transactions, wait for those under way, and close all connections."""
         with self._idle:
             self._closed = True
             self._idle.wait_for(lambda: self._under_way == 0, CLOSE_SECONDS)
@@ -120,7 +120,7 @@ class Database:
 
     @contextlib.contextmanager
     def _counted(self) -> Iterator[None]:
-        # A task that is cancelled leaves its thread behind, in the middle of a transaction.
+        # A cancelled task leaves its thread running, in the middle of a transaction.
         with self._idle:
             if self._closed:
                 raise Unavailable("The coordinator is stopping.", retry_after=1)
@@ -157,10 +157,10 @@ class Database:
 def execute_each(
     session: Session, statement: Executable, rows: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Execute the statement once for each row, as one call.
+    """Execute the statement once for each row, in one call.
 
-    With a call for each, a thread lets Python go and takes it back before the event loop has woken
-    up: of a thousand members' rows, no request went on for 0.16 s.
+    With one call per row, the thread releases the GIL and takes it back before the event loop has
+    woken up: a thousand members' rows then blocked all requests for 0.16 s.
     """
     if rows:
         session.connection().execute(statement, rows)
@@ -179,25 +179,25 @@ def newest_schema() -> str:
 
 
 def known_schemas() -> set[str]:
-    """All revisions that this software can bring to its own."""
+    """All revisions that this version can upgrade to its own."""
     return {script.revision for script in ScriptDirectory(str(MIGRATIONS)).walk_revisions()}
 
 
 def migrate(url: str) -> None:
-    """Bring the schema up to date, one process at a time, or not at all.
+    """Bring the schema up to date, in one transaction and one process at a time.
 
-    A new database gets the tables of today, an older one what it lacks of them. Raises
-    InvalidSettings for a schema of another version, or a database that is not of UTF-8.
+    A new database gets the current tables, an older one whatever it lacks. Raises InvalidSettings
+    for a schema that this version does not know, or a database that is not UTF-8.
     """
     parsed = make_url(url)
     sqlite = parsed.get_backend_name() == "sqlite"
     if sqlite and parsed.database:
         make_private(Path(parsed.database).parent)
-        # SQLite gives its -wal and -shm the modes of the database.
+        # SQLite gives its -wal and -shm files the mode of the database.
         Path(parsed.database).touch(mode=0o600)
         for suffix in ("", "-wal", "-shm"):
             keep_private(Path(parsed.database + suffix))
-    # Of a database without an encoding psycopg would read bytes, also where SQLAlchemy wants text.
+    # From a database without an encoding, psycopg would read bytes where SQLAlchemy expects text.
     options = {"connect_timeout": int(BUSY_SECONDS), "client_encoding": "UTF8"}
     engine = create_engine(url, poolclass=NullPool, connect_args={} if sqlite else options)
     if sqlite:
@@ -234,7 +234,7 @@ def _check_encoding(connection: Connection, url: str) -> None:
 
 
 def database_time(session: Session) -> datetime:
-    """The moment on the clock of PostgreSQL's machine, which all replicas share."""
+    """The time on the PostgreSQL server's clock, which all replicas share."""
     moment: datetime = session.execute(text("SELECT clock_timestamp()")).scalar_one()
     return moment
 
@@ -271,7 +271,7 @@ def sqlite_engine(url: str) -> Engine:
 
 
 def _begin_explicitly(engine: Engine) -> None:
-    """Begin SQLite's transactions where SQLAlchemy says; pysqlite's own would begin late."""
+    """Begin SQLite's transactions where SQLAlchemy does; pysqlite would begin them late."""
 
     @event.listens_for(engine, "connect")
     def _no_implicit_transactions(connection: Any, record: Any) -> None:
@@ -279,6 +279,6 @@ def _begin_explicitly(engine: Engine) -> None:
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Any) -> None:
-        # A writer that began as a reader could find the database changed when it first writes.
+        # A writer that began as a reader could find the database changed at its first write.
         immediate = connection.get_execution_options().get("immediate", False)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")

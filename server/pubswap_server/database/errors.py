@@ -1,4 +1,4 @@
-"""Translate SQLAlchemy errors: unavailable, full, or decided on an old state."""
+"""Translate SQLAlchemy errors: unavailable, full, or based on an old state."""
 
 from sqlalchemy import make_url
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
@@ -11,23 +11,23 @@ RETRY_AFTER_SECONDS = 1.0
 
 _FULL = ("database or disk is full", "No space left on device", "could not extend file")
 _DISK_FULL = "53100"
-# Serialization failure, deadlock, a unique key that another transaction has taken meanwhile.
+# Serialization failure, deadlock, a unique key that another transaction took meanwhile.
 _COLLISIONS = frozenset({"40001", "40P01", "23505"})
-# PostgreSQL's classes of what passes: connection, resources, operator intervention, system error;
-# and a server that has become a standby, a lock that was not given in time.
+# PostgreSQL's transient errors. Classes: connection, resources, operator intervention, system.
+# Codes: the server became a standby, a transaction was idle too long, a lock came too late.
 _PASSING = ("08", "53", "57", "58")
 _PASSING_CODES = frozenset({"25006", "25P03", "55P03"})
 
 
 def collided(error: Exception) -> bool:
-    """Whether the same transaction, done again, may well succeed or find out what is wrong."""
+    """Whether a retry of the transaction may succeed or find out what is wrong."""
     return isinstance(error, IntegrityError) or _state(error) in _COLLISIONS
 
 
 def fault_of(error: SQLAlchemyError) -> PubSwapError | None:
-    """The error of the answer; None for a mistake of our own."""
+    """The error with which to answer; None for a bug of our own."""
     if isinstance(error, StaleDataError):
-        return Fenced("Another change of the run came first; ask again.", retry_after=0)
+        return Fenced("Another change of the run came first; try again.", retry_after=0)
     if isinstance(error, NoConnectionFree):
         return _unavailable("All connections to the database are in use.")
     if not isinstance(error, DBAPIError):
@@ -38,12 +38,12 @@ def fault_of(error: SQLAlchemyError) -> PubSwapError | None:
     kind = type(error.orig).__name__
     passing = state.startswith(_PASSING) or state in _PASSING_CODES
     if error.connection_invalidated or passing or (kind == "OperationalError" and not state):
-        return _unavailable("The database does not answer now.")
+        return _unavailable("The database does not answer.")
     return _unavailable("The database is busy.") if collided(error) and state else None
 
 
 def unusable(url: str, error: SQLAlchemyError) -> PubSwapError:
-    """A database's error for its operator, without the password."""
+    """A database's error for the operator, without the password."""
     fault = fault_of(error)
     if isinstance(fault, NoSpace):
         return fault

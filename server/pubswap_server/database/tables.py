@@ -1,4 +1,4 @@
-"""The database's tables. Large things are blobs; a row names them by digest."""
+"""The database's tables. Large objects are blobs, which rows name by digest."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -33,13 +33,13 @@ NAMING = {
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """A moment in UTC: SQLite keeps no time zone, and PostgreSQL answers in the session's."""
+    """A moment in UTC. SQLite keeps no time zone, and PostgreSQL answers in the session's."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        # The zone of any other would be lost in SQLite.
+        # SQLite would lose any other time zone.
         return value and value.astimezone(UTC)
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
@@ -60,7 +60,7 @@ class Base(DeclarativeBase):
 
 
 def _kept(table: str, column: str) -> Index:
-    """An index of a table's rows whose blob is kept, which are few: the last rounds' alone."""
+    """An index of a table's rows whose blob is kept: few, only those of the last rounds."""
     kept = text(f"{column} IS NOT NULL")
     return Index(f"ix_{table}_kept", "run_id", "round", sqlite_where=kept, postgresql_where=kept)
 
@@ -71,11 +71,11 @@ _UNFINISHED = text("state NOT IN ('finished', 'cancelled')")
 class RunRow(Base):
     """A run and its state.
 
-    `epoch` grows with every change of the row, and a change is made only to the epoch that was
-    read (`UPDATE ... WHERE epoch = ?`): one that was decided on an older state changes nothing.
-    `failure` is why it cannot go on, after several tries. `sampling_secret`: see exchange/sampling;
-    null where no responses are checked. `verifier_version` is the verifier's when members were last
-    asked for theirs.
+    `epoch` grows with every change of the row, and a change applies only to the epoch that was read
+    (`UPDATE ... WHERE epoch = ?`). So a decision on an older state changes nothing. `failure` is
+    why the run cannot go on, after several tries. `sampling_secret`: see exchange/sampling; null if
+    no responses are checked. `verifier_version` is the version of the verifier when members were
+    last asked for theirs.
     """
 
     __tablename__ = "runs"
@@ -109,7 +109,7 @@ class RunRow(Base):
 
 
 class LeaseRow(Base):
-    """The replica that works on a run; `beats` grows while it does, `term` with every taking."""
+    """The replica that works on a run; `beats` grows meanwhile, `term` with every takeover."""
 
     __tablename__ = "leases"
 
@@ -132,8 +132,8 @@ class MemberRow(Base):
     """A member of one run; its token belongs to that run alone.
 
     `accepted`: its last hello showed the run's base model and verifier. `away`: why it does not
-    take part for now, a code, and in words. `joining`: it came when others were further in the
-    round under way, and is in the next one.
+    take part for now, as a code and in words. `joining`: it came when others had already handed
+    something in, and is in the next round.
     """
 
     __tablename__ = "members"
@@ -171,7 +171,7 @@ class InviteRow(Base):
 
 
 class ViewerRow(Base):
-    """Somebody who may look at the dashboard, and at nothing else."""
+    """A person who may look at the dashboard, and at nothing else."""
 
     __tablename__ = "viewers"
 
@@ -181,7 +181,7 @@ class ViewerRow(Base):
 
 
 class BlobRow(Base):
-    """An adapter that a member sent in this round."""
+    """An adapter that a member has sent in the round under way."""
 
     __tablename__ = "blobs"
 
@@ -192,7 +192,7 @@ class BlobRow(Base):
 
 
 class UploadRow(Base):
-    """An adapter on its way; its bytes are in the upload store under the same id."""
+    """An upload under way; its bytes are in the upload store under the same id."""
 
     __tablename__ = "uploads"
 
@@ -204,7 +204,7 @@ class UploadRow(Base):
     expires_at: Mapped[datetime] = mapped_column(index=True)
 
 
-# `sort_order`: a mixin's columns would come last, also in the key.
+# `sort_order`, because a mixin's columns would come last, also in the key.
 class _Round:
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True, sort_order=-3)
     round: Mapped[int] = mapped_column(primary_key=True, sort_order=-2)
@@ -217,7 +217,7 @@ class _PublicStep(_Round):
 class RoundRow(_Round, Base):
     """A round, and the global adapter that it ended with; round 0 holds the initial one.
 
-    `residual` is FedEx-LoRA's, and `server_state` what the server optimizer remembers: blobs too.
+    `residual` is FedEx-LoRA's, and `server_state` the server optimizer's: blobs, too.
     """
 
     __tablename__ = "rounds"
@@ -233,7 +233,7 @@ class RoundRow(_Round, Base):
 class UpdateRow(_Round, Base):
     """A member's update of a round.
 
-    `stored` is the blob: null once it is freed, see `retention`, or if a late update came without
+    `stored` is the blob: null once it is freed (see `retention`), or if a late update came without
     one.
     """
 
@@ -259,10 +259,10 @@ class SwapRow(_PublicStep, Base):
 
 
 class PromptsRow(_PublicStep, Base):
-    """The prompts of a public step, where a run chooses them by what it has seen.
+    """The prompts of a public step, in a run that chooses them by earlier exchanges.
 
-    `right` counts each prompt's correct answers among so many `responses`, of all clients in the
-    exchange; null until that is closed.
+    `right` counts each prompt's correct answers among `responses`, over all clients in the
+    exchange; null until it is closed.
     """
 
     __tablename__ = "prompts"
@@ -275,9 +275,9 @@ class PromptsRow(_PublicStep, Base):
 class SubmissionRow(_PublicStep, Base):
     """A member's responses in an exchange, with the coordinator's own verdicts (P, K).
 
-    `correct` is null until they are verified; those that came too late never are. `stored` is the
-    blob: null once it is freed, see `retention`. `donatable` (P, K) tells which are short enough
-    for a peer; null when the run has no limit.
+    `correct` is null until they are verified; late ones never are. `stored` is the blob: null once
+    it is freed (see `retention`). `donatable` (P, K) marks those that are short enough for a peer;
+    null if the run has no limit.
     """
 
     __tablename__ = "submissions"
@@ -293,7 +293,7 @@ class SubmissionRow(_PublicStep, Base):
 
 
 class DoubtRow(Base):
-    """What a receiver has found of a donor's responses: sums for the next verdict, and verdicts."""
+    """A receiver's findings on a donor's responses: sums for the next verdict, and verdicts."""
 
     __tablename__ = "doubts"
 
@@ -309,7 +309,7 @@ class DoubtRow(Base):
 
 
 class TrafficRow(_Round, Base):
-    """Bytes of a member in a round, by kind; in round -1 those of all rounds."""
+    """A member's bytes in a round, by kind; round -1 has the sums of all rounds."""
 
     __tablename__ = "traffic"
 
@@ -330,8 +330,8 @@ class EventRow(Base):
     details: Mapped[dict[str, Any]]
 
 
-# Made with the table of events. A migration that makes that table anew (`batch_alter_table` on
-# SQLite) must make its triggers anew too.
+# Created with the table of events. A migration that recreates that table (`batch_alter_table` on
+# SQLite) must recreate its triggers, too.
 _REFUSAL = "events are append-only"
 _RUN_STATE = "(SELECT state FROM runs WHERE id = OLD.run_id)"
 _TRIGGERS = {
@@ -344,7 +344,7 @@ _TRIGGERS = {
     "postgresql": (
         "CREATE FUNCTION events_refuse_change() RETURNS trigger LANGUAGE plpgsql AS "
         f"$$ BEGIN RAISE EXCEPTION '{_REFUSAL}'; END $$",
-        # For each statement, so that TRUNCATE is refused too.
+        # For each statement, so that TRUNCATE is refused, too.
         "CREATE TRIGGER events_append_only BEFORE UPDATE OR TRUNCATE ON events "
         "FOR EACH STATEMENT EXECUTE FUNCTION events_refuse_change()",
         "CREATE FUNCTION events_refuse_delete() RETURNS trigger LANGUAGE plpgsql AS "

@@ -1,6 +1,6 @@
 """Wake-ups between the processes that share a database.
 
-PostgreSQL has LISTEN/NOTIFY; for the workers on one SQLite file there is its change counter.
+PostgreSQL has LISTEN/NOTIFY; workers on one SQLite file poll its change counter.
 """
 
 import asyncio
@@ -24,13 +24,13 @@ QUIET_SECONDS = 5.0
 
 
 class Wakeups:
-    """Carry the names of changed runs from process to process; here there is but one."""
+    """Tell other processes which runs have changed; this class is for a single process."""
 
     def announce(self, session: Session, runs: Mapping[str, bool]) -> None:
-        """Tell the others, in the transaction of the change, whether members wait for each run."""
+        """Announce changed runs, in their transaction, and whether members wait for each."""
 
     async def listen(self, on_change: OnChange) -> None:
-        """Call `on_change` for ever with each run that another process changed; None for any."""
+        """Call `on_change` forever with each run that another process changed; None for any run."""
         await asyncio.Event().wait()
 
 
@@ -43,7 +43,7 @@ def wakeups_for(url: str, replica: str, workers: int) -> Wakeups:
 class DataVersion(Wakeups):
     """Poll SQLite's counter of other connections' commits.
 
-    The commit itself moves it; the run that changed is not known.
+    The commit itself moves it, and it does not tell which run has changed.
     """
 
     def __init__(self, url: str) -> None:
@@ -71,7 +71,7 @@ class DataVersion(Wakeups):
 class ListenNotify(Wakeups):
     """LISTEN on a connection of its own, and NOTIFY in the transaction of the change.
 
-    A lost connection is made again for ever; any run may have changed meanwhile.
+    A lost connection is retried forever; any run may have changed meanwhile.
     """
 
     def __init__(self, url: str, replica: str) -> None:
@@ -89,7 +89,7 @@ class ListenNotify(Wakeups):
             try:
                 await self._listen(on_change)
             except (psycopg.Error, OSError) as error:
-                log.warning("not listening to the database", error=str(error).strip())
+                log.warning("cannot listen for database notifications", error=str(error).strip())
             await asyncio.sleep(RECONNECT_SECONDS)
 
     async def _listen(self, on_change: OnChange) -> None:
@@ -104,6 +104,6 @@ class ListenNotify(Wakeups):
                     run, replica, awaited = notice.payload.split(" ")
                     if replica != self._replica:
                         on_change(run, awaited == "awaited")
-                # A connection that died silently is noticed only when it is used.
+                # A connection that died silently is noticed only on use.
                 async with asyncio.timeout(QUIET_SECONDS):
                     await connection.execute("SELECT 1")

@@ -1,4 +1,4 @@
-"""Alembic's entry: the migrations run in the transaction that `migrate` has begun."""
+"""Alembic's entry point: migrations run in the transaction that `migrate` has begun."""
 
 from alembic import context
 

@@ -1,6 +1,6 @@
-"""The schema of the first release. A new database gets the tables of today, and no migration.
+"""The schema of the first release. A new database gets the current tables without migrations.
 
-Checkouts from before it had 0001 to 0009, which are refused as unknown.
+Earlier checkouts had 0001 to 0009, which are refused as unknown.
 """
 
 revision = "0010"
