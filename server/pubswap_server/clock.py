@@ -20,7 +20,7 @@ def steady() -> float:
 
 
 def wall() -> datetime:
-    """The time on the machine's own clock, which can be set at any moment."""
+    """The time on the machine's own clock, which anybody may set at any moment."""
     return datetime.now(UTC)
 
 

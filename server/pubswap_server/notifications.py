@@ -15,7 +15,7 @@ AT_ONCE = 8  # waiters that go on in each turn: some milliseconds of work
 POLL_SHARE = 0.05  # interval between polls, as a share of the time since a run's last change
 LATEST_POLL_SECONDS = 10.0  # longest interval, and so the most that a deadline is noticed late
 LATEST_RETRY_SECONDS = 60.0
-TRIES = 3  # failures of a run's next move before it is stalled
+TRIES = 3  # failed attempts at a run's next move before it counts as stalled
 
 
 class Turns:
@@ -47,7 +47,7 @@ class Turns:
 
 
 class PollSchedule:
-    """Polls of runs that only time can move: the longer a run is unchanged, the fewer.
+    """Polling of runs that only time can move: the longer a run is unchanged, the rarer.
 
     A poll costs a few queries under the run's lock, and most runs wait for their members for hours.
     After each failed move the delay doubles, up to a minute.
@@ -68,7 +68,7 @@ class PollSchedule:
             self._runs.pop(run, None)
 
     def due(self, runs: Iterable[str]) -> list[str]:
-        """Those of `runs`, the runs that time may move, to poll now; all others are forgotten."""
+        """The runs to poll now, of the `runs` that time may move; all others are forgotten."""
         now, found, kept = self._clock(), [], {}
         for run in runs:
             since, following = self._runs.get(run, (now, now))
@@ -112,7 +112,7 @@ class ChangeNotifier:
     def heard(self, run: str | None, awaited: bool) -> None:
         """Announce a change that another process has committed; None stands for any run.
 
-        That process's conductor moves the run forward. Ours does so only if it dies, at a tick.
+        That process's conductor moves the run forward. If it dies, ours does so at the next tick.
         """
         self.polls.changed(run)
         if awaited:

@@ -90,8 +90,8 @@ def shares_of(weights: Sequence[float], largest: float = 1.0) -> tuple[float, ..
 
 
 SLICE = 1 << 14  # numbers of one client at a time
-STACK = 1 << 19  # numbers of all clients at a time, unless that made slices too narrow:
-NARROWEST = 1 << 12  # a pass over many clients would be little else than calls
+STACK = 1 << 19  # numbers of all clients at a time, but a slice has at least
+NARROWEST = 1 << 12  # so many, or a pass over many clients would be mostly calls
 
 
 @dataclass(frozen=True, slots=True)

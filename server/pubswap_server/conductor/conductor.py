@@ -30,7 +30,8 @@ from pubswap_server.services import Services
 
 log = structlog.get_logger(__name__)
 
-REST_SHARE, MOST_REST_SECONDS = 4.0, 0.1  # rest after a pass over a run: times its length; most
+# The rest after a pass over a run: a multiple of the pass's own time, and at most so many seconds.
+REST_SHARE, MOST_REST_SECONDS = 4.0, 0.1
 
 
 async def conduct(services: Services) -> None:

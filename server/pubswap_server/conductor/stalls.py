@@ -17,8 +17,8 @@ from pubswap_server.runs.quorum import Turnout
 from pubswap_server.runs.snapshot import MOST_NAMES
 from pubswap_server.runs.state import ROUND_UNDER_WAY
 
-SILENT_SECONDS = 3600.0  # of silence, until a client that a round waits for is reported
-VERDICT_SECONDS = 600.0  # without verdicts, until responses are reported
+SILENT_SECONDS = 3600.0  # of silence, before a client that a round waits for is reported
+VERDICT_SECONDS = 600.0  # without verdicts, before responses are reported
 _FAILURE_REMEDY = (
     "See the updates with `pubswap run show RUN`; then leave one out with `pubswap run exclude RUN "
     "MEMBER`, go back with `pubswap run rollback RUN --to ROUND`, or cancel the run."

@@ -112,7 +112,7 @@ class Database:
         return result
 
     def close(self) -> None:
-        """Refuse new transactions, wait for those under way, and close all connections."""
+        """Refuse new transactions, wait briefly for those under way, and close all connections."""
         with self._idle:
             self._closed = True
             self._idle.wait_for(lambda: self._under_way == 0, CLOSE_SECONDS)

@@ -261,7 +261,7 @@ class SwapRow(_PublicStep, Base):
 class PromptsRow(_PublicStep, Base):
     """The prompts of a public step, in a run that chooses them by earlier exchanges.
 
-    `right` counts each prompt's correct answers among `responses`, over all clients in the
+    `right` counts each prompt's correct answers among so many `responses`, of all clients in the
     exchange; null until it is closed.
     """
 
@@ -275,9 +275,9 @@ class PromptsRow(_PublicStep, Base):
 class SubmissionRow(_PublicStep, Base):
     """A member's responses in an exchange, with the coordinator's own verdicts (P, K).
 
-    `correct` is null until they are verified; late ones never are. `stored` is the blob: null once
-    it is freed (see `retention`). `donatable` (P, K) marks those that are short enough for a peer;
-    null if the run has no limit.
+    `correct` is null until they are verified; late ones are not verified any more. `stored` is the
+    blob: null once it is freed (see `retention`). `donatable` (P, K) marks those that peers may
+    get; null if nothing limits that.
     """
 
     __tablename__ = "submissions"

@@ -24,7 +24,7 @@ from pubswap_server.exchange.sampling import donor_number
 from pubswap_server.notifications import Turns
 from pubswap_server.storage.store import BlobStore
 
-# Python keeps a mapped file open, and a process may have 1,024 open files unless that was raised.
+# Python keeps a mapped file open, and a process may open 1,024 files unless the limit was raised.
 MOST_FILES = 512
 LEAST_KEPT = 4
 # Without its files, an exchange takes half a megabyte for a thousand members.
@@ -71,7 +71,7 @@ class ResponsePool:
         return len(self._files)
 
     def answer(self, member: str, seeds: bool = False) -> bytes:
-        """The file of groups that a member trains on; raises RoundClosed for other members.
+        """The file of groups that a member trains on; raises RoundClosed if it did not answer.
 
         A peer's response is flagged as donated, without the peer's name. If members choose for
         themselves, the file holds offers. With `seeds`, it holds what the member needs to check the

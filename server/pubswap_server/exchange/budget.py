@@ -7,7 +7,7 @@ from pubswap_protocol.verifiers.worker import Scored
 # CPU seconds per response: the limit at first, the least limit, and the part that is free.
 QUICK_SECONDS, LEAST_SECONDS, FREE_SECONDS = 0.25, 0.1, 1.0
 QUICK_BUDGET = 1.0  # CPU seconds that a submission may lose to responses cut off at first
-SLOW_TRIES = 2.0  # limits of one response that it may lose after that
+SLOW_TRIES = 2.0  # times a response's limit that it may lose after that
 
 
 class Case:
@@ -52,7 +52,10 @@ class Case:
         return None
 
     def note(self, scored: Scored) -> None:
-        """Keep the score of the `next` response. A slow one that ends costs part of its time."""
+        """Keep the score of the `next` response.
+
+        A slow one that ends costs its time beyond FREE_SECONDS.
+        """
         lost = scored.seconds if scored.cut_off else max(0.0, scored.seconds - FREE_SECONDS)
         self._left = max(0.0, self._left - lost)
         if self._first:

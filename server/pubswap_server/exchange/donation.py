@@ -42,8 +42,8 @@ class Exchange:
 
     `correct` maps each client to its verdicts (P, K); `prompts` (P,) are the prompts' positions in
     the public set. `donatable` (P, K) marks, by client, the responses short enough for a peer, by
-    default all. No donor gives more than `max_donor_share` of a receiver's donated
-    responses. A place that a limit takes from a peer goes back to the receiver. Without limits, the
+    default all. No donor gives more than `max_donor_share` of a receiver's donated responses. A
+    place that a limit takes from a peer gets the receiver's own response. Without limits, the
     draws are the paper's. With `candidates`, the receiver chooses among that many for each place.
 
     What all receivers share is computed once, so a receiver's groups cost the same however many
@@ -134,7 +134,7 @@ class Exchange:
 
     @cached_property
     def _drawn(self) -> list[list[Choice]]:
-        """Under `random`, K of all N K responses for each prompt, uniform, shared by all."""
+        """Under `random`, K of all N K responses to each prompt, uniform and the same for all."""
         clients, _, size = self._right.shape
         groups = []
         for prompt in self.prompts:

@@ -95,7 +95,7 @@ _PASS_AT_1 = RoundRow.evaluation["pass_at_1"].as_float()
 
 
 def scores(session: Session, run: str) -> tuple[Score | None, Score | None]:
-    """pass@1 of the last evaluated round, and of the best one, the earliest if several are."""
+    """pass@1 of the last evaluated round, and of the best one, the earliest if tied."""
     query = select(RoundRow.round, _PASS_AT_1).where(
         RoundRow.run_id == run, RoundRow.evaluation.is_not(None)
     )
@@ -222,7 +222,7 @@ def chosen(session: Session, run: str, which: str) -> tuple[int, str]:
         query = query.order_by(_PASS_AT_1.desc(), RoundRow.round)
     elif which == "final":
         query = query.order_by(RoundRow.round.desc())
-    elif which.isdecimal() and len(which) < 10:  # no database takes more digits for a round
+    elif which.isdecimal() and len(which) < 10:  # a database may refuse a larger round
         query = query.where(RoundRow.round == int(which))
     else:
         query = query.where(false())
