@@ -60,7 +60,7 @@ def check_seeds(groups: Sequence[Sequence[Response]], seed: int | None) -> None:
     ]
     if claimed != given:
         raise InvalidResponses(
-            "`seeds` are not those of the sampling_seed that came with the prompts; leave them out "
+            "`seeds` do not match the sampling_seed that came with the prompts; leave them out "
             "if the responses were drawn in another way."
         )
 
