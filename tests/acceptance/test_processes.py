@@ -100,7 +100,7 @@ def test_a_leader_does_not_wait_for_a_dead_follower(crew: Crew) -> None:
     first.kill()
     assert crew.leader.wait(20) == 70
     assert crew.leader.stderr is not None
-    assert "Start again to go on from the last step" in crew.leader.stderr.read()
+    assert "Start it again to continue from the last step" in crew.leader.stderr.read()
     assert psutil.wait_procs([second], timeout=10)[1] == []
 
 

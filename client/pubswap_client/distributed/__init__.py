@@ -1,1 +1,1 @@
-"""Several processes that train as one."""
+"""Data-parallel training over several processes."""

@@ -33,25 +33,25 @@ log = logging.getLogger(__name__)
 
 FAILED = 70  # EX_SOFTWARE
 STOP_SECONDS = 10
-LEADER = "PUBSWAP_LEADER"  # in a follower's environment: the process that started it
+LEADER = "PUBSWAP_LEADER"  # in a follower's environment: the id of the process that started it
 _PR_SET_PDEATHSIG = 1
 
 
 def launched_rank() -> int | None:
-    """This process's rank if it is one of several: ours, or torchrun's."""
+    """This process's rank if it is one of several, launched by us or by torchrun; else None."""
     return int(os.environ["RANK"]) if "RANK" in os.environ else None
 
 
 @contextmanager
 def followers(count: int) -> Iterator[None]:
-    """Run `count` copies of this process's command as ranks 1.., this process being rank 0.
+    """Run `count` copies of this process's command as ranks 1, 2, ...; this process is rank 0.
 
-    They find each other by a store that is open to this machine alone: torch's own would listen on
-    every address, to whoever comes, and what processes send each other is pickled.
+    They rendezvous through a store on loopback. torch's own store would listen on every address
+    and accept anyone, and the processes send each other pickled data.
     """
     server = socket.create_server(("127.0.0.1", 0))
     port = server.getsockname()[1]
-    store = dist.TCPStore(  # type: ignore[attr-defined]  # it is documented, and not in __all__
+    store = dist.TCPStore(  # type: ignore[attr-defined]  # documented, but not in __all__
         "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=server.detach()
     )
     shared = {
@@ -76,7 +76,7 @@ def followers(count: int) -> Iterator[None]:
     except BaseException:
         stopping.set()
         for process in processes:
-            process.kill()  # they may wait for us in the middle of something, and keep nothing
+            process.kill()  # it may be waiting for us, and has nothing to save
         raise
     stopping.set()
     for process in processes:
@@ -85,14 +85,14 @@ def followers(count: int) -> Iterator[None]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-    del store  # not before: it is gone with its last name
+    del store  # only now, because the store closes with its last reference
 
 
 def die_with_the_leader() -> None:
-    """Make the kernel kill this process when its parent is gone (Linux); ignore Ctrl-C and SIGTERM.
+    """Make the kernel kill this process when its parent ends (Linux); ignore Ctrl-C and SIGTERM.
 
-    They may reach all processes at once; what follows from them is the leader's to decide. Ends
-    this process if the parent is gone already: to start takes seconds.
+    Those signals may reach all processes at once, and the leader decides how to respond. Exits if
+    the parent has ended already, because starting takes seconds.
     """
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, signal.SIG_IGN)
@@ -103,27 +103,27 @@ def die_with_the_leader() -> None:
 
 
 def _end_with(process: subprocess.Popen[bytes], stopping: threading.Event) -> None:
-    """End this process when a follower has failed: it would wait for it for ever.
+    """End this process when a follower fails, because it would wait for the follower forever.
 
-    One that ends with 0 was told to, by a leader that has come to its own end.
+    A follower ends with 0 only if the leader has finished and told it to.
     """
     code = process.wait()
     if code and not stopping.is_set():
         log.error(
-            "A process of this client ended with code %d; ending too. Start again to go on "
-            "from the last step.",
+            "A process of this client exited with code %d, so the client stops. Start it again "
+            "to continue from the last step.",
             code,
         )
-        # A collective operation under way cannot be interrupted from Python.
+        # A running collective operation cannot be interrupted from Python.
         os._exit(FAILED)
 
 
 @contextmanager
 def open_process_group(settings: ClientSettings) -> Iterator[ProcessGroup | None]:
-    """The process group that the settings ask for, its followers started; None for one process.
+    """Open the process group of the settings and start its followers; yields None for one process.
 
-    Under torchrun, the processes are already there. Raises InvalidSettings for a GPU where there
-    is none, and for more processes than GPUs.
+    Under torchrun, the processes are already running. Raises InvalidSettings if a GPU is requested
+    but there is none, or there are more processes than GPUs.
     """
     rank = launched_rank()
     if rank is None and settings.processes == 1:
@@ -132,13 +132,13 @@ def open_process_group(settings: ClientSettings) -> Iterator[ProcessGroup | None
     cpu, count = find_device(settings.device).type == "cpu", torch.cuda.device_count()
     if not cpu and settings.processes > count:
         raise InvalidSettings(
-            f"processes = {settings.processes}, and torch finds {count} GPUs: each process needs "
-            f"one of its own. Use processes = {count}, or device = 'cpu'."
+            f"processes = {settings.processes}, but torch finds {count} GPUs, and each process "
+            f"needs its own. Use processes = {count}, or device = 'cpu'."
         )
     with followers(settings.processes - 1) if rank is None else nullcontext():
         process_group = ProcessGroup(cpu=cpu, sharded=settings.shard)
         yield process_group
-        # Not after an error: the others may be in the middle of something else then.
+        # Not after an error, because the other processes may be in the middle of a command.
         process_group.close()
 
 
@@ -149,9 +149,9 @@ def load_policy(
     run: RunSettings,
     process_group: ProcessGroup | None = None,
 ) -> Policy:
-    """The run's policy on this process's device, and on those of the leader's followers.
+    """Load the run's policy on this process's device; the leader has its followers load it too.
 
-    Each process has its share of the CPU's threads.
+    Each process gets its share of the CPU's threads.
     """
     if process_group is not None:
         if process_group.is_leader:
@@ -170,7 +170,7 @@ def load_policy(
 
 
 def run_follower(settings: ClientSettings) -> None:
-    """Compute what the leader commands, until it closes."""
+    """Execute the leader's commands until it closes the group."""
     die_with_the_leader()
     with open_process_group(settings) as process_group:
         assert process_group is not None

@@ -1,8 +1,8 @@
 """Data-parallel processes of one organisation, on torch.distributed through accelerate.
 
-The leader (rank 0) runs the daemon and holds the optimizer. Followers keep nothing between
-commands: with each update they are given the factors, compute their packs, and add their
-gradients. So only the leader's progress has to survive a crash.
+The leader (rank 0) runs the daemon and holds the optimizer. Followers keep no state between
+commands: for each update they receive the factors, compute their packs, and add their gradients.
+So only the leader's progress has to survive a crash.
 """
 
 import logging
@@ -39,15 +39,15 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# With it, torch takes the store of MASTER_ADDR and MASTER_PORT that is there: torchrun's, or ours.
+# Makes torch use the existing store at MASTER_ADDR and MASTER_PORT: torchrun's, or ours.
 USE_THIS_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 
-# A follower waits for its leader, which may wait for other organisations for days.
+# A follower waits for its leader, and the leader may wait days for other organisations.
 PATIENCE = timedelta(days=365)
 
 LocalEngine = TransformersEngine | VllmEngine
 Start = Callable[[Path], LocalEngine]
-"""Starts a process's engine, whose files go below a folder."""
+"""Starts a process's engine, with its files below the given folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Generate:
 
 
 class ProcessGroup(Team):
-    """A team over torch.distributed; the environment says which rank this process is."""
+    """A team over torch.distributed. This process's rank comes from the environment."""
 
     def __init__(self, cpu: bool, sharded: bool = False) -> None:
         """Join the processes named by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
@@ -73,23 +73,23 @@ class ProcessGroup(Team):
         self.is_leader = self.rank == 0
         self.lockstep = sharded
         self.device: torch.device = torch.device(self._accelerator.device)
-        # Commands go over a group of their own: waiting in it keeps neither a CPU nor a GPU busy.
+        # Commands use a separate group, because waiting in gloo keeps neither CPU nor GPU busy.
         self._commands = dist.new_group(backend="gloo", timeout=PATIENCE)
-        os.environ.pop(USE_THIS_STORE, None)  # a vLLM that we start opens one of its own
+        os.environ.pop(USE_THIS_STORE, None)  # a vLLM that we start opens its own
 
     def mesh(self) -> DeviceMesh:
-        """All processes in a row, to shard a model over."""
+        """A one-dimensional mesh of all processes, to shard a model over."""
         return init_device_mesh(self.device.type, (self.size,))
 
     def broadcast_object(self, value: T) -> T:
-        """The leader's value, on every process: a command, or None for the end."""
+        """Return the leader's value on every process: a command, or None to end."""
         box: list[Any] = [value]
         dist.broadcast_object_list(box, src=0, group=self._commands)
         received: T = box[0]
         return received
 
     def gather(self, value: T) -> list[T]:
-        """Every process's value, in the order of their ranks."""
+        """Every process's value, in rank order."""
         box: list[Any] = [None] * self.size
         dist.all_gather_object(box, value, group=self._commands)
         return box
@@ -99,7 +99,7 @@ class ProcessGroup(Team):
         self.broadcast(factors)
 
     def share(self, plans: Sequence[list[int]]) -> list[list[int]]:
-        """Every size-th plan; sharded, everyone gets as many, if need be with an empty one."""
+        """Every size-th plan. If sharded, all get equally many, padded with an empty plan."""
         mine = list(plans[self.rank :: self.size])
         if self.lockstep and len(mine) < -(-len(plans) // self.size):
             mine.append([])
@@ -124,14 +124,14 @@ class ProcessGroup(Team):
         return bool(flags)
 
     def close(self) -> None:
-        """Leave the process group; the leader ends its followers first."""
+        """Leave the process group; the leader stops its followers first."""
         if self.is_leader:
             self.broadcast_object(None)
         dist.destroy_process_group()
 
 
 class ProcessGroupEngine(RolloutEngine):
-    """The leader's engine that samples on all processes: a share of the prompts on each."""
+    """The leader's engine. It samples on all processes, a share of the prompts on each."""
 
     def __init__(
         self, process_group: ProcessGroup, policy: Policy, state: Path, start: Start
@@ -143,14 +143,14 @@ class ProcessGroupEngine(RolloutEngine):
         self.engine = start(state)
 
     def generate(self, prompts: Prompts, sampling: SamplingParameters) -> list[list[Response]]:
-        """The engine's own responses: they depend on the seed and the prompt's index only."""
+        """The same responses as from one engine: they depend only on seed and prompt index."""
         command = Generate([list(prompt) for prompt in prompts], sampling)
         self.process_group.broadcast_object(command)
         self.process_group.broadcast(self.policy.factors())
         return generate_together(self.process_group, self.engine, command)
 
     def close(self) -> None:
-        """Close our own; followers close theirs when the process group closes."""
+        """Close this process's engine; followers close theirs with the process group."""
         self.engine.close()
 
 
@@ -162,9 +162,9 @@ def start_engine(
     rank: int = 0,
     evaluator: bool = False,
 ) -> LocalEngine:
-    """transformers, or a vLLM on the base model in the folder `model`.
+    """Start transformers, or a vLLM on the base model in the folder `model`.
 
-    Each process writes adapters to a folder of its own in `state`.
+    Each process writes adapters to its own folder in `state`.
     """
     if chosen_engine(settings, policy.settings) == "transformers":
         return TransformersEngine(policy, max_rows=settings.rollout_rows)
@@ -174,17 +174,18 @@ def start_engine(
 
 
 def _sleeps(settings: ClientSettings, policy: Policy, model: Path, evaluator: bool) -> bool:
-    """Whether vLLM leaves the GPU's memory to the trainer while nothing is sampled."""
+    """Whether vLLM leaves the GPU's memory to the trainer while it is not sampling."""
     free, total = torch.cuda.mem_get_info(policy.device)
-    # As it was before the policy was loaded, whose weights are in the estimate.
+    # As before the policy was loaded, because the estimate includes its weights.
     free += torch.cuda.memory_reserved(policy.device)
     device = Device(str(policy.device), cuda=True, free=free, total=total, count=1)
     estimate = estimate_memory(settings, policy.settings, policy.card, model, device, evaluator)
     if settings.vllm.sleep == "auto":
         log.info(
-            "vLLM stays awake: it and the trainer fit this GPU at once."
+            "vLLM stays awake: it fits on this GPU beside the trainer."
             if estimate.awake
-            else "vLLM sleeps while nothing is sampled: it and the trainer do not fit this GPU."
+            else "vLLM sleeps while it is not sampling: it does not fit on this GPU beside the "
+            "trainer."
         )
     return not estimate.awake
 
@@ -192,9 +193,9 @@ def _sleeps(settings: ClientSettings, policy: Policy, model: Path, evaluator: bo
 def generate_together(
     process_group: ProcessGroup, engine: LocalEngine, command: Generate
 ) -> list[list[Response]]:
-    """Every process's part of the prompts, put together on all of them.
+    """Sample each process's share of the prompts, and gather all responses on every process.
 
-    A forward pass of a sharded policy needs everyone at the same time: all do all the prompts.
+    A sharded policy's forward pass needs all processes at once, so there all sample all prompts.
     """
     if process_group.lockstep and isinstance(engine, TransformersEngine):
         return engine.generate(command.prompts, command.sampling)
@@ -205,7 +206,7 @@ def generate_together(
 
 
 def follow(process_group: ProcessGroup, policy: Policy, start: Start, checkpointing: bool) -> None:
-    """Do what the leader commands until it closes."""
+    """Execute the leader's commands until it closes the group."""
     engine: LocalEngine | None = None
     command: Path | Update | Generate | None  # a folder for the files of an engine to start
     with ExitStack() as stack:
@@ -217,7 +218,7 @@ def follow(process_group: ProcessGroup, policy: Policy, start: Start, checkpoint
             if isinstance(command, Update):
                 follow_update(policy, command, checkpointing, process_group)
             else:
-                assert engine is not None  # its start came first
+                assert engine is not None  # the leader starts engines before it samples
                 generate_together(process_group, engine, command)
 
 

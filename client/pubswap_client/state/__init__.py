@@ -1,1 +1,1 @@
-"""The state folder: membership, checkpoints, and what a restart goes on from."""
+"""The state folder: membership, checkpoints, and everything else a restart resumes from."""

@@ -1,7 +1,7 @@
-"""What an organisation's training did, one line a round, in two files of the state folder.
+"""An organisation's training history: two JSON Lines files in the state folder, one line a round.
 
 history.jsonl    its own steps
-held-out.jsonl   the global adapters' pass@1 on the problems that it holds out
+held-out.jsonl   pass@1 of the global adapters on its held-out problems
 """
 
 from collections.abc import Sequence
@@ -15,15 +15,15 @@ from pubswap_protocol.messages import Digest
 
 
 class RoundFigures(BaseModel, frozen=True):
-    """A round whose local steps were all made; means are over the steps."""
+    """Figures of a round with all local steps done. Means are over the steps."""
 
     run: str = Field(description="The run's id.")
     round: int
-    start: Digest = Field(description="The global adapter that it began from.")
-    rollbacks: int = Field(default=0, description="How often the run had gone back when it began.")
-    at: AwareDatetime = Field(description="When its last step was made.")
+    start: Digest = Field(description="Global adapter at the round's start.")
+    rollbacks: int = Field(default=0, description="The run's rollbacks when the round began.")
+    at: AwareDatetime = Field(description="Time of its last step.")
     steps: int
-    rewards: list[float | None] = Field(description="Of each step, in the order of the updates.")
+    rewards: list[float | None] = Field(description="By step, in the order of the updates.")
     reward: float | None
     loss: float | None
     kl: float | None
@@ -31,8 +31,8 @@ class RoundFigures(BaseModel, frozen=True):
     zero_variance_share: float | None
     response_tokens: float | None
     tokens: int
-    seconds: float = Field(description="Of the steps, without waiting.")
-    waited: float = Field(description="Seconds for the other organisations.")
+    seconds: float = Field(description="Time of the steps, without waits.")
+    waited: float = Field(description="Seconds waited for other organisations.")
 
     @property
     def key(self) -> tuple[str, int, Digest, int]:
@@ -40,7 +40,7 @@ class RoundFigures(BaseModel, frozen=True):
 
 
 class HeldOutScore(BaseModel, frozen=True):
-    """pass@1 of the global adapter after a round, by one response to each held-out problem."""
+    """pass@1 of the global adapter after a round, from one response to each held-out problem."""
 
     run: str = Field(description="The run's id.")
     round: int = Field(description="0 is the base model.")
@@ -48,7 +48,7 @@ class HeldOutScore(BaseModel, frozen=True):
     at: AwareDatetime
     pass_at_1: float
     problems: int
-    digest: Digest = Field(description="Of problems and verifier, which may change.")
+    digest: Digest = Field(description="Of problems and verifier, as both may change.")
     seconds: float
 
     @property
@@ -63,7 +63,7 @@ HISTORY, HELD_OUT = "history.jsonl", "held-out.jsonl"
 
 
 def append(path: Path, figures: Line) -> None:
-    """Add a round, unless it is the last one there. Raises NotSaved."""
+    """Append a round, unless it is already the last line. Raises NotSaved."""
     before: list[bytes] = _lines(path)
     if [one.key for one in _parsed(before[-1:], type(figures))] != [figures.key]:
         line = figures.model_dump_json().encode()
@@ -71,7 +71,7 @@ def append(path: Path, figures: Line) -> None:
 
 
 def read(path: Path, run: str, kind: type[Line]) -> list[Line]:
-    """A run's lines, in the order in which they were written."""
+    """A run's lines, in the order written."""
     return [one for one in _parsed(_lines(path), kind) if one.run == run]
 
 

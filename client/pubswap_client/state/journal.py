@@ -1,17 +1,17 @@
-"""The progress folder: a client's last checkpoint, and the batch of the public step under way.
+"""The progress folder: a client's last checkpoint, and the batch of the current public step.
 
-    checkpoint.safetensors          after each local step
-    exchange-own.safetensors        our responses, kept before they are sent
-    exchange-received.safetensors   the groups to train on, kept before they are trained on
-    replay.safetensors              right responses to public prompts, if the run replays them
-    update.safetensors              a reduced update before it is sent, and what it leaves out
+    checkpoint.safetensors          saved after each local step
+    exchange-own.safetensors        our responses, saved before they are sent
+    exchange-received.safetensors   the groups to train on, saved before training
+    replay.safetensors              correct responses to public prompts, if the run replays them
+    update.safetensors              a reduced-precision update before it is sent, and its residual
 
-All are sealed files. One that is damaged, or another run's, is set aside as `*.damaged`, and the
-work it stood for is done again.
+All are sealed files. A file that is damaged or belongs to another run is renamed to `*.damaged`,
+and its work is done again.
 
-The random state of a checkpoint is the step's number: every draw is a function of (seed, client,
-round, step) and no generator is carried along. The problems of a batch follow from it as well,
-with how many prompts resampling has taken, which is kept; responses sampled ahead are kept, too.
+A checkpoint's random state is only the step's number: every draw is a function of (seed, client,
+round, step), and no generator is saved. The problems of a batch also depend on the number of
+prompts taken by resampling, so that is saved too, as are responses sampled ahead.
 """
 
 import logging
@@ -46,7 +46,7 @@ _REPLAY = "replay"
 
 @dataclass(frozen=True, slots=True)
 class JournalOwner:
-    """A client of a run with these settings and this model: nobody else's files are used."""
+    """A client of a run with these settings and this model. No other owner's files are used."""
 
     run: str
     client: str
@@ -60,26 +60,26 @@ class JournalOwner:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A round after some of its local steps: the adapter, AdamW's state, and what was measured."""
+    """A round after some of its local steps: the adapter, AdamW's state, and the metrics."""
 
     round: int
-    start: Digest  # of the global adapter that the round began from
-    steps: tuple[StepMetrics, ...]  # of local steps 1, 2, ..., the last of them finished
+    start: Digest  # of the global adapter at the round's start
+    steps: tuple[StepMetrics, ...]  # of the local steps finished so far: 1, 2, ...
     snapshot: Snapshot
     rollbacks: int = 0  # of the run, when the round began
 
     @property
     def of(self) -> tuple[int, Digest, int]:
-        """The round, as it was begun."""
+        """The round, its start and the run's rollbacks before it."""
         return self.round, self.start, self.rollbacks
 
 
 @dataclass(frozen=True, slots=True)
 class ExchangeKey:
-    """The public step that a kept batch belongs to: after a rollback it is another one."""
+    """The public step that a saved batch belongs to. After a rollback it is a different step."""
 
     round: int
-    start: Digest  # of the global adapter that the round began from
+    start: Digest  # of the global adapter at the round's start
     swap: int
     prompts: list[int]  # positions in the public set
     rollbacks: int = 0  # of the run, when the round began
@@ -87,10 +87,10 @@ class ExchangeKey:
 
 @dataclass(frozen=True, slots=True)
 class ReducedUpdate:
-    """A round's update in reduced precision: the very bytes, and the residual for the next one."""
+    """A round's update in reduced precision: its exact bytes, and the residual for the next one."""
 
     round: int
-    start: Digest  # of the global adapter that the round began from
+    start: Digest  # of the global adapter at the round's start
     body: bytes
     residual: Adapter
     rollbacks: int = 0  # of the run, when the round began
@@ -100,20 +100,20 @@ class Journal:
     """One client's progress folder. Only one daemon at a time may use it (see `lock.py`)."""
 
     def __init__(self, folder: Path, owner: JournalOwner) -> None:
-        """Make the folder if need be, and clear it of writes that were cut off."""
+        """Create the folder if needed, and remove interrupted writes from it."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         sweep(folder)
         self._folder = folder
         self._owner = owner
 
     def checkpoint(self) -> Checkpoint | None:
-        """The last one saved; None if there is none, or none that is intact."""
+        """The last checkpoint saved, or None if there is none or it is damaged."""
         return self._load(_CHECKPOINT, _checkpoint)
 
     def save(self, checkpoint: Checkpoint, under_way: bool = False) -> None:
         """Replace the checkpoint. Raises NotSaved.
 
-        The batch of its step is then of no use, unless a public step is still `under_way`.
+        Delete the batch of its step, no longer needed, unless a public step is still `under_way`.
         """
         snapshot = checkpoint.snapshot
         facts: dict[str, Any] = {
@@ -134,38 +134,38 @@ class Journal:
             self._path(name).unlink(missing_ok=True)
 
     def sampled(self, key: ExchangeKey) -> bytes | None:
-        """Our responses of a public step, if they were kept."""
+        """Our saved responses of a public step, or None."""
         return self._batch(_SAMPLED, key)
 
     def save_sampled(self, key: ExchangeKey, body: bytes) -> None:
-        """Keep the very bytes of our responses, sent or about to be. Raises NotSaved."""
+        """Save our responses exactly as sent, or about to be sent. Raises NotSaved."""
         self._save(_SAMPLED, {"step": asdict(key)}, _body(body))
 
     def received(self, key: ExchangeKey) -> bytes | None:
-        """The groups to train on in a public step, if they were kept."""
+        """The saved groups to train on in a public step, or None."""
         return self._batch(_RECEIVED, key)
 
     def save_received(self, key: ExchangeKey, body: bytes) -> None:
         self._save(_RECEIVED, {"step": asdict(key)}, _body(body))
 
     def replay(self) -> dict[int, list[Response]]:
-        """Kept responses to public prompts; none if there are none, or none that are intact."""
+        """Saved responses by public prompt; empty if there are none or the file is damaged."""
         return self._load(_REPLAY, lambda _, tensors: decode_kept(tensors)) or {}
 
     def save_replay(self, kept: Kept) -> None:
         self._save(_REPLAY, {}, encode_kept(kept))
 
     def update(self) -> ReducedUpdate | None:
-        """The last one saved; None if there is none, or none that is intact."""
+        """The last update saved, or None if there is none or it is damaged."""
         return self._load(_UPDATE, _reduced_update)
 
     def save_update(self, update: ReducedUpdate) -> None:
-        """Replace the update: its residual holds what the one before left out. Raises NotSaved."""
+        """Replace the update; its residual includes the previous one's. Raises NotSaved."""
         facts = {"round": update.round, "start": update.start, "rollbacks": update.rollbacks}
         self._save(_UPDATE, facts, {**update.residual, **_body(update.body)})
 
     def forget_update(self) -> None:
-        """The last update was not used: nothing is owed for what it left out."""
+        """Delete the last update and its residual, because the update was not used."""
         self._path(_UPDATE).unlink(missing_ok=True)
 
     def _path(self, name: str) -> Path:
@@ -176,7 +176,7 @@ class Journal:
 
     def _batch(self, name: str, key: ExchangeKey) -> bytes | None:
         batch = self._load(name, lambda facts, tensors: (facts["step"], tensors["body"].tobytes()))
-        # An earlier step's may be there, which a crash kept from being removed.
+        # The file may be an earlier step's, if a crash prevented its removal.
         return batch[1] if batch is not None and batch[0] == asdict(key) else None
 
     def _load(self, name: str, parse: Callable[[Facts, dict[str, NDArray[Any]]], T]) -> T | None:
@@ -185,7 +185,7 @@ class Journal:
             facts, tensors = unseal(path.read_bytes())
             if facts.get("owner") != asdict(self._owner):
                 raise BrokenSeal(
-                    f"it is the work of {facts.get('owner')}, not of {asdict(self._owner)}"
+                    f"it belongs to {facts.get('owner')}, not to {asdict(self._owner)}"
                 )
             return parse(facts, tensors)
         except FileNotFoundError:
@@ -196,7 +196,7 @@ class Journal:
             reason = f"another version of PubSwap wrote it: {error}"
         aside = path.with_name(path.name + ".damaged")
         path.replace(aside)
-        log.warning("%s is not used, %s; it is now %s.", path, reason, aside.name)
+        log.warning("Not using %s: %s. It was renamed to %s.", path, reason, aside.name)
         return None
 
 

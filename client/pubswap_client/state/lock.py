@@ -9,18 +9,18 @@ from pubswap_protocol.errors import StateInUse
 
 
 def holder(state: Path) -> str | None:
-    """The process that holds the folder's lock, None if none does; leaves nothing behind."""
+    """The process that holds the folder's lock, or None. Creates no file."""
     return locking.holder(state / "lock")
 
 
 @contextmanager
 def locked(state: Path) -> Iterator[None]:
-    """Hold the folder's lock; raises StateInUse if another process does."""
+    """Hold the folder's lock. Raises StateInUse if another process holds it."""
     try:
         with locking.lock(state / "lock"):
             yield
     except locking.Held as other:
         raise StateInUse(
             f"{state} is in use by another daemon (process {other}). Stop that one, or give "
-            "this one a state folder of its own with --state."
+            "this one its own state folder with --state."
         ) from None

@@ -1,4 +1,4 @@
-"""What enrolling leaves behind: the coordinator's address and the token, for its owner only."""
+"""The stored membership: the coordinator's address and the token, readable only by its owner."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def save_membership(state: Path, stored: StoredMembership) -> Path:
 
 
 def load_membership(state: Path) -> StoredMembership:
-    """The membership; raises InvalidSettings with the command to run if there is none."""
+    """The membership. Raises InvalidSettings, with what to do, if it is missing or damaged."""
     path = membership_path(state)
     try:
         return StoredMembership.model_validate_json(path.read_bytes())

@@ -1,7 +1,7 @@
-"""`privacy-budget.json` in the state folder: the secret of a member's noise, and what it has spent.
+"""`privacy-budget.json` in the state folder: the secret of a member's noise, and its spent budget.
 
-The secret never leaves the folder. Noise and batches are functions of it, so that a daemon that is
-killed makes the same step again; whoever has it can take the noise away.
+The secret never leaves the folder. Noise and batches are functions of it, so a killed daemon
+repeats exactly the same step. Anyone with the secret can subtract the noise.
 """
 
 import secrets
@@ -19,21 +19,21 @@ from pubswap_protocol.settings import RunSettings
 
 
 class StoredPrivacy(BaseModel, extra="forbid", frozen=True):
-    """The file. `runs` has what each beginning of a round has released, by the run's id."""
+    """The file. `runs` lists, by the run's id, the releases of each beginning of a round."""
 
     secret: str = Field(pattern=rf"^[0-9a-f]{{{2 * SecretDraws.SECRET_BYTES}}}$")
     runs: dict[str, list[Releases]] = {}
 
 
 class PrivacyBudget:
-    """A member's epsilon in one run: each beginning of a round is paid for before its first step.
+    """A member's epsilon in one run. Each beginning of a round is paid for before its first step.
 
-    A round that is begun anew, after a rollback, is another one, with noise of its own; one that
-    goes on from a checkpoint is the same.
+    A round begun again after a rollback counts as another beginning, with its own noise. A round
+    resumed from a checkpoint does not.
     """
 
     def __init__(self, state: Path, run: str, settings: RunSettings, records: int) -> None:
-        """For `records` private prompts. Makes the file if there is none.
+        """Read the budget for `records` private prompts; create the file if there is none.
 
         Raises InvalidSettings if the file is damaged, or dp-accounting is not installed.
         """
@@ -52,7 +52,7 @@ class PrivacyBudget:
 
     @property
     def spent(self) -> Sequence[Releases]:
-        """What the rounds begun so far have released, each counted whole."""
+        """The releases of the rounds begun so far, each counted in full."""
         return self._stored.runs.get(self._run, [])
 
     @property
@@ -62,24 +62,24 @@ class PrivacyBudget:
     def next_beginning(self) -> int:
         """The number of the next beginning of a round: 1, 2, ... in the run.
 
-        Raises PrivacySpent if there is no room for it.
+        Raises PrivacySpent if the budget does not cover it.
         """
         after = epsilon_of([*self.spent, self._round], self._delta)
         if self._target is not None and after > self._target:
             raise PrivacySpent(
                 f"One more round would take this member's epsilon from {self.epsilon:.3g} to "
                 f"{after:.3g}, above the run's privacy.epsilon = {self._target:g}. It takes no "
-                "further part in the run; what it has handed in counts. For more rounds the "
-                "operator creates a run with a larger privacy.epsilon."
+                "further part in the run; its submissions so far still count. For more rounds, the "
+                "operator must create a run with a larger privacy.epsilon."
             )
         return len(self.spent) + 1
 
     def pay(self, beginning: int) -> None:
-        """Note durably that a beginning of a round is made; once, however often it is said."""
+        """Record durably that a round begins. Idempotent for the same `beginning`."""
         if beginning > len(self.spent) + 1:
             raise InvalidSettings(
-                f"{self._path} knows of {len(self.spent)} rounds that were begun, and the progress "
-                f"beside it of {beginning}: what they have cost is not known. Put back the file."
+                f"{self._path} records {len(self.spent)} rounds begun, but the progress folder "
+                f"beside it has {beginning}, so their cost is unknown. Restore it from a backup."
             )
         if beginning == len(self.spent) + 1:
             runs = self._stored.runs | {self._run: [*self.spent, self._round]}
@@ -95,8 +95,8 @@ class PrivacyBudget:
             return stored
         except ValidationError as error:
             raise InvalidSettings(
-                f"{self._path} is damaged, and with it the count of what this member has told of "
-                f"its prompts. Put back the file from a backup. ({first_fault(error)})"
+                f"{self._path} is damaged, and with it the record of this member's spent privacy "
+                f"budget. Restore the file from a backup. ({first_fault(error)})"
             ) from None
 
     def _save(self, stored: StoredPrivacy) -> None:

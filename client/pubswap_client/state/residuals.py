@@ -1,7 +1,7 @@
-"""FedEx-LoRA's residuals of earlier rounds: fetched once, kept in the state folder, checked again.
+"""FedEx-LoRA's residuals of earlier rounds: fetched once, kept in the state folder, and verified.
 
-A client that starts anew adds the same bytes in the same order as one that never stopped. What the
-last task did not name, of rounds that a rollback has undone or of another run, is removed.
+A restarted client adds the same bytes in the same order as one that never stopped. Files that the
+last task did not name are removed: they are from another run, or from rounds undone by a rollback.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class Residuals:
     """One member's folder of residuals."""
 
     def __init__(self, api: CoordinatorClient, run: RunView, folder: Path) -> None:
-        """Make the folder if need be, and clear it of writes that were cut off."""
+        """Create the folder if needed, and remove interrupted writes from it."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         sweep(folder)
         self._api = api
@@ -33,15 +33,16 @@ class Residuals:
         self._checked: set[Digest] = set()
 
     def files(self, digests: Sequence[Digest], rounds: int) -> list[AdapterFile]:
-        """The stacks of these digests, in their order, of so many rounds; all others are removed.
+        """The stacks with these digests, in this order, after `rounds` rounds; removes all others.
 
-        Raises WrongState for more than those rounds can have left, NotSaved or InvalidAdapter.
+        Raises WrongState if there are more than these rounds can have produced, NotSaved, or
+        InvalidAdapter.
         """
         most = rounds if self._run.settings.aggregation.rule == "fedex" else 0
         if len(digests) > most:
             raise WrongState(
-                f"The coordinator gave {len(digests)} residuals, and the run's rule has left "
-                f"{most} at most so far."
+                f"The coordinator named {len(digests)} residuals, but the run's rule has produced "
+                f"at most {most} so far."
             )
         for path in {*self._folder.glob("*.safetensors")} - {*map(self._path, digests)}:
             path.unlink()

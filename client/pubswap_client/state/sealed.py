@@ -1,7 +1,7 @@
-"""A sealed file: tensors and facts in one safetensors file that ends in its own digest.
+"""A sealed file: tensors and facts in one safetensors file that ends with its own digest.
 
-The facts are JSON in a tensor `facts`. The last tensor, `digest`, holds the BLAKE3 digest of every
-byte before its own, so that a file that is torn, rotten or edited is never used.
+The facts are JSON in a tensor `facts`. The last tensor, `digest`, holds the BLAKE3 digest of all
+bytes before it, so a truncated, corrupted or edited file is never used.
 """
 
 import json
@@ -24,13 +24,13 @@ _DIGEST_BYTES = len(digest_of(b""))
 
 
 class BrokenSeal(ValueError):
-    """The bytes are not those of any sealed file."""
+    """The bytes are not a valid sealed file."""
 
 
 def seal(facts: Facts, tensors: Tensors) -> list[memoryview]:
-    """The file of `tensors` (any shapes and dtypes that numpy has) and `facts` (JSON), in pieces.
+    """Encode `tensors` (any numpy shapes and dtypes) and `facts` (JSON) as a file, in pieces.
 
-    A tensor is copied only if it is not contiguous: the pieces are its own bytes.
+    The pieces are views of the tensors: only a tensor that is not contiguous is copied.
     """
     whole = {**tensors, _FACTS: np.frombuffer(json.dumps(facts).encode(), np.uint8)}
     kinds = [
@@ -47,10 +47,10 @@ def seal(facts: Facts, tensors: Tensors) -> list[memoryview]:
 
 
 def unseal(data: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """The facts and the tensors of a file; raises BrokenSeal if it is not as it was written."""
+    """The facts and the tensors of a file. Raises BrokenSeal if it changed since it was written."""
     sealed = memoryview(data)
     if sealed[-_DIGEST_BYTES:] != digest_of(sealed[:-_DIGEST_BYTES]).encode():
-        raise BrokenSeal("its digest is another one")
+        raise BrokenSeal("its digest does not match")
     try:
         tensors = load(data)
         del tensors[_DIGEST]

@@ -1,4 +1,4 @@
-"""`status.json` in the state folder: what the daemon does now, for whoever looks from beside it."""
+"""`status.json` in the state folder: the daemon's current activity, for other commands to show."""
 
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -12,28 +12,28 @@ STATUS = "status.json"
 
 
 class DaemonStatus(BaseModel, frozen=True):
-    """A daemon at one moment; figures are of the last round of which it has made a step."""
+    """A daemon's status. Its figures are of the last round in which it has made a step."""
 
     run: str = Field(description="The run's id.")
     at: AwareDatetime = Field(description="When this was written.")
-    doing: str = Field(default="starting", description="What it does or waits for, in words.")
+    doing: str = Field(default="starting", description="Current activity or wait, in words.")
     round: int = 0
-    step: int = Field(default=0, description="The last step that was made.")
+    step: int = Field(default=0, description="The last step completed.")
     steps: int
-    rewards: list[float | None] = Field(default=[], description="Of each step so far.")
-    step_seconds: float | None = Field(default=None, description="Of a step, with waiting: mean.")
+    rewards: list[float | None] = Field(default=[], description="By step, so far.")
+    step_seconds: float | None = Field(default=None, description="Mean time of a step, with waits.")
     tokens_per_second: float | None = Field(default=None, description="Of the last step.")
-    sent_bytes: int = Field(default=0, description="In requests' bodies, since enrolment.")
-    received_bytes: int = Field(default=0, description="In answers' bodies, since enrolment.")
+    sent_bytes: int = Field(default=0, description="In request bodies, since enrolment.")
+    received_bytes: int = Field(default=0, description="In response bodies, since enrolment.")
 
     @property
     def left_seconds(self) -> float | None:
-        """An estimate of the time to the end of this organisation's part of the round."""
+        """Estimated time until this organisation finishes its part of the round."""
         return None if self.step_seconds is None else self.step_seconds * (self.steps - self.step)
 
 
 def read_status(state: Path, run: str) -> DaemonStatus | None:
-    """The last one written, if it is of the run and a power cut has left it whole."""
+    """The last status written, or None if it is another run's or a power cut damaged it."""
     with suppress(FileNotFoundError, ValidationError):
         status = DaemonStatus.model_validate_json((state / STATUS).read_bytes())
         return status if status.run == run else None
@@ -41,7 +41,7 @@ def read_status(state: Path, run: str) -> DaemonStatus | None:
 
 
 def status_so_far(state: Path, run: RunView) -> DaemonStatus:
-    """What a daemon of this run has noted last, or the status of one that has done nothing."""
+    """The last status of this run's daemon, or a blank one if it has not written any."""
     steps, last = run.settings.local_steps, read_status(state, run.id)
     if last is None:
         return DaemonStatus(run=run.id, steps=steps, at=run.created_at)
@@ -49,13 +49,13 @@ def status_so_far(state: Path, run: RunView) -> DaemonStatus:
 
 
 def note_doing(state: Path, run: RunView, doing: str) -> None:
-    """Note what a daemon does that takes no part in the run yet."""
+    """Record the activity of a daemon that is not yet taking part in the run."""
     changes = {"doing": doing, "at": datetime.now(UTC)}
     write_status(state, status_so_far(state, run).model_copy(update=changes))
 
 
 def write_status(state: Path, status: DaemonStatus) -> None:
-    """Replace it. It is not worth waiting for the disk, or failing for it."""
+    """Replace the status, without fsync and ignoring write errors: it is not worth failing for."""
     temporary = (state / STATUS).with_suffix(".tmp")
     with suppress(OSError):
         temporary.touch(mode=0o600)

@@ -159,7 +159,7 @@ def test_without_its_count_a_member_does_not_go_on(world: Callable[..., World]) 
         rounds(one, 2)
     path.unlink()
     for number in (2, 3):  # in the midst of a round, and at the begin of the next one
-        with pytest.raises(InvalidSettings, match=r"knows of 0 rounds.*beside it of 2"):
+        with pytest.raises(InvalidSettings, match=r"records 0 rounds.*beside it has 2"):
             rounds(one, number)
     path.write_text(kept)
     rounds(one, 2)

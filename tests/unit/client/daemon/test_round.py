@@ -564,7 +564,7 @@ def test_residuals_that_cannot_be_are_not_fetched(
     one = world(method="fedavg", aggregation=AggregationSettings(rule=rule))
     task = training(one, round_)
     worked(one, task.model_copy(update={"residuals": [task.adapter]}))
-    assert "gave 1 residuals, and the run's rule has left 0 at most" in caplog.text
+    assert "named 1 residuals, but the run's rule has produced at most 0" in caplog.text
     assert not one.coordinator.updates
 
 

@@ -81,7 +81,7 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(launch, "followers", lambda _: pytest.fail("followers were started"))
     with (
-        pytest.raises(InvalidSettings, match="processes = 3, and torch finds 2 GPUs"),
+        pytest.raises(InvalidSettings, match="processes = 3, but torch finds 2 GPUs"),
         open_process_group(ClientSettings(processes=3)),
     ):
         pass

@@ -160,11 +160,11 @@ def foreign(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        (cut, "its digest is another one"),
-        (flip, "its digest is another one"),
-        (lambda path: path.write_bytes(b""), "its digest is another one"),
-        (lambda path: path.write_bytes(b"\xff" * 300), "its digest is another one"),
-        (foreign, "it is the work of"),
+        (cut, "its digest does not match"),
+        (flip, "its digest does not match"),
+        (lambda path: path.write_bytes(b""), "its digest does not match"),
+        (lambda path: path.write_bytes(b"\xff" * 300), "its digest does not match"),
+        (foreign, "it belongs to"),
     ],
     ids=["cut", "flipped", "empty", "no header", "foreign"],
 )
