@@ -68,9 +68,9 @@ class PrivacyBudget:
         if self._target is not None and after > self._target:
             raise PrivacySpent(
                 f"One more round would take this member's epsilon from {self.epsilon:.3g} to "
-                f"{after:.3g}, above the run's privacy.epsilon = {self._target:g}. It takes no "
-                "further part in the run; its submissions so far still count. For more rounds, the "
-                "operator must create a run with a larger privacy.epsilon."
+                f"{after:.3g}, above the run's privacy.epsilon = {self._target:g}. The member "
+                "takes no further part in the run; its submissions so far still count. For more "
+                "rounds, the operator must create a run with a larger privacy.epsilon."
             )
         return len(self.spent) + 1
 
@@ -79,7 +79,8 @@ class PrivacyBudget:
         if beginning > len(self.spent) + 1:
             raise InvalidSettings(
                 f"{self._path} records {len(self.spent)} rounds begun, but the progress folder "
-                f"beside it has {beginning}, so their cost is unknown. Restore it from a backup."
+                f"beside it has {beginning}, so their cost is unknown. Restore the file from a "
+                "backup."
             )
         if beginning == len(self.spent) + 1:
             runs = self._stored.runs | {self._run: [*self.spent, self._round]}

@@ -1,1 +1,1 @@
-"""Local GRPO training: the objective, the update, and the trainer that makes the steps."""
+"""Local GRPO training: the objective, the update, and the trainer that runs the steps."""

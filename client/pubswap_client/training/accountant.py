@@ -1,15 +1,15 @@
-"""What differentially private training costs: epsilon of the releases made so far.
+"""Privacy accounting: the epsilon of the releases made so far.
 
-A release is one private step. Each of the n records is in its batch with probability q = b / n,
-whatever the others do (Poisson sampling, by a secret draw), and each of its E epochs publishes a
-sum of gradients, one for each record and of norm C at most, plus N(0, (sigma C)^2) on every number.
-The E epochs are about one batch: together they tell as much as one Gaussian mechanism of noise
+A release is one private step. Each of the n records joins its batch with probability q = b / n,
+independently of the others (Poisson sampling, by a secret draw). Each of its E epochs publishes a
+sum of gradients, one per record and each of norm at most C, plus N(0, (sigma C)^2) on every entry.
+The E epochs use one batch, so together they reveal as much as one Gaussian mechanism with noise
 multiplier sigma / sqrt(E) (Dong, Roth and Su, "Gaussian differential privacy", 2022), which is
 then subsampled (Zhu, Dong and Wang, "Optimal accounting of differential privacy", 2022). Releases
-follow one another adaptively, and are composed by their privacy loss distribution, rounded up
-(dp-accounting's PLD accountant).
+are composed adaptively by their privacy loss distribution, rounded up (dp-accounting's PLD
+accountant).
 
-Neighbours are data sets of which one has a record that counts for nothing in the other; n is known.
+Neighbouring data sets differ in one record, which contributes nothing in one of them; n is known.
 """
 
 import math
@@ -29,15 +29,15 @@ from pubswap_protocol.settings import RunSettings
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-# Privacy losses are rounded up to multiples of this: epsilon comes out at most a few hundredths
-# larger, and a run's noise is found in seconds.
+# Privacy losses are rounded up to multiples of this. It raises epsilon by at most a few hundredths,
+# and lets a run's noise be found in seconds.
 LOSS_GRID = 5e-3
-LEAST_NOISE = 0.1  # that is looked for; one release with it has an epsilon of 70 to 90
+LEAST_NOISE = 0.1  # lower end of the search; one release with it has an epsilon of 70 to 90
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Releases:
-    """Private steps of one kind."""
+    """Private steps with the same parameters."""
 
     rate: float  # q
     noise_multiplier: float  # sigma
@@ -60,7 +60,7 @@ def epsilon_of(releases: Sequence[Releases], delta: float) -> float:
 
 
 def releases_of_round(settings: RunSettings, records: int) -> Releases:
-    """What one round releases, with the least noise with which the whole run keeps its epsilon.
+    """The releases of one round, with the least noise that keeps the whole run within its epsilon.
 
     Raises InvalidSettings if dp-accounting is not installed, or no noise is enough.
     """
@@ -75,11 +75,11 @@ def releases_of_round(settings: RunSettings, records: int) -> Releases:
 
 
 def check_installed(settings: RunSettings) -> None:
-    """Raises InvalidSettings if a run is private and what accounts for it is not installed."""
+    """Raises InvalidSettings if a run is private and dp-accounting is not installed."""
     if settings.privacy.epsilon is not None and find_spec("dp_accounting") is None:
         raise InvalidSettings(
-            f"The run has privacy.epsilon = {settings.privacy.epsilon:g}, which is accounted for "
-            "by dp-accounting. Install PubSwap's extra for it, in its checkout: "
+            f"The run has privacy.epsilon = {settings.privacy.epsilon:g}, and dp-accounting is "
+            "not installed. Install PubSwap's extra for it, in its checkout: "
             "pip install '.[dp]'"
         )
 
@@ -93,7 +93,7 @@ def _epsilon(releases: tuple[Releases, ...], delta: float) -> float:
     for each in releases:
         if each.steps:
             accountant.compose(_event(each))
-    with np.errstate(over="ignore"):  # of a quotient that is then infinite, as it should be
+    with np.errstate(over="ignore"):  # a quotient becomes infinite, as it should
         return float(accountant.get_epsilon(delta))
 
 
@@ -116,8 +116,8 @@ def _noise_multiplier(whole: Releases, target: float, delta: float) -> float:
         if _epsilon((replace(whole, noise_multiplier=LEAST_NOISE),), delta) <= target:
             return LEAST_NOISE
         raise InvalidSettings(
-            f"No noise keeps privacy.epsilon = {target:g} in so many private steps of so few "
-            "prompts; use a larger epsilon, fewer rounds, or more prompts."
+            f"No noise keeps privacy.epsilon = {target:g} over so many private steps on so few "
+            "prompts. Use a larger epsilon, fewer rounds, or more prompts."
         ) from None
     return float(found)
 

@@ -1,39 +1,40 @@
-"""The evidence that responses were not sampled with the noise of their seeds.
+"""Evidence that responses were not sampled with the noise of their seeds.
 
-Of a token y that was sent, let z be the logits by our own policy over the temperature, l the
-log-probability that its donor claims for it, and g the noise of its seed and position (see
-rollout/gumbel.py). The claim says more of the donor's policy than ours does: with z' = l for y, and
-the others scaled to the 1 - e^l that is left,
+For a token y that was sent, let z be our own policy's logits over the temperature, l the
+log-probability claimed by its donor, and g the noise of its seed and position (see
+rollout/gumbel.py). The claim says more about the donor's policy than our logits do. So z' is l for
+y, and z scaled to the remaining probability 1 - e^l for the other tokens. Then
 
     other(y) = e^l,   sampled_c(y) = softmax((c z' + g) / S)_y
 
-are the probabilities of y from other noise, and from this noise at 1 / c of the temperature; S is
-the scale of what is still not known of the other tokens' logits. `sampled` has a part of OTHERWISE
-of `other`, so that no single token decides.
+are the probabilities of y under other noise, and under this noise at 1 / c of the temperature. S is
+the scale of the remaining uncertainty about the other tokens' logits. A share OTHERWISE of
+`sampled` is `other`, so that no single token decides.
 
 A response may be sampled up to some token and rewritten from there on. All n + 1 places are equally
-likely, also before the first token and after the last one. The first evidence against n tokens is
+likely, including before the first token and after the last. The first evidence against n tokens is
 
     claimed = log [1 / (n + 1) sum_{t=1}^{n+1} prod_{i=t}^{n} other(y_i) / sampled_1(y_i)]
 
-A donor may lie about l. So `own` is the same with z for z', softmax(z)_y for e^l, a larger scale,
-since our policy has drifted from the donor's, and DRIFT less. The larger one counts: the evidence
-for *other noise*.
+A donor may lie about l. So `own` is the same with z for z', softmax(z)_y for e^l, a larger scale
+because our policy has drifted from the donor's, and DRIFT subtracted. The evidence for *other
+noise* is the ratio of their even mixture, so the larger of the two dominates.
 
-Who draws by this noise from another policy, or at another temperature, sends much of what it chose.
-That is the evidence for an *other policy*, of which again the largest counts:
+A donor that uses this noise with another policy, or at another temperature, still sends many of the
+tokens that the noise selects. The evidence for an *other policy* is, mixed in the same way,
 
     hotter, colder = sum_i log [sampled_c(y_i) / sampled_1(y_i)],   c = HOTTER, COLDER
     apart = sum_i log [Laplace(d_i; 3 b) / Laplace(d_i; b)]
 
-where d_i is the difference of the log-odds of y_i, as claimed and by our policy. Tokens that both
-policies are sure of are left out there: their log-odds say little. The scale b calibrates itself:
-it is the median of |d| of the middle one of a batch's donors over log 2, and at least NEAR. Its
-excess over NEAR lowers the evidence for other noise by DRIFT (b / NEAR - 1) a response. Beyond
-OWN_LIMIT, honest policies have drifted too far apart to be judged by ours, and `own` is left out.
+where d_i is the difference of the log-odds of y_i, as claimed and by our policy. `apart` leaves out
+tokens that both policies are sure of, because their log-odds say little. The scale b calibrates
+itself: it is the lower median over a batch's donors of each donor's median |d| / log 2, and at
+least NEAR. Its excess over NEAR lowers the evidence for other noise by DRIFT (b / NEAR - 1) per
+response. Beyond OWN_LIMIT, honest policies have drifted too far apart to be judged by ours, and
+`own` is left out.
 
 Each is a log-likelihood ratio in nats, over the 64 likeliest tokens and y: below 0 for sampled
-responses, above it for others.
+responses, above 0 for others.
 """
 
 import math
@@ -51,27 +52,27 @@ from pubswap_client.rollout.gumbel import gumbel_noise
 KINDS = ("claimed", "own", "hotter", "colder", "apart")
 LIKELIEST = 64
 SCALE, OWN_SCALE = 0.2, 0.6  # S, in logits: with the donor's claim, and by our policy alone
-OTHERWISE = 0.01  # the share of honest tokens of which nothing is assumed
+OTHERWISE = 0.01  # share of honest tokens about which nothing is assumed
 HOTTER, COLDER = 0.8, 1.75  # c
 NEAR, FARTHER = (
     0.8,
     3.0,
-)  # in log-odds: policies of one round, and how many times farther others are
+)  # b of policies of one round, in log-odds, and how many times larger it is for others
 OWN_LIMIT = 1.5  # in log-odds
 SURE = 0.98
 DRIFT = 0.05  # nats a response
-CLAIMS = (-30.0, -1e-6)  # of log-probabilities; others are taken for the nearest
+CLAIMS = (-30.0, -1e-6)  # log-probabilities are clamped to this range
 LARGEST_ODDS, LARGEST_DIFFERENCE = math.log(1e4), 6.0
 
 
 def either(*evidence: float) -> float:
-    """The evidence, in nats, for any of some hypotheses: the ratio of their even mixture."""
+    """Evidence in nats for any of several hypotheses: the log ratio of their even mixture."""
     largest = max(evidence)
     return largest + math.log(sum(math.exp(one - largest) for one in evidence) / len(evidence))
 
 
 def combined(claimed: float, own: float, *policy: float) -> tuple[float, float]:
-    """The evidence for other noise and for another policy, of sums of each of KINDS."""
+    """Evidence for other noise and for another policy, from the sums of each of KINDS."""
     return either(claimed, own), either(*policy)
 
 
@@ -79,20 +80,20 @@ def combined(claimed: float, own: float, *policy: float) -> tuple[float, float]:
 def token_evidence(
     logits: Tensor, tokens: Tensor, claims: Tensor, seeds: Tensor, positions: Tensor
 ) -> Tensor:
-    """What each of `tokens` (n,) says of each of KINDS (5, n), by logits / temperature (n, V).
+    """Evidence of each of KINDS in each of `tokens` (5, n), by logits / temperature (n, V).
 
-    For `claimed` and `own` that is log of other over sampled; for `apart` it is 1 + |d|, or 0 where
-    both policies are sure. `claims` (n,) are log-probabilities.
+    For `claimed` and `own` it is log (other / sampled); for `apart` it is 1 + |d|, or 0 where both
+    policies are sure. `claims` (n,) are log-probabilities.
     """
     return _evidence_of(*_likeliest(logits, tokens), claims, seeds, positions)
 
 
 def _likeliest(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """The logits and the ids (n, 65 at most) of the token that was sent and of the likeliest."""
+    """Logits and ids (n, at most 65) of the token that was sent and of the likeliest tokens."""
     sent = tokens[:, None]
-    # Their order says nothing, and takes half of the time.
+    # Unsorted, because the order is not needed and takes half of the time.
     top, ids = logits.topk(min(LIKELIEST, logits.shape[1]), dim=1, sorted=False)
-    top.masked_fill_(ids == sent, -torch.inf)  # it is counted once
+    top.masked_fill_(ids == sent, -torch.inf)  # count it only once
     return torch.cat([logits.gather(1, sent), top], dim=1), torch.cat([sent, ids], dim=1)
 
 
@@ -123,7 +124,7 @@ def _evidence_of(
 
 
 def _distances(claimed: Tensor, own: Tensor) -> Tensor:
-    """1 + |d| for log-probabilities (n,); 0 where both are sure."""
+    """1 + |d| for log-probabilities (n,); 0 where both policies are sure."""
     odds = [(each - torch.log(-torch.expm1(each))) for each in (claimed, own.clamp(*CLAIMS))]
     ours, theirs = (each.clamp(max=LARGEST_ODDS) for each in odds)
     distance = (ours - theirs).abs().clamp(max=LARGEST_DIFFERENCE)
@@ -131,14 +132,14 @@ def _distances(claimed: Tensor, own: Tensor) -> Tensor:
 
 
 def calibrated(scales: Iterable[float]) -> float:
-    """The scale b of a batch, from that of each of its donors; one alone does not calibrate."""
+    """The scale b of a batch, from its donors' scales. A single donor does not calibrate."""
     ordered = sorted(scales)
     middle = ordered[(len(ordered) - 1) // 2] if len(ordered) > 1 else NEAR
     return max(NEAR, middle)
 
 
 class EvidenceTable:
-    """The evidence against some rows of a batch, while a pass fills in that of their tokens."""
+    """Evidence against some rows of a batch. A forward pass fills it in, token by token."""
 
     def __init__(self, batch: Batch, rows: Iterable[int], device: torch.device) -> None:
         self._batch = batch
@@ -149,11 +150,11 @@ class EvidenceTable:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """What processes add up, and what a pass that begins again clears."""
+        """Tensors to sum over processes, and to clear when a pass starts over."""
         return [self._evidence] if self._rows else []
 
     def observer(self, part: Pack, rows: Sequence[int]) -> Observe | None:
-        """What looks at the logits of a pack of these rows; None if none of them is looked at."""
+        """A callback for the logits of a pack of these rows; None if none of them is checked."""
         batch, end = self._batch, 0
         spans: list[tuple[int, int]] = []
         seeds, positions, claims = [], [], []
@@ -164,7 +165,7 @@ class EvidenceTable:
             claims.append(batch.behaviour[row, : end - begin])
             positions.append(torch.arange(before, before + end - begin))
             if row in self._rows:
-                # Neighbours are looked at together.
+                # Adjacent rows are processed together.
                 first = spans.pop()[0] if spans and spans[-1][1] == begin else begin
                 spans.append((first, end))
         if not spans:
@@ -180,7 +181,7 @@ class EvidenceTable:
                     theirs = logits[begin - place.start : end - place.start]
                     found.append(_likeliest(theirs, part.tokens[begin:end]))
             if found:
-                # Together, since each has few tokens, and there are many small operations.
+                # All at once, because each span has few tokens and needs many small operations.
                 values, ids = (torch.cat(each) for each in zip(*found, strict=True))
                 at = torch.cat(inside)
                 evidence = _evidence_of(values, ids, *(each[at] for each in known))
@@ -189,7 +190,7 @@ class EvidenceTable:
         return observe
 
     def sums(self, near: float = NEAR) -> Tensor:
-        """The evidence of each of KINDS against each row that is looked at (B, 5), on the CPU.
+        """Evidence of each of KINDS against each row that is checked (B, 5), on the CPU.
 
         `near` is the scale b.
         """
@@ -210,7 +211,7 @@ class EvidenceTable:
         return torch.stack([claimed, own, *evidence[2:4].sum(dim=2), apart], dim=1)
 
     def scales(self, groups: Iterable[Sequence[int]]) -> list[float]:
-        """The scale of the Laplace distribution of d for each group of rows, by its median."""
+        """The scale of d's Laplace distribution for each group of rows, from the median |d|."""
         distances, found = self._by_row()[4], []
         for rows in groups:
             known = distances[rows]
@@ -222,7 +223,7 @@ class EvidenceTable:
         return self._evidence.cpu().double().view(len(KINDS), self._batch.rows, -1)
 
     def by_donor(self) -> dict[str, list[float]]:
-        """Of the rows that were looked at, by donor: how many, and the sums of their evidence."""
+        """By donor: the number of its checked rows, and the sums of their evidence."""
         rows: dict[int, list[int]] = {}
         for row in sorted(self._rows):
             rows.setdefault(int(self._batch.donors[row]), []).append(row)
@@ -238,7 +239,7 @@ class EvidenceTable:
 def response_evidence(
     policy: Policy, batch: Batch, temperature: float, budget: int
 ) -> EvidenceTable:
-    """The evidence against each of a batch's responses, by `sums`.
+    """Compute the evidence against each of a batch's responses; see `sums`.
 
     At most `budget` tokens are computed at a time.
     """

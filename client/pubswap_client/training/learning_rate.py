@@ -1,4 +1,4 @@
-"""The learning rate's shape over the local steps of a round (docs/learning.md)."""
+"""The learning rate schedule over the local steps of a round (docs/learning.md)."""
 
 import math
 
@@ -9,9 +9,9 @@ WARMUP_SHARE = 0.1  # of a round's steps
 
 
 def learning_rate(settings: RunSettings, step: int, steps: int) -> float:
-    """The rate of a local step in a round of `steps` steps, of which fewer than tau may be made.
+    """The learning rate of a local step in a round of `steps` steps, which may be fewer than tau.
 
-    By its place in the order of the updates, so that nothing of it is to be kept over a restart.
+    It depends only on the step's place in the order of updates, so a restart needs no saved state.
     """
     shape, rate = settings.grpo.learning_rate_shape, settings.grpo.learning_rate
     if shape == "constant" or steps == 1:

@@ -1,4 +1,4 @@
-"""Estimates of what an update keeps in memory, so that a token budget can be chosen before it."""
+"""Memory estimates for an update, from which its token budget is chosen in advance."""
 
 import logging
 from dataclasses import dataclass
@@ -19,25 +19,25 @@ from pubswap_protocol.errors import OutOfMemory
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.settings import RunSettings
 
-CPU_TOKENS = 2048  # more do not make a CPU faster, they only take more memory
+CPU_TOKENS = 2048  # more take more memory, and do not make a CPU faster
 GPU_TOKENS = (1024, 32_768)
-# glibc keeps what lies between blocks that live on: measured 1.3 to 1.8 times what is in use, and
-# 2.7 to 3.3 times where layers are recomputed.
+# glibc keeps the free memory between live blocks: the heap measured 1.3 to 1.8 times the memory in
+# use, and 2.7 to 3.3 times if layers are recomputed.
 HEAP, HEAP_RECOMPUTED = 1.5, 2.5
 USABLE = 0.6  # of the free memory: kernels, fragmentation and the estimate's error need the rest
 ENOUGH_TOKENS = 8192  # at a time: more hardly make a GPU's update faster
-MARGIN = 0.9  # of the free memory: vLLM's share is held whether the trainer needs more or not
+MARGIN = 0.9  # of the free memory: vLLM keeps its share even if the trainer needs more
 ASLEEP = 2 << 30  # a sleeping vLLM keeps its CUDA context and graphs
 
 
 def activation_bytes(shape: Shape, checkpointing: bool) -> int:
-    """Bytes that one token of a micro-batch keeps until its backward pass, roughly.
+    """Approximate bytes that one token of a micro-batch keeps until its backward pass.
 
-    A layer keeps the inputs of its norms in float32; those of the adapted modules, one for all that
-    read it; the query, the key and the value as attention takes them, the latter two once more for
-    the responses that share a prompt; and four tensors of the gated MLP. Fused norms and MLPs keep
-    a quarter less. With checkpointing only each layer's input is kept, and one layer's worth while
-    it is recomputed.
+    A layer keeps the inputs of its norms in float32; the inputs of the adapted modules, each once
+    for all modules that read it; the query, key and value as attention takes them, the latter two
+    twice because responses share a prompt; and four tensors of the gated MLP. Fused norms and MLPs
+    keep a quarter less. With checkpointing, only each layer's input is kept, plus everything in one
+    layer while it is recomputed.
     """
     query, keys = shape.head_dim * shape.heads, shape.head_dim * shape.key_heads
     normed = 2 * shape.hidden + query + keys
@@ -49,22 +49,23 @@ def activation_bytes(shape: Shape, checkpointing: bool) -> int:
 
 
 def update_bytes(shape: Shape, tokens: int, checkpointing: bool, cuda: bool) -> int:
-    """Bytes that an update holds at its peak beside weights and factors, `tokens` at a time."""
+    """Peak bytes of an update beside weights and factors, with `tokens` tokens at a time."""
     logits = min(tokens * shape.vocabulary, GPU_LOGITS if cuda else CPU_LOGITS)
-    # The chunk itself, and what the product with the output layer makes of it.
+    # The chunk itself, and its copy for the product with the output layer.
     used = tokens * activation_bytes(shape, checkpointing) + 6 * logits
     return used if cuda else int(used * (HEAP_RECOMPUTED if checkpointing else HEAP))
 
 
 def factor_bytes(parameters: int) -> int:
-    """Bytes of an adapter that is trained, in float32: factors, their values at the round's
-    beginning, gradients, and AdamW's two moments.
+    """Bytes to train an adapter, in float32.
+
+    Factors, their values at the round's start, gradients, and AdamW's two moments.
     """
     return 5 * 4 * parameters
 
 
 def default_budget(policy: Policy, checkpointing: bool) -> int:
-    """Tokens at a time: what the free memory of a GPU is estimated to hold, 2,048 on a CPU."""
+    """Tokens at a time: as many as a GPU's free memory is estimated to hold, or 2,048 on a CPU."""
     if policy.device.type != "cuda":
         return CPU_TOKENS
     free = free_bytes(policy.device)
@@ -77,7 +78,7 @@ def _gpu_budget(shape: Shape, free: int, checkpointing: bool) -> int:
 
 
 def memory_used(device: torch.device) -> int:
-    """Bytes: a GPU's peak since the last call, or what this process holds of a CPU's memory."""
+    """Bytes used: a GPU's peak since the last call, or this process's resident memory on a CPU."""
     if device.type == "cuda":
         peak = int(torch.cuda.max_memory_allocated(device))
         torch.cuda.reset_peak_memory_stats(device)
@@ -92,12 +93,12 @@ SMALLEST = 16
 
 @dataclass
 class TokenBudget:
-    """Tokens computed at a time in the update. It shrinks when memory runs out and stays so."""
+    """Tokens computed at a time in the update. It shrinks for good when memory runs out."""
 
     tokens: int
 
     def halve(self) -> None:
-        """Make room after memory ran out; raises OutOfMemory when there is nothing to halve."""
+        """Halve the budget after memory ran out. Raises OutOfMemory if it is at its smallest."""
         if self.tokens <= SMALLEST:
             raise OutOfMemory(
                 f"Memory runs out with {self.tokens} tokens in a micro-batch. Set "
@@ -106,7 +107,7 @@ class TokenBudget:
             )
         self.tokens //= 2
         release_cached_memory()
-        log.warning("Memory ran out: going on with %d tokens at a time.", self.tokens)
+        log.warning("Memory ran out: continuing with %d tokens at a time.", self.tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +123,13 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
-    """Bytes for one process; sampling and updating follow each other, so that the larger counts."""
+    """Bytes for one process. Sampling and updates alternate, so the larger of the two counts."""
 
     weights: int
     factors: int
-    engine: int  # what vLLM keeps while nothing is sampled: all of it, unless it sleeps
+    engine: int  # held by vLLM while it is not sampling: all its memory, unless it sleeps
     update: int
-    rollout: int  # beside that, while something is sampled
+    rollout: int  # in addition, while sampling
     tokens: int  # in a micro-batch of the update
     rows: int  # responses sampled at a time by transformers
 
@@ -146,7 +147,7 @@ class MemoryEstimate:
 
 
 def measure_device(settings: ClientSettings) -> Device:
-    """The device that training would take; raises InvalidSettings if a GPU is asked for in vain."""
+    """The device that training would use. Raises InvalidSettings if a requested GPU is missing."""
     device = find_device(settings.device)
     if device.type != "cuda":
         free = int(psutil.virtual_memory().available)
@@ -164,11 +165,11 @@ def estimate_memory(
     device: Device,
     evaluator: bool = False,
 ) -> MemoryEstimate:
-    """The estimate for the longest prompts and responses that the run allows.
+    """Estimate memory for the longest prompts and responses that the run allows.
 
-    An evaluator has no optimizer and makes no update. With `vllm.sleep = "auto"`, vLLM stays awake
-    if a GPU then holds it and the update at once, whose packs are no smaller for it, or large
-    enough all the same.
+    An evaluator has no optimizer and makes no updates. With `vllm.sleep = "auto"`, vLLM stays awake
+    if the GPU then holds both it and the update, and the update's packs are either no smaller than
+    with a sleeping vLLM or still large enough.
     """
     if settings.vllm.sleep == "auto":
         awake, asleep = (
@@ -186,7 +187,7 @@ def estimate_memory(
     shape = Shape.of(AutoConfig.from_pretrained(folder, trust_remote_code=False), dtype)
     weights = card.parameters * dtype.itemsize
     if settings.shard:
-        # One layer is whole at a time, and the next one is on its way.
+        # One layer is gathered at a time, while the next one is being fetched.
         weights = weights // settings.processes + 2 * weights // shape.layers
     parameters = card.layout.parameters
     factors = 4 * parameters if evaluator else factor_bytes(parameters)
@@ -203,7 +204,7 @@ def estimate_memory(
 def _update_tokens(
     settings: ClientSettings, run: RunSettings, shape: Shape, device: Device, fixed: int
 ) -> int:
-    """Tokens in a micro-batch: the largest pack holds at least one row, at most the whole step."""
+    """Tokens in a micro-batch: at least the longest row, and at most the whole step."""
     grpo = run.grpo
     tokens = settings.micro_batch_tokens or CPU_TOKENS
     if device.cuda and not settings.micro_batch_tokens:
@@ -244,7 +245,7 @@ def _sampling(
 
 
 def wanted_rows(run: RunSettings, evaluator: bool) -> int:
-    """Responses of a step, or of an evaluator's batch."""
+    """Number of responses in a step, or in an evaluator's batch."""
     if evaluator:
         return run.evaluation.batch_size * run.evaluation.samples
     return run.grpo.prompts_per_step * run.grpo.responses_per_prompt

@@ -1,8 +1,8 @@
-"""How far the rollout engine's log-probabilities are from the trainer's own.
+"""Mismatch between the rollout engine's log-probabilities and the trainer's own.
 
-Both compute the same policy, so what remains is rounding. A larger difference says that the
-engine samples from another policy: it serves an old adapter, another base model, or reports
-log-probabilities at another temperature. GRPO would go on without a word, on a wrong ratio.
+Both compute the same policy, so only rounding should differ. A larger difference means that the
+engine samples from another policy: it serves an old adapter or another base model, or reports
+log-probabilities at another temperature. GRPO would silently continue with a wrong ratio.
 """
 
 import logging
@@ -15,18 +15,18 @@ from pubswap_protocol.errors import StaleAdapter
 
 log = logging.getLogger(__name__)
 
-# Nats a token. Measured on the demo's model: 1e-6 in float32 on both sides, 0.011 with bfloat16 in
-# the engine alone, 0.07 for log-probabilities before a temperature of 0.7, 0.5 for another
-# adapter. On larger models bfloat16 alone gives 0.017 to 0.035. An adapter that is one small step
-# old is hidden in that (0.008 to 0.04): against it there are the names and digests of hot reload.
+# Nats per token. Measured on the demo's model: 1e-6 in float32 on both sides, 0.011 with bfloat16
+# in the engine alone, 0.07 for log-probabilities before a temperature of 0.7, 0.5 for another
+# adapter. On larger models bfloat16 alone gives 0.017 to 0.035. That hides an adapter that is one
+# small step old (0.008 to 0.04); the names and digests of hot reload catch it instead.
 UNUSUAL = 0.05
-# Large models' logits reach 32, where a float is rounded by 8 times its type's epsilon. So are the
-# engine's and the trainer's, and before them what they are made from: four times in all.
+# Large models' logits reach 32, where rounding errs by 8 times the float type's epsilon. Four such
+# errors add up: in the engine's and the trainer's logits, and in the inputs of each.
 ROUNDING = 4 * 8
 
 
 def measure(trainer: Tensor, engine: Tensor, mask: Tensor) -> float:
-    """The mean |difference| in nats of log-probabilities of tokens that the engine sampled.
+    """Mean |difference| in nats of the log-probabilities of tokens that the engine sampled.
 
     Over the tokens of the mask; 0 if it has none.
     """
@@ -34,22 +34,22 @@ def measure(trainer: Tensor, engine: Tensor, mask: Tensor) -> float:
 
 
 def rounding_limit(dtype: torch.dtype, temperature: float) -> float:
-    """Nats a token that rounding cannot reach in the mean: 0.25 / temperature in bfloat16.
+    """Mean nats per token that rounding cannot reach: 0.25 / temperature in bfloat16.
 
-    In float32 it is what is unusual: an engine in bfloat16 beside such a trainer may be right.
+    In float32 it is UNUSUAL, because an engine in bfloat16 beside such a trainer may be correct.
     """
     return max(UNUSUAL, ROUNDING * torch.finfo(dtype).eps / temperature)
 
 
 def check(mismatch: float, limit: float) -> None:
-    """Warn of an unusual one; raises StaleAdapter above `limit` nats, or for what is no number."""
+    """Warn of an unusual mismatch. Raises StaleAdapter above `limit` nats, or if it is NaN."""
     if mismatch <= limit:
         if mismatch > UNUSUAL:
             log.warning(
                 "The rollout engine's log-probabilities differ from the trainer's by %.3g nats a "
-                "token, which is much for rounding. If it stays so, see that the engine has the "
-                "run's base model in the trainer's precision and reports log-probabilities after "
-                "temperature.",
+                "token, which is a lot for rounding. If this persists, check that the engine has "
+                "the run's base model in the trainer's precision and reports log-probabilities "
+                "after temperature.",
                 mismatch,
             )
         return

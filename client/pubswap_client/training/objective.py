@@ -35,25 +35,25 @@ SHAPE = 0.1  # gamma of LUFFY (Yan et al., 2025): rare donated tokens keep a gra
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What tokens are held against; all of one shape, or of shapes that broadcast to it."""
+    """Per-token targets of the loss; all of one shape, or of shapes that broadcast to it."""
 
     advantages: Tensor
     weights: Tensor  # the coefficients c
     old: Tensor  # log-probabilities under this client's policy before the step
     donated: Tensor  # True on a peer's tokens
-    behaviour: Tensor  # log-probabilities under the policy, and by the engine, that sampled them
+    behaviour: Tensor  # log-probabilities from the policy and engine that sampled the tokens
     reference: Tensor | None  # log-probabilities under the base model; None without a KL term
-    sequences: Tensor | None = None  # each token's response, by number; for clipping by it
+    sequences: Tensor | None = None  # number of each token's response, for clipping by sequence
 
     def take(self, indices: Tensor) -> "Targets":
-        """The tokens at `indices` (n,) of tensors that are all flat."""
+        """The tokens at `indices` (n,); all tensors must be flat."""
         there = {each.name: getattr(self, each.name) for each in fields(self)}
         return replace(self, **{name: t[indices] for name, t in there.items() if t is not None})
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """The loss, with gradients, and its figures; all are sums with the coefficients c."""
+    """The differentiable loss, and its figures. All are sums weighted by the coefficients c."""
 
     total: Tensor
     kl: Tensor
@@ -94,9 +94,9 @@ def clipped_surrogate(
 ) -> tuple[Tensor, Tensor]:
     """The policy term w_t S_t of each token, and where the clip stops its gradient.
 
-    A soft or asymmetric clip stops none; it is then where a weight is clipped. With a dual clip
-    c > 1 the term is at least c A where A < 0, so that one token that became far more likely cannot
-    outweigh all others.
+    A soft or asymmetric clip stops no gradient; the mask then marks clipped weights. With a dual
+    clip c > 1 the term is at least c A where A < 0, so that a single token that became far more
+    likely cannot outweigh all others.
     """
     advantages = targets.advantages
     old = targets.old
@@ -136,18 +136,18 @@ def clipped_surrogate(
 
 
 def sequence_sums(values: Tensor, targets: Targets) -> Tensor:
-    """The sum over its response's tokens, for each token (n,); all of a response are here."""
+    """For each token (n,), the sum over its response, all of whose tokens must be present."""
     assert targets.sequences is not None
     count = len(torch.bincount(targets.sequences))
     return values.new_zeros(count).index_add(0, targets.sequences, values)[targets.sequences]
 
 
 def importance_weight(targets: Targets, settings: GrpoSettings) -> Tensor:
-    """w of each token: truncated pi_old / pi_sampler, where the settings ask for it.
+    """The weight w of each token: truncated pi_old / pi_sampler, if the settings ask for it.
 
-    On own tokens min(pi_old / pi_engine, C) if `rollout_correction` is 'token_truncate': the
-    engine's numbers are not quite the trainer's. On donated tokens min(pi_old / pi_donor, C) if
-    `donor_ratio` is 'decoupled'. 1 everywhere else.
+    On own tokens min(pi_old / pi_engine, C) if `rollout_correction` is 'token_truncate', because
+    the engine's numbers differ slightly from the trainer's. On donated tokens
+    min(pi_old / pi_donor, C) if `donor_ratio` is 'decoupled'. 1 everywhere else.
     """
     ratio = _exp(targets.old - targets.behaviour)
     ones = torch.ones_like(ratio)

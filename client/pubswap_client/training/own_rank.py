@@ -1,7 +1,7 @@
-"""A member of a lower rank than the run's trains the leading directions of the adapter alone.
+"""Training at a lower rank than the run's: only the adapter's leading directions are trained.
 
-The others are in its policy, where they give what they gave when the round began: so it starts at
-the global adapter itself, whatever its rank, and what it changes has its rank.
+The other directions stay in the policy with their values from the round's start. So the member
+starts at the global adapter itself, whatever its own rank, and its change has that rank.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,14 +15,14 @@ from pubswap_protocol.tensors.adapter import is_a
 
 @torch.no_grad()
 def clear_others(policy: Policy, rank: int, gradients: Sequence[Tensor]) -> None:
-    """Take the other directions out of the factors' gradients."""
+    """Zero the gradients of the other directions."""
     for others in _others(policy, rank, gradients):
         others.zero_()
 
 
 @torch.no_grad()
 def put_others_back(policy: Policy, rank: int, start: Sequence[Tensor]) -> None:
-    """Give the other directions what they had at the round's start: they have no decay."""
+    """Restore the other directions to their values at the round's start, undoing weight decay."""
     now, before = _others(policy, rank, policy.trainable()), _others(policy, rank, start)
     for others, those in zip(now, before, strict=True):
         others.copy_(those)

@@ -1,13 +1,13 @@
-"""What a differentially private step does differently (Abadi et al., 2016, on groups for examples).
+"""Clipping and noise of a differentially private step (Abadi et al., 2016, groups as examples).
 
-A record is a private prompt: its K responses are one group, whose advantages and so whose gradient
-depend on no other prompt. With groups i = 1..m drawn, g_i the gradient of group i's own mean loss,
-and b the number of groups that is expected:
+A record is a private prompt. Its K responses are one group, and the group's advantages, and so its
+gradient, depend on no other prompt. With groups i = 1..m drawn, g_i the gradient of group i's own
+mean loss, and b the expected number of groups:
 
     g = (1 / b) (sum_i g_i min(1, C / |g_i|) + N(0, (sigma C)^2))
 
-Everything behind it (FedProx, the clipping of the whole gradient, AdamW, public steps) sees g alone
-and costs nothing more.
+Everything after it (FedProx, the clipping of the whole gradient, AdamW, public steps) sees only g
+and costs no more privacy.
 """
 
 from collections.abc import Sequence
@@ -22,18 +22,18 @@ from pubswap_protocol.draws import SecretDraws
 
 @dataclass(frozen=True, slots=True)
 class GroupClipping:
-    """How far one group may move a step's gradient."""
+    """Bound on one group's contribution to a step's gradient."""
 
     clip: float  # C
     groups: int  # b
 
     @property
     def bound(self) -> float:
-        """C / b: of a group's part in the gradient."""
+        """C / b: the largest norm of a group's part in the gradient."""
         return self.clip / self.groups
 
     def add(self, totals: Sequence[Tensor], part: Sequence[Tensor]) -> None:
-        """Add a group's gradient, scaled down to the bound if it is longer, and clear it."""
+        """Add a group's gradient, scaled down to the bound if it exceeds it, and clear it."""
         norm = torch.nn.utils.get_total_norm(part)
         scale = (self.bound / norm).clamp(max=1.0)
         for total, gradient in zip(totals, part, strict=True):
@@ -43,14 +43,14 @@ class GroupClipping:
 
 @dataclass(frozen=True, slots=True)
 class StepNoise:
-    """The noise of one private step, which only the holder of the secret can tell."""
+    """The noise of one private step, known only to the holder of the secret."""
 
     clipping: GroupClipping
     noise_multiplier: float  # sigma
     draws: SecretDraws  # the step's own
 
     def add_to(self, gradients: Sequence[Tensor], epoch: int) -> None:
-        """Add N(0, (sigma C / b)^2) to each number of an epoch's gradients, in place."""
+        """Add N(0, (sigma C / b)^2) to each entry of an epoch's gradients, in place."""
         scale = self.noise_multiplier * self.clipping.bound
         for index, gradient in enumerate(gradients):
             noise = self.draws.normal(gradient.numel(), "noise", epoch, index)
@@ -60,9 +60,9 @@ class StepNoise:
 
 @dataclass(frozen=True, slots=True)
 class PrivateDraws:
-    """Which prompts private steps take, and their noise.
+    """The random draws of private steps: their prompts and their noise.
 
-    All of it comes from the secret, never from the run's seed, which everybody knows.
+    All come from the secret, never from the run's seed, because every member knows the seed.
     """
 
     clipping: GroupClipping
@@ -71,12 +71,12 @@ class PrivateDraws:
     draws: SecretDraws
 
     def batch(self, records: int, *step: int) -> list[int]:
-        """The records of a step: each of them with probability q, whatever the others do."""
+        """The records of a step: each with probability q, independently of the others."""
         taken = self.draws.uniform(records, "batch", *step) < self.rate
         return [int(index) for index in np.flatnonzero(taken)]
 
     def rollout_seed(self, *step: int) -> int:
-        """The seed of a step's responses, which so do not depend on who else is in the batch."""
+        """The seed of a step's responses, independent of which records are in the batch."""
         return self.draws.seed("rollout", *step)
 
     def noise(self, *step: int) -> StepNoise:

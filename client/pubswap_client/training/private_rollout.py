@@ -1,13 +1,13 @@
-"""What a private step is trained on: its prompts' responses, rewarded, without dead groups.
+"""The rollout of a private step: its prompts' responses and rewards, with dead groups replaced.
 
 A group is dead when its K rewards are all equal: its advantages are 0, and it teaches nothing. With
-`grpo.resample` = n, as in DAPO's dynamic sampling (Yu et al., 2025, section 3.2), each dead one
-gives its place to a group of a fresh prompt that is not dead, in up to n further draws:
+`grpo.resample` = n, as in DAPO's dynamic sampling (Yu et al., 2025, section 3.2), each dead group
+is replaced by a live group of a fresh prompt, in up to n further draws:
 
-    draw 0 takes b prompts; draw d = 1..n takes one for each group that is still dead, and of what
-    it gave, the groups that are not dead take the first places of those that are.
+    draw 0 takes b prompts; draw d = 1..n takes one for each group that is still dead, and its
+    live groups replace the first dead ones.
 
-What is dead after the last draw stays, so that a step has b groups whatever its prompts are.
+Groups still dead after the last draw stay, so that a step always has b groups.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,11 +38,11 @@ class PrivateGroup:
 
 @dataclass(frozen=True, slots=True)
 class PrivateRollout:
-    """A private step's groups (b,), and what it took to get them."""
+    """A private step's groups (b,), and the sampling they took."""
 
     step: int
     groups: Sequence[PrivateGroup]
-    reward: float  # mean over draw 0, which resampling has not selected
+    reward: float  # mean over draw 0, before resampling selects
     sampled: int  # prompts of all draws
     replaced: int  # groups
 
@@ -51,10 +51,10 @@ Draw = Callable[[int, int], list[PrivateGroup]]
 
 
 def sample_private(step: int, draw: Draw, count: int, draws: int, available: int) -> PrivateRollout:
-    """The groups of `count` prompts, dead ones replaced in at most `draws` further draws.
+    """Sample the groups of `count` prompts, replacing dead ones in at most `draws` further draws.
 
-    `draw(d, m)` samples m fresh prompts in draw d. No more than `available` prompts, the size of
-    the private set, are sampled in all: beyond them none is fresh.
+    `draw(d, m)` samples m fresh prompts in draw d. At most `available` prompts, the size of the
+    private set, are sampled in all, because no further prompt is fresh.
     """
     groups = draw(0, count)
     rewards = torch.tensor([group.rewards for group in groups], dtype=torch.float32)
@@ -73,7 +73,7 @@ def sample_private(step: int, draw: Draw, count: int, draws: int, available: int
 
 
 def encode_flat(responses: Sequence[Response]) -> dict[str, NDArray[Any]]:
-    """Responses' lengths, and all their tokens and log-probabilities in a row."""
+    """Encode responses as their lengths and their concatenated tokens and log-probabilities."""
     no_tokens, no_logprobs = np.empty(0, np.int32), np.empty(0, np.float32)
     return {
         "lengths": np.array([len(response.tokens) for response in responses], np.int64),
@@ -83,7 +83,7 @@ def encode_flat(responses: Sequence[Response]) -> dict[str, NDArray[Any]]:
 
 
 def decode_flat(arrays: Mapping[str, NDArray[Any]]) -> Iterator[Response]:
-    """The responses of `encode_flat`; an empty one if there were none."""
+    """Decode the responses of `encode_flat`; yields one empty response if there were none."""
     ends = np.cumsum(arrays["lengths"])[:-1]
     parts = (np.split(arrays[name], ends) for name in ("tokens", "logprobs"))
     return (Response(tokens, logprobs) for tokens, logprobs in zip(*parts, strict=True))

@@ -1,14 +1,14 @@
-"""Right responses to public prompts, kept for the steps in which peers give too few.
+"""Replay buffer of correct responses to public prompts, for steps in which peers give too few.
 
-With `swap.replay`, each client keeps for each public prompt the K/2 newest right responses that
-came to it, its own and donated ones. In a public step, after the exchange, it adds the group's own
-right ones, c of them; if c < K/2,
+With `swap.replay`, each client keeps, for each public prompt, the K/2 newest correct responses it
+has seen, its own and donated ones. In a public step, after the exchange, it adds the group's c
+correct responses. If c < K/2,
 
-    min(K/2 - c, the kept ones that are not in the group)
+    min(K/2 - c, number of kept responses that are not in the group)
 
-of the wrong ones, the last first, give their places to kept ones, the newest first. So the buffer
-is one more peer that `keep` asks after all others. What it gives is marked as donated: it was not
-sampled from this policy.
+wrong responses, the last first, are replaced by kept ones, the newest first. So the buffer acts as
+one more peer that `keep` asks after all others. Its responses are marked as donated, because they
+were not sampled from this policy.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from pubswap_protocol.tensors.responses import Response
 MOST_TOKENS = 1 << 22  # of the whole buffer: 32 MiB with their log-probabilities
 
 Kept = Mapping[int, Sequence[Response]]
-"""Responses by the prompt's place in the public set; the prompt that came last is the last."""
+"""Responses by the prompt's place in the public set, most recently seen prompt last."""
 
 
 def remember(
@@ -33,10 +33,10 @@ def remember(
     rewards: Sequence[float],
     most_tokens: int = MOST_TOKENS,
 ) -> dict[int, list[Response]]:
-    """The buffer with a group's right responses as the newest, none twice.
+    """Return the buffer with a group's correct responses added as the newest, without duplicates.
 
-    Where it has more than `most_tokens`, the prompts that have not come for longest are forgotten.
-    Said once more it changes nothing: a step that a kill has cut off may be made again.
+    If it then holds more than `most_tokens`, the least recently seen prompts are dropped.
+    Idempotent, because a step interrupted by a kill may run again.
     """
     right = [response for response, reward in zip(group, rewards, strict=True) if reward]
     newest: dict[bytes, Response] = {}
@@ -54,7 +54,7 @@ def remember(
 def fill(
     group: Sequence[Response], rewards: Sequence[float], kept: Sequence[Response]
 ) -> list[Response]:
-    """A group with kept responses in the places that right ones of peers have left open."""
+    """Replace a group's wrong responses by kept ones, up to K/2 correct responses."""
     filled, there = list(group), {_words(response) for response in group}
     fresh = [response for response in kept if _words(response) not in there]
     wrong = [place for place, reward in enumerate(rewards) if not reward]
@@ -65,7 +65,7 @@ def fill(
 
 
 def encode_kept(kept: Kept) -> dict[str, NDArray[Any]]:
-    """The buffer as arrays: the responses in a row, and the prompt of each."""
+    """Encode the buffer as arrays: the concatenated responses, and the prompt of each."""
     flat = [(prompt, one) for prompt, responses in kept.items() for one in responses]
     return {
         "prompts": np.array([prompt for prompt, _ in flat], np.int64),

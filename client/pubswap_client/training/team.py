@@ -1,4 +1,4 @@
-"""The processes that share one update. Alone, there is nothing to share."""
+"""The processes that share one update. A single process has nothing to share."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from pubswap_client.training.privacy import GroupClipping
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What is computed on, `tokens` tokens at a time."""
+    """The batch of an update, computed `tokens` tokens at a time."""
 
     batch: Batch
     tokens: int
@@ -19,19 +19,19 @@ class Update:
 
 
 class Team:
-    """One organisation's data-parallel processes, as seen by one of them: here, the only one.
+    """One organisation's data-parallel processes, as seen by one of them.
 
-    `ProcessGroup` is a team of several.
+    Here it is the only one; `ProcessGroup` is a team of several.
     """
 
     size = 1
-    lockstep = False  # every forward pass needs all processes, so that none may leave one
+    lockstep = False  # whether every forward pass needs all processes, so that none may leave one
 
     def announce(self, update: Update, factors: Sequence[Tensor]) -> None:
-        """Let the others join an update of these factors."""
+        """Have the other processes join an update of these factors."""
 
     def share(self, plans: Sequence[list[int]]) -> list[list[int]]:
-        """The packs that this process computes; all processes together compute each one once."""
+        """The packs that this process computes; together, the processes compute each pack once."""
         return list(plans)
 
     def all_reduce(self, tensors: Sequence[Tensor]) -> None:

@@ -1,7 +1,7 @@
 """One organisation's local training: rounds of private and public GRPO steps. No I/O.
 
-Every random draw is a function of (run seed, client, round, step), so that a step done again
-after a restart gives the same numbers.
+Every random draw is a function of (run seed, client, round, step), so a step repeated after a
+restart gives the same numbers.
 """
 
 import logging
@@ -63,7 +63,7 @@ def score_groups(
 
 
 def seeded(groups: Groups, seed: int) -> list[list[Response]]:
-    """The responses with the seeds of their noise, in a step with this sampling seed."""
+    """The responses with their noise seeds set, for a step with this sampling seed."""
     return [
         [
             replace(response, seed=response_seed(seed, prompt, index))
@@ -77,22 +77,22 @@ def seeded(groups: Groups, seed: int) -> list[list[Response]]:
 class Snapshot:
     """The factors, and AdamW's state as `step/NAME` (), `exp_avg/NAME` and `exp_avg_sq/NAME`.
 
-    With them goes what later private steps depend on beside these.
+    It also holds everything else that later private steps depend on.
     """
 
     adapter: Adapter
     optimizer: dict[str, NDArray[Any]]
     ahead: PrivateRollout | None = None  # of the next step, sampled before the last update
-    resampled: int = 0  # prompts that resampling has taken from the walk, in the whole run
-    beginning: int = 0  # which beginning of a round, in the whole run, of a private one
-    ahead_of: Digest | None = None  # the problems that `ahead` is of
+    resampled: int = 0  # prompts taken by resampling, in the whole run
+    beginning: int = 0  # number of this beginning of a round in the whole run, if it is private
+    ahead_of: Digest | None = None  # of the problems of `ahead`
 
 
 @dataclass
 class LocalTrainer:
     """Trains the policy of `client` on its private problems, and on groups of an exchange.
 
-    A member may have a rank of its own, and for private steps a b and a K.
+    A member may have its own rank, and its own b and K for private steps.
     """
 
     policy: Policy
@@ -121,9 +121,9 @@ class LocalTrainer:
     _private: RunSettings = field(init=False)
 
     def __post_init__(self) -> None:
-        """Raises InvalidProblems if a private prompt is too long: now, not within a run."""
+        """Raises InvalidProblems if a private prompt is too long: now rather than during a run."""
         if (self.settings.privacy.epsilon is None) != (self.privacy is None):
-            raise WrongState("Noise is there without privacy.epsilon, or is not there with it.")
+            raise WrongState("Private draws must be given if and only if privacy.epsilon is set.")
         for problem in self.problems:
             self.policy.encode(problem.prompt)
         grpo = self.own_grpo or self.settings.grpo
@@ -131,7 +131,7 @@ class LocalTrainer:
         self._optimizer = self._new_optimizer()
 
     def rebase(self, residuals: Sequence[AdapterSource]) -> None:
-        """Train on the base model with the products of these stacks added; before a round."""
+        """Add the products of these stacks to the base model. Call before a round."""
         self.policy.rebase(residuals)
 
     def begin_round(
@@ -144,9 +144,9 @@ class LocalTrainer:
     ) -> None:
         """Start from the global adapter, with a new optimizer unless the run keeps it.
 
-        No two rounds with privacy may have the same `beginning`: noise and batches come from it.
-        `steps` is how many will be made, if it is known that they are fewer than all. An optimizer
-        of a run that was `rolled_back` since is not kept.
+        No two private rounds may have the same `beginning`, because noise and batches come from
+        it. `steps` is the number of steps to make, if known to be fewer than all. The optimizer is
+        not kept if the run was `rolled_back` since.
         """
         self.round = round_
         self._round_steps = min(steps or self.settings.local_steps, self.settings.local_steps)
@@ -158,9 +158,9 @@ class LocalTrainer:
             self._optimizer = self._new_optimizer()
 
     def pass_at_1(self, adapter: Adapter, problems: Sequence[Problem]) -> float:
-        """The mean reward of one response to each problem; leaves this adapter in the policy.
+        """Mean reward of one response to each problem; leaves this adapter in the policy.
 
-        Each adapter is measured with the same draws.
+        The random draws are the same for each adapter.
         """
         self.policy.load_adapter(adapter)
         seed = seed_for(self.settings.seed, "held out", self.client)
@@ -169,7 +169,7 @@ class LocalTrainer:
         return sum(reward for (reward,) in rewards) / len(rewards)
 
     def snapshot(self) -> Snapshot:
-        """A copy of the factors and of the optimizer's state, and what was sampled ahead."""
+        """Copy the factors, the optimizer's state, and the rollout sampled ahead."""
         names, states = self.policy.trained_names(), self._optimizer.state_dict()["state"]
         optimizer = copy_to_host(
             {f"{key}/{names[i]}": value for i in states for key, value in states[i].items()}
@@ -178,9 +178,9 @@ class LocalTrainer:
         return Snapshot(self.adapter(), optimizer, ahead, self._resampled, self._beginning, of)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Go on from a snapshot. FedProx still holds on to the adapter of `begin_round`.
+        """Continue from a snapshot. FedProx stays anchored to the adapter of `begin_round`.
 
-        What was sampled ahead is sampled again if its problems are others now.
+        The rollout sampled ahead is sampled again if its problems have changed.
         """
         self.policy.load_adapter(snapshot.adapter)
         same = self._problems_of(snapshot.ahead) == snapshot.ahead_of
@@ -191,12 +191,12 @@ class LocalTrainer:
         for path, array in snapshot.optimizer.items():
             key, _, name = path.partition("/")
             states[places[name]][key] = torch.tensor(array)
-        # The learning rate and the like stay as the settings say.
+        # The learning rate and other hyperparameters come from the settings.
         groups = self._optimizer.state_dict()["param_groups"]
         self._optimizer.load_state_dict({"state": states, "param_groups": groups})
 
     def _problems_of(self, rollout: PrivateRollout | None) -> Digest | None:
-        """The digest of a rollout's problems, as they are in their places now."""
+        """Digest of the problems that are now in the places of a rollout's problems."""
         if rollout is None:
             return None
         places = [group.problem for group in rollout.groups]
@@ -204,10 +204,10 @@ class LocalTrainer:
         return digest_of("\n".join(problem.model_dump_json() for problem in there).encode())
 
     def private_step(self, step: int, ahead: int | None = None) -> StepMetrics:
-        """Local step 1..tau of the round on the next private problems.
+        """Run local step 1..tau of the round on the next private problems.
 
         The private step `ahead`, if any, is sampled from the policy before this step's update. The
-        reward reported is that of the prompts that the step takes without resampling.
+        reported reward is that of the step's prompts before resampling.
         """
         started = time.monotonic()
         rollout = self._ahead
@@ -221,7 +221,7 @@ class LocalTrainer:
                 [self.problems[group.problem] for group in rollout.groups],
                 [group.responses for group in rollout.groups],
                 [group.rewards for group in rollout.groups],
-                # An update lies between sampling and now: the engine served what it should have.
+                # If stale, an update since sampling explains any mismatch.
                 max_mismatch=None if stale else self.max_mismatch,
                 noise=self.privacy.noise(*self._key(step)) if self.privacy else None,
             )
@@ -238,9 +238,10 @@ class LocalTrainer:
     def public_rollout(
         self, step: int, problems: Sequence[Problem], sampling_seed: int | None = None
     ) -> list[list[Response]]:
-        """Our own K responses to each public problem: what the exchange asks for.
+        """Sample our own K responses to each public problem, for the exchange.
 
-        With a seed of the coordinator's, they say by which noise they were drawn, if they were.
+        With a seed from the coordinator, the responses carry their noise seeds, provided that the
+        engine samples with that noise.
         """
         started = time.monotonic()
         seed = self._seed(step) if sampling_seed is None else sampling_seed
@@ -253,7 +254,7 @@ class LocalTrainer:
         return groups
 
     def resume_rollout(self, problems: Sequence[Problem], groups: Groups) -> None:
-        """Take up our own responses of an earlier process; its seconds are not counted."""
+        """Resume with our own responses from an earlier process, without counting its time."""
         self._own_rewards = self.score(problems, groups)
         self._rollout_seconds = 0.0
 
@@ -262,7 +263,7 @@ class LocalTrainer:
         return score_groups(self.scorer, self.policy.decode, problems, groups)
 
     def choose(self, problems: Sequence[Problem], offers: Sequence[Offer]) -> list[list[Response]]:
-        """The groups of an exchange's offers, chosen by what our policy finds most likely."""
+        """The groups of an exchange's offers, filled with the candidates likeliest by our policy."""
         return [
             choose(self.policy, self.policy.encode(problem.prompt), offer, self.budget.tokens)
             for problem, offer in zip(problems, offers, strict=True)
@@ -271,10 +272,10 @@ class LocalTrainer:
     def public_step(
         self, step: int, problems: Sequence[Problem], groups: Groups, ahead: int | None = None
     ) -> StepMetrics:
-        """Local step `step` on the groups that the exchange gave, rewarded anew.
+        """Run local step `step` on the groups from the exchange, with rewards computed again.
 
-        `ahead` is as in a private step. The reward reported is that of our own responses before
-        the exchange, and waiting for peers does not count as our seconds.
+        `ahead` is as in a private step. The reported reward is that of our own responses before
+        the exchange, and the seconds exclude waiting for peers.
         """
         started = time.monotonic()
         stale = staleness(self.settings, step)
@@ -306,7 +307,7 @@ class LocalTrainer:
 
     @contextmanager
     def _sampling(self, step: int | None) -> Iterator[None]:
-        """Sample a private step from the policy as it is, beside the update inside or before it."""
+        """Sample a private step from the current policy, during the update inside or before it."""
         self._ahead = None
         if step is None:
             yield
@@ -321,7 +322,7 @@ class LocalTrainer:
             self._ahead = rollout.result()
 
     def _private_rollout(self, step: int) -> PrivateRollout:
-        """The groups of a private step, sampled and rewarded; dead ones replaced."""
+        """Sample and reward the groups of a private step, replacing dead ones."""
         if self.privacy is not None:
             return self._poisson_rollout(step, self.privacy)
         first = private_place(self._private, self.round, step) + self._resampled
@@ -344,14 +345,14 @@ class LocalTrainer:
         return rollout
 
     def _poisson_rollout(self, step: int, privacy: PrivateDraws) -> PrivateRollout:
-        """The groups of a step with privacy: as many as are drawn, maybe none."""
+        """Sample the groups of a step with privacy: as many as are drawn, possibly none."""
         key = self._key(step)
         indices = privacy.batch(len(self.problems), *key)
         groups = self._private_groups(indices, privacy.rollout_seed(*key)) if indices else []
         return sample_private(step, lambda *_: groups, len(indices), draws=0, available=0)
 
     def _key(self, step: int) -> tuple[int, ...]:
-        """What no other step of the run has, done again after a rollback or not."""
+        """A key unique to the step in the run, even if it is repeated after a rollback."""
         return self._beginning, self.round, step
 
     def _private_groups(self, indices: Sequence[int], seed: int) -> list[PrivateGroup]:
@@ -362,19 +363,19 @@ class LocalTrainer:
         return [PrivateGroup(*group) for group in zip(indices, groups, rewards, strict=True)]
 
     def _seed(self, step: int, *draw: int | str) -> int:
-        """Of a step's responses; `draw` is what sets this draw of it apart from the first."""
+        """The seed of a step's responses; `draw` distinguishes further draws from the first."""
         return seed_for(self.settings.seed, "rollout", self.client, self.round, step, *draw)
 
     def _draws_by_noise(self, problems: Sequence[Problem], groups: Groups, seed: int) -> bool:
-        """Whether the engine draws by the noise of the seeds; asked once, of one prompt's group.
+        """Whether the engine samples with the seeds' noise; tested once, on one prompt's group.
 
-        What transformers does is known. vLLM does so on a GPU, in the versions that we have read. A
-        sharded policy cannot be asked outside of an update.
+        The transformers engine is known to. vLLM does on a GPU, in the versions that we have read.
+        A sharded policy cannot be tested outside an update.
         """
         if self._gumbel is None and self.max_mismatch is not None:
             self._gumbel = not self.policy.sharded and self._sampled_by(problems, groups, seed)
             if not self._gumbel:
-                log.info("This engine's draws cannot be checked by others: sent as unverified.")
+                log.info("Peers cannot verify this engine's sampling: sending it as unverified.")
         return self._gumbel is not False
 
     def _sampled_by(self, problems: Sequence[Problem], groups: Groups, seed: int) -> bool:

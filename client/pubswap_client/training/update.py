@@ -1,8 +1,8 @@
-"""One GRPO step's optimizer steps on a batch (ALGORITHM, step 6).
+"""The optimizer steps of one GRPO step on a batch (ALGORITHM, step 6).
 
-The batch goes through the model in packs: no padding, each prompt once for its responses, no
-logits held. Coefficients sum to 1 over the whole batch, so the losses and gradients of packs, and
-of processes, add up to the whole batch's.
+The batch goes through the model in packs: without padding, each prompt once for its responses, and
+without holding logits. Coefficients sum to 1 over the whole batch, so the losses and gradients of
+packs, and of processes, add up to the whole batch's.
 """
 
 import math
@@ -31,7 +31,7 @@ from pubswap_protocol.errors import Diverged, OutOfMemory
 from pubswap_protocol.settings import GrpoSettings, RunSettings
 from pubswap_protocol.tensors.responses import UNVERIFIED
 
-FIGURES = 4  # of a pass: the loss, the KL, the clip share, and that of donated tokens
+FIGURES = 4  # of a pass: loss, KL, clip share, and clip share of donated tokens
 
 
 def update(
@@ -47,15 +47,15 @@ def update(
     noise: StepNoise | None = None,
     own_rank: int | None = None,
 ) -> StepMetrics:
-    """`gradient_epochs` optimizer steps on the whole batch, at most `budget` tokens at a time.
+    """Take `gradient_epochs` optimizer steps on the whole batch, at most `budget` tokens at a time.
 
-    `round_start` are the factors, in the order of `policy.trainable()`, that FedProx holds on to,
-    and with `own_rank` the other directions of the adapter. With `noise`, each group's gradient is
-    clipped and noise is added to their sum (privacy.py). When memory runs out, the budget is halved
-    and the pass under way begins again. A team's leader calls this, its followers `follow_update`;
-    all end with the same factors. Raises StaleAdapter, before any step is made, if own tokens were
-    not sampled from this policy (see mismatch.py), and Diverged, before the step, for a loss or
-    gradient that is no number.
+    `round_start` holds the factors at the round's start, in the order of `policy.trainable()`.
+    FedProx is anchored to them, and with `own_rank` so are the other directions of the adapter.
+    With `noise`, each group's gradient is clipped and noise is added to their sum (privacy.py).
+    When memory runs out, the budget is halved and the current pass starts over. A team's leader
+    calls this, its followers call `follow_update`; all end with the same factors. Raises
+    StaleAdapter, before any step is made, if own tokens were not sampled from this policy (see
+    mismatch.py), and Diverged, before the step, if a loss or gradient is not finite.
     """
     started = time.monotonic()
     budget = budget or TokenBudget(1 << 30)
@@ -75,7 +75,7 @@ def update(
             if own_rank is not None:
                 clear_others(policy, own_rank, gradients_of(policy))
             norm = torch.nn.utils.clip_grad_norm_(policy.trainable(), settings.grpo.max_grad_norm)
-            # All at once: a GPU's work is waited for but here.
+            # One transfer, because this is the only wait for the GPU's work.
             loss, kl, clipped, donated, gradient_norm = torch.cat([sums, norm[None]]).tolist()
             _check_finite(loss=loss, kl=kl, gradient_norm=gradient_norm)
             optimizer.step()
@@ -90,14 +90,14 @@ def _check_finite(**values: float) -> None:
     wrong = [f"{name} is {value}" for name, value in values.items() if not math.isfinite(value)]
     if wrong:
         raise Diverged(
-            f"In this step {', '.join(wrong)}: the factors would be lost. If the round began so, "
-            "the operator can roll the run back; otherwise lower grpo.learning_rate in a new run, "
-            "and what else of grpo, lora and privacy is far from its default, nearer to it."
+            f"In this step {', '.join(wrong)}: training on would destroy the factors. If the round "
+            "began this way, the operator can roll the run back. Otherwise create a new run with a "
+            "lower grpo.learning_rate, and with grpo, lora and privacy closer to their defaults."
         )
 
 
 def follow_update(policy: Policy, shared: Update, checkpointing: bool, team: Team) -> None:
-    """A follower's part in an update: its packs' gradients; the leader makes the steps."""
+    """A follower's part in an update: its packs' gradients. The leader takes the steps."""
     grpo = policy.settings.grpo
     budget = TokenBudget(shared.tokens)
     passes = _Passes(policy, shared.batch, grpo, budget, team, shared.clipping)
@@ -109,7 +109,7 @@ def follow_update(policy: Policy, shared: Update, checkpointing: bool, team: Tea
 
 
 Work = Callable[[Pack, Sequence[int]], None]
-"""What is done with a pack and the rows that it holds."""
+"""Processes a pack, given with the rows that it holds."""
 
 
 @dataclass
@@ -128,7 +128,7 @@ class _Passes:
         self.rows = _rows(batch, self.settings)
         self.targets = _targets(batch, self.settings, device)
         if self.clipping is not None:
-            # By the number that was expected: how many were drawn changes no group's part.
+            # Divide by the expected number, so that the number drawn changes no group's part.
             self.targets.weights.mul_(len(batch.prompt_lengths) / self.clipping.groups)
         self.evidence = EvidenceTable(batch, _checked(batch, self.rows), device)
 
@@ -151,7 +151,7 @@ class _Passes:
     def accumulate(self, first: bool) -> Tensor:
         """Leave the whole batch's gradient in the factors; returns its loss, KL and clip shares.
 
-        The first epoch's own pass is pi_old, so that rho = 1 and no other pass is needed.
+        The first epoch's own pass gives pi_old, so rho = 1 and no separate pass is needed.
         """
         for factor in self.policy.trainable():
             factor.grad = torch.zeros_like(factor)
@@ -173,7 +173,7 @@ class _Passes:
     def _learn(self, rows: list[int], gradients: list[Tensor], old: list[Tensor]) -> Tensor:
         """Add the rows' gradient; returns their loss, KL and clip shares.
 
-        `old` is where pi_old of these rows lies, if this pass is to fill it in.
+        `old` holds the tensors that this pass fills in, such as pi_old of these rows, if any.
         """
         sums = torch.zeros(FIGURES, device=self.policy.device)
         with_entropy = self.settings.entropy_coefficient != 0
@@ -194,12 +194,12 @@ class _Passes:
         return sums
 
     def mismatch(self) -> float:
-        """Of own tokens, whose log-probabilities we and the engine both know."""
+        """The mismatch on own tokens, where both log-probabilities are known."""
         own = self._tokens(~self.batch.donated)
         return measure(self.targets.old.cpu(), self.targets.behaviour.cpu(), own)
 
     def metrics(self, epochs: Sequence[Sequence[float]], started: float) -> StepMetrics:
-        """What was done since `started`; an epoch is its FIGURES' sums and the gradient's norm."""
+        """Metrics since `started`; an epoch holds its FIGURES' sums and the gradient's norm."""
         batch = self.batch
         loss, kl, clipped, donated_clipped, norm = (
             sum(figures) / len(epochs) for figures in zip(*epochs, strict=True)
@@ -227,13 +227,13 @@ class _Passes:
         )
 
     def _tokens(self, rows: Tensor) -> Tensor:
-        """Which of the flat tokens (B T,) are of these rows (B,) and trained on."""
+        """Mask of the flat tokens (B T,) that are in these rows (B,) and trained on."""
         trained = torch.zeros(self.batch.rows, dtype=torch.bool)
         trained[self.rows] = True
         return ((trained & rows)[:, None] & self.batch.response_mask).flatten()
 
     def _each_pack(self, rows: list[int], work: Work, clear: Sequence[Tensor]) -> None:
-        """Do this process's packs; from clean tensors again, in smaller packs, if memory ends."""
+        """Do this process's packs. If memory runs out, clear the tensors and use smaller packs."""
         while True:
             if not self.team.any(self._exhausted(rows, work)):
                 return
@@ -242,7 +242,7 @@ class _Passes:
                 tensor.zero_()
 
     def _exhausted(self, rows: list[int], work: Work) -> bool:
-        """Whether memory ran out on the way. The failed pass is freed when this returns."""
+        """Whether memory ran out in the pass. A failed pass is freed when this returns."""
         limit = self._limit(len(rows))
         plans = plan_of(self.policy, self.batch, rows, limit) if self.batch.rows else []
         try:
@@ -252,17 +252,17 @@ class _Passes:
             if not is_out_of_memory(error):
                 raise
             if self.team.lockstep:
-                # The others wait in the layer that we did not finish: there is no way back.
+                # The other processes wait in the layer that we did not finish, so we cannot retry.
                 raise OutOfMemory(
                     f"Memory ran out with {self.budget.tokens} tokens in a micro-batch of a "
                     "sharded model. Set a smaller micro_batch_tokens, or gradient_checkpointing "
-                    "= true, and start again: it goes on at this step."
+                    "= true, and start again: training continues at this step."
                 ) from None
             return True
         return False
 
     def _limit(self, rows: int) -> int:
-        """Tokens at a time: the budget, or less so that every process has something to do."""
+        """Tokens at a time: the budget, or fewer so that every process has work."""
         everything = sum(self.batch.prompt_lengths) + sum(self.batch.lengths)
         if self.clipping is not None:
             everything = -(-everything * rows // max(1, self.batch.rows))
@@ -275,9 +275,9 @@ def gradients_of(policy: Policy) -> list[Tensor]:
 
 
 def _rows(batch: Batch, settings: GrpoSettings) -> list[int]:
-    """The rows that have anything to teach: all, unless a group's rewards are equal.
+    """The rows to train on: all, except groups whose rewards are all equal.
 
-    Such a group's advantages are 0, so it is left with its KL and entropy terms.
+    Their advantages are 0, so they are only kept for their KL and entropy terms.
     """
     other_terms = settings.kl_beta != 0 or settings.entropy_coefficient != 0
     if other_terms and settings.zero_variance == "kl":
@@ -287,7 +287,7 @@ def _rows(batch: Batch, settings: GrpoSettings) -> list[int]:
 
 
 def _checked(batch: Batch, rows: Sequence[int]) -> list[int]:
-    """The donated rows that say by which noise they were drawn."""
+    """The donated rows that name the seed of their noise."""
     known = batch.donated & (batch.seeds != UNVERIFIED)
     return [row for row in rows if known[row]]
 

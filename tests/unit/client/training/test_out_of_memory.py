@@ -42,7 +42,7 @@ def test_a_starved_process_goes_on_with_less_and_ends_with_the_same_adapter(
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert 16 <= int(done.stdout) < 4096  # the batch has 3,048 tokens
-    assert "Memory ran out: going on with" in done.stderr
+    assert "Memory ran out: continuing with" in done.stderr
     with np.load(tmp_path / "undisturbed.npz") as wanted, np.load(tmp_path / "starved.npz") as got:
         assert sorted(wanted) == sorted(got)
         assert max(float(np.abs(wanted[name] - got[name]).max()) for name in wanted) <= 1e-5
