@@ -1,8 +1,8 @@
 """Attention over a pack: every response sees its prompt and itself, and nothing else.
 
-Registered with transformers' attention interface, so that any decoder that goes through it can
+Registered with transformers' attention interface, so that any decoder that uses the interface can
 compute a prompt once for all of its responses. The result is exact, not an approximation: no score
-outside the tree is ever used. What an attention layer asks for beyond that is refused.
+outside the tree is ever used. Layers that need anything more are refused.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from transformers import AttentionInterface
 from pubswap_client.policy.attention_kernels import KERNELS
 from pubswap_client.policy.tree import Tree
 
-# Arguments that say nothing about which scores there are, or what our own tree says better.
+# Arguments that do not change the scores, or that the tree replaces.
 HARMLESS = frozenset(
     {
         "cache_position",
@@ -50,10 +50,10 @@ def tree_attention(
     """Attention of queries (1, H, S, D) on keys and values (1, H_kv, S, D): (1, S, H, D).
 
     Raises NotImplementedError for anything that would change the scores: soft-capping, sinks,
-    biases, masks, dropout. A layer that has it is not computed rightly without it.
+    biases, masks, dropout. A layer that has them would be wrong without them.
     """
     if tree is None:
-        raise NotImplementedError("its decoder does not hand the tree on to its attention layers")
+        raise NotImplementedError("its decoder does not pass the tree on to its attention layers")
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
     wanted = {name: value for name, value in others.items() if name not in HARMLESS}
@@ -68,7 +68,7 @@ def tree_attention(
 
 @contextmanager
 def attending_by(attention: Callable[..., Any], decoder: Any) -> Iterator[None]:
-    """Inside, the decoder attends by this function, also when layers are recomputed backward."""
+    """Make the decoder attend by this function, also when the backward pass recomputes layers."""
     name = f"pubswap_{attention.__name__}"
     AttentionInterface.register(name, attention)
     config = decoder.config

@@ -1,8 +1,8 @@
-"""Ways to compute the same attention over a pack's tree; which one is tried on each device.
+"""Kernels for attention over a pack's tree, and the order in which each device tries them.
 
-Each takes queries (1, H, S, D), keys and values (1, H_kv, S, D), and gives (1, S, H, D). `window`
-is how many positions a token sees, itself included, or None for all. A kernel that cannot compute
-what it is asked for raises whatever it raises: the self-check then goes on to the next.
+Each takes queries (1, H, S, D), keys and values (1, H_kv, S, D), and returns (1, S, H, D). `window`
+is the number of positions a token sees, including itself, or None for all. A kernel that does not
+support its input may raise anything; the self-check then tries the next one.
 """
 
 import inspect
@@ -31,7 +31,7 @@ Kernel = Callable[[Tensor, Tensor, Tensor, Tree, float, int | None], Tensor]
 
 
 def packed_kernels(device: torch.device, dtype: torch.dtype) -> tuple[str, ...]:
-    """The kernels to try, the fastest first; flash attention needs a GPU and half precision."""
+    """The kernels to try, fastest first. Flash attention needs a GPU and half precision."""
     if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16):
         return ("portable",)
     everywhere = ("flash", "flex", "portable")
@@ -39,7 +39,7 @@ def packed_kernels(device: torch.device, dtype: torch.dtype) -> tuple[str, ...]:
 
 
 def _has_flash_attention_3(device: torch.device) -> bool:
-    """Whether it is installed, torch can be told to take it, and the GPU is a Hopper."""
+    """Whether it is installed, torch can activate it, and the GPU is a Hopper."""
     if find_spec("flash_attn_interface") is None:
         return False
     known = hasattr(torch.nn.attention, "activate_flash_attention_impl")
@@ -48,7 +48,7 @@ def _has_flash_attention_3(device: torch.device) -> bool:
 
 @contextmanager
 def activated(kernel: str) -> Iterator[None]:
-    """Inside, torch's flash attention is what the kernel needs, in the backward pass too."""
+    """Activate the flash attention that the kernel needs, for the backward pass too."""
     if kernel != "flash3":
         yield
         return
@@ -62,10 +62,10 @@ def activated(kernel: str) -> Iterator[None]:
 def flash(
     query: Tensor, key: Tensor, value: Tensor, tree: Tree, scaling: float, window: int | None
 ) -> Tensor:
-    """One variable-length flash attention call, each span a sequence with its prefix's keys."""
+    """One variable-length flash attention call. Each span is a sequence with its prefix's keys."""
     from torch.nn.attention.varlen import varlen_attn
 
-    # What this torch's call does not take yet is done here: 2.9 has neither scale nor windows.
+    # Emulate options that this torch's call lacks: 2.9 has neither scale nor windows.
     known = _parameters(varlen_attn)
     options: dict[str, Any] = {}
     if "scale" in known:
@@ -81,7 +81,7 @@ def flash(
     queries, keys, values = (whole.squeeze(0).transpose(0, 1) for whole in (query, key, value))
     keys, values = (whole.index_select(0, tree.keys) for whole in (keys, values))
     if queries.shape[1] != keys.shape[1] and "enable_gqa" in known:
-        options["enable_gqa"] = True  # the kernel below takes shared heads also where that is not
+        options["enable_gqa"] = True  # without the option, the kernel takes shared heads anyway
     output = varlen_attn(
         queries.contiguous(),
         keys,
@@ -106,7 +106,7 @@ def flex(
     """FlexAttention, compiled, over the blocks in which any token sees another."""
     size = query.shape[2]
     mask = tree.cached(("flex", window), lambda: block_mask(tree, window))
-    # Whole blocks, so that no kernel meets a ragged end.
+    # Pad to whole blocks, so that no kernel meets a ragged end.
     more = mask.shape[-1] - size
     query, key, value = (pad(whole, (0, 0, 0, more)) for whole in (query, key, value))
     output: Tensor = compiled_flex()(
@@ -124,23 +124,23 @@ def flex(
 def compiled_flex() -> Callable[..., Any]:
     from torch.nn.attention.flex_attention import flex_attention
 
-    # Not compiled it would hold all scores, so that a graph break is an error. Packs differ in
-    # length, hence dynamic.
+    # Uncompiled, it would hold all scores, so a graph break must be an error. Dynamic, because
+    # packs differ in length.
     return torch.compile(flex_attention, dynamic=True, fullgraph=True)
 
 
 def block_mask(tree: Tree, window: int | None) -> "BlockMask":
-    """FlexAttention's mask of a tree, made from its spans: no S x S matrix is ever held.
+    """FlexAttention's mask of a tree, built from its spans without ever holding an S x S matrix.
 
-    A query sees the keys start..itself of its span and the whole prefix, and of these the ones
-    whose place behind its own is less than `window`.
+    A query sees the keys of its span up to itself and the whole prefix, as far as they are less
+    than `window` places back.
     """
     from torch.nn.attention.flex_attention import BlockMask
 
     size = tree.spans[-1].end
-    blocks = max(2, -(-size // FLEX_BLOCK))  # one block would be compiled apart
+    blocks = max(2, -(-size // FLEX_BLOCK))  # a single block would be compiled separately
     positions = torch.arange(blocks * FLEX_BLOCK)
-    starts = positions.clone()  # what is behind the end sees itself
+    starts = positions.clone()  # padding past the end sees itself
     prefix_starts, prefix_ends, places, first = (torch.zeros_like(positions) for _ in range(4))
     visible = torch.eye(blocks, dtype=torch.bool)
     for span in tree.spans:
@@ -188,9 +188,9 @@ def portable(
 def span_by_span(
     query: Tensor, key: Tensor, value: Tensor, tree: Tree, scaling: float, window: int | None
 ) -> Tensor:
-    """No padding and half of the scores, in many small calls."""
-    # Gathered and split once: the gradient of a slice is as large as what it was cut from, and one
-    # for each span made the backward pass quadratic in the pack.
+    """Attend without padding and with half of the scores, in many small calls."""
+    # Gather and split once. A slice's gradient is as large as the tensor it was cut from, so a
+    # slice per span would make the backward pass quadratic in the pack.
     keys, values = (
         torch.split(whole.index_select(2, tree.keys), tree.key_counts, dim=2)
         for whole in (key, value)
@@ -215,7 +215,7 @@ def span_by_span(
 
 
 def causal_mask(queries: int, keys: int, window: int | None, device: torch.device) -> Tensor:
-    """What the last `queries` of `keys` positions see (queries, keys), at most `window` back."""
+    """Mask (queries, keys) of the last `queries` of `keys` positions, at most `window` back."""
     offset = keys - queries
     mask = torch.ones((queries, keys), dtype=torch.bool, device=device).tril(offset)
     return mask if window is None else mask.triu(offset - window + 1)
@@ -224,17 +224,17 @@ def causal_mask(queries: int, keys: int, window: int | None, device: torch.devic
 def batched(
     query: Tensor, key: Tensor, value: Tensor, tree: Tree, scaling: float, window: int | None
 ) -> Tensor:
-    """Spans of like shape in one call, padded in front to powers of two."""
+    """Attend to spans of similar shape in one call, left-padded to powers of two."""
     groups = query.shape[1] // key.shape[1]
     batches = tree.cached("batches", lambda: list(_batches(tree)))
     outputs = []
     for queries, keys, own, seen, kept in batches:
-        # Masked attention on shared key heads would take the slow kernel.
+        # With shared key heads, masked attention would use the slow kernel.
         own_keys, own_values = (
             _gathered(whole, keys).repeat_interleave(groups, dim=1) for whole in (key, value)
         )
         mask = causal_mask(queries.shape[1], keys.shape[1], window, query.device) & seen[:, None, :]
-        # Padding sees everything: a softmax over nothing is no number.
+        # Padding sees everything, because a softmax over nothing is NaN.
         mask = (mask | ~own[:, :, None])[:, None]
         output = scaled_dot_product_attention(
             _gathered(query, queries), own_keys, own_values, attn_mask=mask, scale=scaling
@@ -247,7 +247,7 @@ def batched(
 
 
 def _batches(tree: Tree) -> Iterator[tuple[Tensor, ...]]:
-    """Positions of queries (n, Q) and keys (n, K), which are no padding, and where those are."""
+    """Positions of queries (n, Q) and keys (n, K), masks without padding, and flat query places."""
     shapes: dict[tuple[int, int], list[Span]] = {}
     for span in tree.spans:
         count = span.end - span.start

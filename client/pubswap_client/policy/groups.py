@@ -1,4 +1,4 @@
-"""Groups of responses, and the one batch type that private and public steps are updated on."""
+"""Groups of responses, and the batch type that private and public steps train on."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -12,15 +12,15 @@ from pubswap_protocol.tensors.responses import Response
 
 
 def zero_variance(rewards: Tensor) -> Tensor:
-    """Which groups (G,) of `rewards` (G, K) have K equal rewards."""
+    """Mask (G,) of the groups in `rewards` (G, K) whose K rewards are equal."""
     return (rewards == rewards[:, :1]).all(dim=1)
 
 
 def group_advantages(rewards: Tensor, epsilon: float) -> Tensor:
     """A_k = (r_k - mean) / (std + epsilon) inside each group of `rewards` (G, K); std unbiased.
 
-    A group whose rewards are all equal has advantage exactly 0, which the formula alone does not
-    promise: the mean of K equal floats may be off by a rounding, and epsilon may be 0.
+    A group whose rewards are all equal has advantage exactly 0. The formula alone does not ensure
+    this: the mean of K equal floats may have a rounding error, and epsilon may be 0.
     """
     centred = rewards - rewards.mean(dim=1, keepdim=True)
     advantages = centred / (rewards.std(dim=1, keepdim=True) + epsilon)
@@ -46,8 +46,8 @@ class Batch:
     rewards: Tensor  # (G, K)
     advantages: Tensor  # (B,)
     donated: Tensor  # (B,), True for a peer's response
-    seeds: Tensor  # (B,), of the noise it is said to be drawn by; -1 where that is not known
-    donors: Tensor  # (B,), a peer's number; 0 for nobody
+    seeds: Tensor  # (B,), of the noise it is claimed to be drawn with; -1 if unknown
+    donors: Tensor  # (B,), the peer's number; 0 for none
 
     @property
     def rows(self) -> int:  # B
@@ -71,14 +71,14 @@ class Batch:
 
     @cached_property
     def response_mask(self) -> Tensor:
-        """Which of (B, T) are tokens."""
+        """Mask (B, T) of the tokens."""
         return torch.arange(self.width) < torch.tensor(self.lengths)[:, None]
 
 
 def collate(
     groups: Sequence[Group], eos_token_ids: Collection[int], advantage_epsilon: float
 ) -> Batch:
-    """The batch of groups of equal size K; a private draw may have no groups."""
+    """Collate groups of equal size K into a batch. A private draw may have no groups."""
     flat = [response for group in groups for response in group.responses]
     lengths = [_length(response, eos_token_ids) for response in flat]
     behaviour = torch.zeros(len(flat), max(lengths, default=0))
@@ -104,6 +104,6 @@ def collate(
 
 
 def _length(response: Response, eos_token_ids: Collection[int]) -> int:
-    """Tokens up to the first end-of-sequence token, which counts; a peer may have sent more."""
+    """Count tokens through the first end-of-sequence token; a peer may have sent more."""
     ends = np.flatnonzero(np.isin(response.tokens, list(eos_token_ids)))
     return int(ends[0]) + 1 if len(ends) else len(response.tokens)

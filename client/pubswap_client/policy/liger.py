@@ -1,4 +1,4 @@
-"""liger-kernel's fused layers, which a model gets on a GPU where they are installed and run."""
+"""liger-kernel's fused layers, used on a GPU if they are installed and work."""
 
 import logging
 import sys
@@ -15,35 +15,36 @@ log = logging.getLogger(__name__)
 
 
 def fuse_layers(model: Any) -> bool:
-    """Put liger-kernel's norms, rotations and gated MLPs into a model; returns whether it did.
+    """Put liger-kernel's norms, rotary embeddings and gated MLPs into a model; returns if it did.
 
     They compute the same in fewer passes over memory, and keep half as much for the backward pass.
-    Its fused loss is not used, ours is leaner. Models that it does not know stay as they are.
+    Its fused loss is not used, because ours is leaner. Models that it does not know stay unchanged.
     """
     if find_spec("liger_kernel") is None:
         log.info("liger-kernel is not installed; with it, updates are faster and take less memory.")
         return False
     try:
-        # transformers' own way to it: liger-kernel's function for a loaded model is private.
+        # Use transformers' integration, because liger-kernel's function for a loaded model is
+        # private.
         from transformers.integrations.liger import apply_liger_kernel
 
         try_liger(torch.device("cuda"))
-        # Its layer for experts is another than a gated MLP, and is not tried here.
+        # Its layer for experts differs from a gated MLP, and try_liger does not test it.
         dense = not any("experts" in name for name, _ in model.named_modules())
         wanted = {"fused_linear_cross_entropy": False, "cross_entropy": False, "swiglu": dense}
         with _for_this_model_alone(model):
             apply_liger_kernel(model, wanted)
-    except Exception as error:  # whatever it is, the model's own layers are right
-        log.warning("liger-kernel does not run here, going on without it: %s", error)
+    except Exception as error:  # whatever it is, the model's own layers still work
+        log.warning("liger-kernel does not work here; continuing without it: %s", error)
         return False
     return True
 
 
 @contextmanager
 def _for_this_model_alone(model: Any) -> Iterator[None]:
-    """Take back what is put in the place of its module's classes, for models to come.
+    """Undo the replacement of classes in the model's module, so that later models get their own.
 
-    A function stays replaced where a GPU computes in half precision: layers look it up by name.
+    Functions stay replaced for half precision on a GPU, because layers look them up by name.
     """
     module = sys.modules[type(model).__module__]
     before = dict(vars(module))
@@ -58,7 +59,7 @@ def _for_this_model_alone(model: Any) -> Iterator[None]:
 
 def _either(fused: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
     """The fused function for half precision on a GPU, the model's own for anything else."""
-    own = getattr(own, "__wrapped__", own)  # replaced before, for another model
+    own = getattr(own, "__wrapped__", own)  # already replaced, for another model
 
     @wraps(own)
     def chosen(first: Tensor, *others: Any, **named: Any) -> Any:
@@ -69,7 +70,7 @@ def _either(fused: Callable[..., Any], own: Callable[..., Any]) -> Callable[...,
 
 
 def try_liger(device: torch.device) -> None:
-    """Run its kernels forward and backward; raises if one does not run, or is wrong."""
+    """Run liger-kernel's kernels forward and backward. Raises if one fails or is wrong."""
     from liger_kernel.transformers.functional import liger_rms_norm, liger_rope, liger_swiglu
 
     generator = torch.Generator().manual_seed(0)
@@ -97,7 +98,7 @@ def try_liger(device: torch.device) -> None:
     ]
     for name, one, other in zip(("norm", "SwiGLU", "rotation"), found, expected, strict=True):
         if not torch.allclose(one.float(), other.float(), rtol=0.05, atol=0.05):
-            raise RuntimeError(f"its {name} gives other numbers than the formula")
+            raise RuntimeError(f"its {name} does not match the formula")
     torch.autograd.backward([output.float().sum() for output in found])
     if not all(tensor.grad is not None and tensor.grad.isfinite().all() for tensor in inputs):
-        raise RuntimeError("its gradients are no numbers")
+        raise RuntimeError("its gradients are not finite")

@@ -1,4 +1,4 @@
-"""Per-token log-probabilities of responses, over packs and without whole logits."""
+"""Per-token log-probabilities of responses, over packs and without holding all logits."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ GPU_LOGITS = 1 << 27
 
 
 Observe = Callable[[slice, Tensor], None]
-"""Called with some of the n tokens and their logits / temperature (m, V), up to a constant in each
-row: to be looked at there and then, and not to be changed. It may be called twice for a token."""
+"""Callback for a slice of the n tokens and their logits / temperature (m, V), up to a constant in
+each row. It must read the logits at once and not change them. A token may come twice."""
 
 
 def linear_logprobs(
@@ -35,7 +35,7 @@ def linear_logprobs(
     entropy: bool = False,
     observe: Observe | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """log p of `tokens` (n,) and, if asked, entropies (n,), in float32.
+    """log p of `tokens` (n,) and, if requested, entropies (n,), in float32.
 
     `hidden` is (n, H), `weight` (V, H), `bias` (V,) or None; only `hidden` gets a gradient.
     """
@@ -109,7 +109,7 @@ def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: fl
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Of tokens, in any shape: log-probabilities, and entropies if asked."""
+    """Log-probabilities of tokens, in any shape, and their entropies if requested."""
 
     logprobs: Tensor
     entropy: Tensor | None = None
@@ -131,9 +131,9 @@ def score_pack(
     entropy: bool = False,
     observe: Observe | None = None,
 ) -> Scores:
-    """The scores (n,) of a pack's response tokens in one forward pass, with gradients.
+    """Score a pack's response tokens (n,) in one forward pass, with gradients.
 
-    Inside `policy.packed()` only. `observe` sees the logits on the way.
+    Call only inside `policy.packed()`. `observe` is called with the logits on the way.
     """
     hidden = policy.hidden(pack)
     if policy.linear_head:
@@ -149,7 +149,7 @@ def score_pack(
     for start in range(0, len(hidden), size):
         place = slice(start, min(start + size, len(hidden)))
         look = None if observe is None else partial(observe, place)
-        # Logits are computed again in the backward pass: those of all tokens do not fit.
+        # Recompute the logits in the backward pass, because all tokens' logits do not fit.
         parts.append(
             checkpoint(
                 *(_own_scores, policy, hidden[place], pack.tokens[place], temperature, entropy),
@@ -169,7 +169,7 @@ def _own_scores(
     entropy: bool,
     look: Callable[[Tensor], None] | None,
 ) -> tuple[Tensor, Tensor]:
-    """log p (n,) and, if asked, entropies (n,), of the logits that the model makes itself."""
+    """log p (n,) and, if requested, entropies (n,), from the model's own logits."""
     logits = policy.own_logits(hidden).float() / temperature
     if look is not None:
         look(logits.detach())
@@ -180,7 +180,7 @@ def _own_scores(
 
 
 def plan_of(policy: Policy, batch: Batch, rows: Sequence[int], budget: int) -> list[list[int]]:
-    """The rows of each pack, as the policy's path counts its tokens."""
+    """The rows of each pack, with tokens counted as the policy's path does."""
     planner = plan_padded if policy.path == PADDED else plan
     return planner(batch.prompt_lengths, batch.lengths, rows, budget)
 
@@ -204,8 +204,8 @@ def response_logprobs(policy: Policy, batch: Batch, temperature: float, budget: 
 def choose(policy: Policy, prompt: Sequence[int], offer: Offer, budget: int) -> list[Response]:
     """The group of an offer, filled up with the most likely candidates.
 
-    Of equally likely ones, those that were drawn first. At most `budget` tokens are computed at a
-    time, and none if there is nothing to choose.
+    Ties go to the candidates drawn first. At most `budget` tokens are computed at a time, and none
+    if there is nothing to choose.
     """
     count = len(offer.candidates)
     if count == len(offer.places):
@@ -222,7 +222,7 @@ def mean_logprobs(
 ) -> list[list[float]]:
     """(1/|y|) sum_t log pi(y_t), at the training temperature, of K responses to each of G prompts.
 
-    The mean, for a sum would rank by length.
+    The mean, because a sum would rank by length.
     """
     groups = [
         Group(prompt, group, [0.0] * len(group))

@@ -1,9 +1,9 @@
 """LoRA on a bfloat16 layer as one function: y = x W^T + bias + (alpha / r) (x A^T) B^T.
 
 PEFT computes the second term in float32: for each module it keeps a float32 copy of x, and moves
-more bytes than the layer's own product does. Here the products are bfloat16's, accumulated in
-float32 and added to y where it lies, and x is kept once for all modules that read it. The factors
-stay float32, and so do their gradients. On a float32 base nothing is gained, and PEFT computes.
+more bytes than the layer's own product does. Here the products are in bfloat16, accumulated in
+float32 and added to y in place, and x is kept once for all modules that read it. The factors and
+their gradients stay float32. On a float32 base nothing is gained, so PEFT's own path is used.
 """
 
 from types import MethodType
@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 
 def fuse_products(model: nn.Module) -> int:
-    """Compute PEFT's linear modules over bfloat16 weights by the fused path; returns how many.
+    """Move PEFT's linear modules over bfloat16 weights to the fused path; returns how many.
 
     Names, parameters, saving and `disable_adapter` stay PEFT's. Other modules keep its path.
     """
@@ -33,7 +33,7 @@ def _is_plain(module: nn.Module) -> bool:
 
 
 def _forward(module: Any, x: Tensor) -> Tensor:
-    """What PEFT's forward computes, for one adapter without dropout."""
+    """Replacement of PEFT's forward, for one adapter without dropout."""
     if module.disable_adapters or module.merged:
         output: Tensor = LoraLinear.forward(module, x)
         return output
@@ -65,7 +65,7 @@ class _FusedLora(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, a, b, inner = ctx.saved_tensors
         dy = dy.flatten(0, -2)
-        dinner = dy @ b  # without the scale, which each product below has once
+        dinner = dy @ b  # unscaled, because each product below applies the scale once
         dx = da = db = None
         if ctx.needs_input_grad[0]:
             dx = (dy @ weight).addmm_(dinner, a, alpha=ctx.scale).view(x.shape)
@@ -77,7 +77,7 @@ class _FusedLora(torch.autograd.Function):
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
-    """`left @ right` of two matrices, accumulated and given in float32."""
+    """`left @ right` of two matrices, accumulated and returned in float32."""
     if left.dtype == torch.float32:
         return left @ right
     if left.is_cuda:

@@ -1,4 +1,4 @@
-"""A decoder's sizes, from which memory is estimated, and the errors of memory that ran out."""
+"""A decoder's sizes for memory estimates, and the detection of out-of-memory errors."""
 
 import gc
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-# Of a CPU; of CUDA's graphs, Triton and cuBLAS, whose errors have no class of their own.
+# From a CPU; from CUDA graphs, Triton and cuBLAS, whose errors have no class of their own.
 _NO_MEMORY = ("can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 _INTERMEDIATE = ("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner")
 
@@ -42,20 +42,20 @@ class Shape:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether torch said so, on a GPU or on a CPU."""
+    """Whether the error says that memory ran out, on a GPU or a CPU."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(said in str(error) for said in _NO_MEMORY)
 
 
 def free_bytes(device: torch.device) -> int:
-    """What a GPU has free, and what torch holds of it without using it."""
+    """Free bytes of a GPU, including memory that torch holds but does not use."""
     free, _ = torch.cuda.mem_get_info(device)
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
 def release_cached_memory() -> None:
-    """Give what torch holds of a GPU without using it back to other processes, and to itself."""
+    """Release unused GPU memory that torch holds, to other processes and to torch itself."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-"""Packs: micro-batches of a token budget with no padding, in which a prompt stands once."""
+"""Packs: micro-batches within a token budget, without padding, with each prompt only once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Pack:
     """
 
     input_ids: Tensor  # (1, S)
-    position_ids: Tensor  # (1, S), as if each response stood alone behind its prompt
+    position_ids: Tensor  # (1, S), as if each response followed its prompt alone
     tree: Tree
     predictors: Tensor  # (n,), the position in 0..S-1 that predicts each response token
     indices: Tensor  # (n,), of the tokens in the batch's flattened (B, T)
@@ -50,9 +50,9 @@ def plan(
 
 
 def pack(batch: Batch, rows: Sequence[int], device: torch.device) -> Pack:
-    """The rows, which are in order, as one pack; no rows make a pack with nothing to score."""
+    """The rows, given in order, as one pack. Without rows, the pack has nothing to score."""
     if not rows:
-        # One token and nothing to score: for a process that must take part and has no rows left.
+        # One token and nothing to score, for a process that must take part but has no rows left.
         nothing = torch.zeros(0, dtype=torch.int64, device=device)
         first = batch.prompts[0][None, :1].to(device)
         tree = Tree((Span(0, 1),), device)

@@ -1,7 +1,7 @@
 """The padded fallback: a pack's rows as a rectangle, through the decoder as transformers runs it.
 
-For models whose attention the packed path does not know. Each prompt is computed again for each of
-its responses, and padding is computed too, which costs several times as much.
+For models whose attention the packed path does not support. Each prompt is recomputed for each of
+its responses, and padding is computed too, so it costs several times as much.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ PADDED = "padded"
 def plan_padded(
     prompts: Sequence[int], lengths: Sequence[int], rows: Sequence[int], budget: int
 ) -> list[list[int]]:
-    """Rows of each pack, in order, as `packing.plan`, but with each row's prompt and padding."""
+    """Rows of each pack, as in `packing.plan`, but counting each row's prompt and padding."""
     size = len(lengths) // len(prompts)
     packs: list[list[int]] = []
     longest = 0
@@ -36,8 +36,8 @@ def plan_padded(
 def padded_hidden(decoder: Any, pack: Pack) -> Tensor:
     """The hidden states (n, H) that predict a pack's response tokens.
 
-    Rows are padded on the right, where a causal model does not see it: no positions are given, and
-    layers that carry a state begin with the first token.
+    Rows are padded on the right, where a causal model does not see the padding. So no positions are
+    passed, and layers that carry a state start at the first token.
     """
     rows, columns, sources = _rectangle(pack)
     input_ids = pack.input_ids[0][sources.clamp(min=0)]
@@ -48,10 +48,10 @@ def padded_hidden(decoder: Any, pack: Pack) -> Tensor:
 
 
 def _rectangle(pack: Pack) -> tuple[Tensor, Tensor, Tensor]:
-    """Each of S positions' row (S,) and column (S,), and each place's position (R, W), or -1.
+    """Row (S,) and column (S,) of each of S positions, and the position in each cell (R, W), or -1.
 
-    A row is a prompt and one response, or a prompt alone whose responses have one token; a prompt
-    that stands in several rows is looked up in the first.
+    A row is a prompt and one response, or a prompt alone if its responses have one token. A prompt
+    in several rows is looked up in the first.
     """
     spans = pack.tree.spans
     leading = {span.prefix_start for span in spans if span.prefix_end > span.prefix_start}

@@ -44,8 +44,8 @@ Device = Literal["auto", "cpu", "cuda"]
 class Policy:
     """pi_theta: theta are the LoRA factors, held in float32 whatever the base model's dtype.
 
-    The model stays in eval mode, also while it is trained: dropout would make pi_old, which is
-    the first epoch's own forward pass, another policy than the one that sampled.
+    The model stays in eval mode, even in training. pi_old comes from the first epoch's own forward
+    pass, and dropout would make it differ from the policy that sampled.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Policy:
         settings: RunSettings,
         sharded: bool = False,
     ) -> None:
-        """Take a PEFT model; raises InvalidAdapter unless its factors are the run's."""
+        """Wrap a PEFT model. Raises InvalidAdapter unless its factors match the run's layout."""
         self.model = model.eval()
         self.card = card
         self.settings = settings
@@ -65,9 +65,9 @@ class Policy:
         self.dtype: torch.dtype = model.dtype
         self._causal_model = model.get_base_model()
         if getattr(model.config.get_text_config(), "attn_logit_softcapping", None):
-            # SDPA, which transformers takes up to 5.20, leaves the cap out and says nothing.
+            # SDPA, the default in transformers up to 5.20, silently ignores the cap.
             self._causal_model.set_attn_implementation("eager")
-        # How the update computes; the self-check chooses by trying.
+        # The update's compute path; the self-check chooses it by trial.
         self.path: str = packed_kernels(self.device, self.dtype)[0]
         self.linear_head = True
         self._tokenizer = tokenizer
@@ -75,7 +75,7 @@ class Policy:
         sent = sent_layout(card.layout, settings.aggregation.rule).tensors
         for name, parameter in self._parameters.items():
             parameter.requires_grad_(name in sent)
-        self._original: dict[str, Tensor] = {}  # of the modules whose base weights were replaced
+        self._original: dict[str, Tensor] = {}  # base weights of modules where they were replaced
 
     @classmethod
     def load(
@@ -89,9 +89,9 @@ class Policy:
         """Load the base model from a folder.
 
         The base is bfloat16 on a GPU and float32 on a CPU. Raises InvalidSettings if the model
-        has not the layers that the card's adapter belongs to, or is none that transformers has: of
-        a folder's own code nothing is run. With a `mesh`, the base's layers are sharded over its
-        processes (FSDP2), and each layer is whole only while it computes.
+        lacks layers that the card's adapter needs, or is not part of transformers, because code in
+        the folder is never run. With a `mesh`, the base's layers are sharded over its processes
+        (FSDP2), and each layer is gathered only while it computes.
         """
         transformers_logging.set_verbosity_error()
         transformers_logging.disable_progress_bar()
@@ -106,8 +106,8 @@ class Policy:
             raise InvalidSettings(f"transformers does not load {folder}: {reason}") from None
         if device.type == "cuda":
             fuse_layers(model)
-            # It makes a plan for each new length, tens of milliseconds for each decoded token. And
-            # float32 products stay exact: in some versions of transformers RoPE's angles are one.
+            # cuDNN builds a plan for each new length, tens of milliseconds per decoded token. Leave
+            # TF32 off, because some versions of transformers compute RoPE's angles as a product.
             torch.backends.cuda.enable_cudnn_sdp(False)
         tokenizer = PromptTokenizer(folder)
         model = _with_lora(model if mesh else model.to(device), card, settings.lora)
@@ -120,7 +120,7 @@ class Policy:
         return list(self._parameters.values())
 
     def trainable(self) -> list[torch.nn.Parameter]:
-        """The factors that are trained, by name; FFA-LoRA trains the B alone."""
+        """The factors that are trained, ordered by name. FFA-LoRA trains only the B."""
         return [parameter for parameter in self.factors() if parameter.requires_grad]
 
     def trained_names(self) -> list[str]:
@@ -129,10 +129,10 @@ class Policy:
 
     @torch.no_grad()
     def rebase(self, residuals: Sequence[AdapterSource]) -> None:
-        """W = W0 + (alpha / r) sum_k B_k A_k for the base weights of the adapted modules.
+        """Set W = W0 + (alpha / r) sum_k B_k A_k for the base weights of the adapted modules.
 
-        W0 is kept, on the same device, and the sum is taken anew in float32 each time, in the
-        order given: W is rounded once, and has the same bits whichever round a process began in.
+        W0 is kept on the same device, and the sum is computed again in float32 each time, in the
+        order given. So W is rounded once, and has the same bits in whichever round a process began.
         """
         if not residuals and not self._original:
             return
@@ -166,11 +166,11 @@ class Policy:
 
     @contextmanager
     def merged(self) -> Iterator[None]:
-        """Inside, W + (alpha / r) B A stands for each adapted W, and the adapter is off.
+        """Inside, each adapted W is replaced by W + (alpha / r) B A, and the adapter is off.
 
-        The sum is taken in float32 from W itself each time, and rounded once. It is a second copy
-        of the adapted weights while it lasts, and nothing may train meanwhile; the base's own
-        tensors are put back afterwards.
+        The sum is computed in float32 from W itself each time, and rounded once. It is a second
+        copy of the adapted weights, and nothing may train meanwhile. The base's own tensors are
+        restored afterwards.
         """
         scale = self.settings.lora.alpha / self.settings.lora.rank
 
@@ -185,7 +185,7 @@ class Policy:
 
     @contextmanager
     def _instead(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[None]:
-        """Inside, these stand for the base weights of adapted modules, and the adapter is off."""
+        """Inside, these replace the base weights of adapted modules, and the adapter is off."""
         kept: list[tuple[torch.nn.Parameter, Tensor]] = []
         trained = [factor.requires_grad for factor in self.factors()]
         try:
@@ -198,7 +198,7 @@ class Policy:
         finally:
             for weight, data in kept:
                 weight.data = data
-            # From now on PEFT would train every factor, frozen ones too.
+            # PEFT leaves every factor trainable, including frozen ones.
             for factor, flag in zip(self.factors(), trained, strict=True):
                 factor.requires_grad_(flag)
 
@@ -210,7 +210,7 @@ class Policy:
 
     @contextmanager
     def packed(self, checkpointing: bool = False) -> Iterator[None]:
-        """Inside, `hidden` may be called; with `checkpointing`, layers are recomputed backward."""
+        """Inside, `hidden` may be called. `checkpointing` recomputes layers in backward passes."""
         decoder = self.decoder
         attention = nullcontext() if self.path == PADDED else attending_by(tree_attention, decoder)
         with attention, activated(self.path), _checkpointed(decoder, checkpointing):
@@ -221,7 +221,7 @@ class Policy:
         """The model without its output layer."""
         causal = self._causal_model
         decoder = causal.get_decoder()
-        return causal.model if decoder is causal else decoder  # Llama 4 finds none
+        return causal.model if decoder is causal else decoder  # Llama 4's returns the model
 
     def hidden(self, pack: Pack) -> Tensor:
         """The decoder's hidden states (n, H) that predict a pack's response tokens."""
@@ -238,12 +238,12 @@ class Policy:
         return hidden
 
     def own_logits(self, hidden: Tensor) -> Tensor:
-        """The logits (n, V) that the model itself makes of its decoder's hidden states (n, H)."""
+        """The model's own logits (n, V) from its decoder's hidden states (n, H)."""
         decoder = self.decoder
         given = GivenOutput(hidden[None])
         decoder.forward = lambda *_, **__: given
         try:
-            # The ids are not looked at: the decoder's output is given.
+            # The ids are ignored, because the decoder's output is given.
             ids = torch.zeros((1, len(hidden)), dtype=torch.int64, device=hidden.device)
             logits: Tensor = self._causal_model(input_ids=ids, use_cache=False).logits[0]
         finally:
@@ -279,7 +279,7 @@ class Policy:
 
 
 class GivenOutput:
-    """A decoder's output of which only the hidden states (1, n, H) are there."""
+    """A decoder's output that has only the hidden states (1, n, H)."""
 
     def __init__(self, hidden: Tensor) -> None:
         self.last_hidden_state = hidden
@@ -313,10 +313,9 @@ def _checkpointed(decoder: Any, enabled: bool) -> Iterator[None]:
 
 
 def copy_to_host(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
-    """One copy of each tensor in host memory, which no later change of the tensor reaches.
+    """Copy each tensor to host memory, unaffected by later changes to the tensor.
 
-    From a GPU, all are under way at the same time, into pinned memory that torch keeps for the
-    next time.
+    From a GPU, all are copied at the same time, into pinned memory that torch caches for next time.
     """
     copies = {
         name: tensor.detach().to("cpu", copy=True, non_blocking=True)
@@ -333,7 +332,7 @@ def positions(attention_mask: Tensor) -> Tensor:
 
 
 def find_device(device: Device | torch.device) -> torch.device:
-    """The device of a setting; raises InvalidSettings for a GPU where there is none."""
+    """The device of a setting. Raises InvalidSettings if it asks for a GPU and there is none."""
     if isinstance(device, torch.device):
         return device
     if device == "auto":
@@ -372,7 +371,7 @@ def _with_lora(model: Any, card: ModelCard, lora: LoraSettings) -> Any:
         task_type="CAUSAL_LM",
     )
     with warnings.catch_warnings():
-        # PEFT asks transformers for a property by its old name; a user can do nothing about it.
+        # PEFT uses a transformers property by its old name, and a user cannot change that.
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
         try:
             # autocast_adapter_dtype keeps the factors in float32 over a bfloat16 base.
@@ -387,7 +386,7 @@ def _with_lora(model: Any, card: ModelCard, lora: LoraSettings) -> Any:
 
 
 def _shard(model: Any, mesh: "DeviceMesh") -> None:
-    """Shard each layer's frozen weights; the factors are small, and whole on every process."""
+    """Shard each layer's frozen weights. The factors are small, and stay whole on every process."""
     from torch.distributed.fsdp import fully_shard
 
     factors = {parameter for parameter in model.parameters() if parameter.requires_grad}

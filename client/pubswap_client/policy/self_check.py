@@ -1,10 +1,10 @@
-"""The self-check of a loaded model: by which path does the update compute what the model computes?
+"""Self-check of a loaded model: choose a path for the update that computes what the model does.
 
-The fastest one is taken whose log-probabilities and LoRA gradients differ from the model's own, one
-row at a time, by no more than rounding explains, and in which no row changes with what it must not
-see. What rounding does is measured: the model's own pass once more, with every layer's output off
-by a unit in its last place. Windows are narrowed to a few tokens and some rows stand at the run's
-last positions, so that short rows are enough.
+It takes the fastest path whose log-probabilities and LoRA gradients differ from the model's own,
+one row at a time, by no more than rounding explains, and in which no row depends on tokens that it
+must not see. The effect of rounding is measured by a second pass of the model, with every layer's
+output perturbed by a unit in the last place. Windows are narrowed to a few tokens and some rows
+are put at the run's last positions, so that short rows are enough.
 """
 
 import logging
@@ -30,22 +30,22 @@ from pubswap_protocol.tensors.responses import Response
 
 log = logging.getLogger(__name__)
 
-# Prompt and responses of two groups; the second stands at the run's last positions.
+# Lengths of the prompt and responses of two groups; the second is put at the run's last positions.
 GROUPS = ((9, (12, 3)), (6, (1, 7)))
-KEPT = 6  # tokens of the first response that stay when what none of them sees is changed
-WINDOW = 5  # what sliding windows are narrowed to: less than a prompt
-ROUNDINGS = 2.0  # what a path may differ by, in units of what one rounding in each layer does
-LEAK = 0.1  # of that, what rows may change with what they do not see: other shapes of experts
-# Below these, differences are not looked at: root mean squares in nats, and relative.
+KEPT = 6  # tokens of the first response that stay when everything they do not see is changed
+WINDOW = 5  # width to which sliding windows are narrowed: less than a prompt
+ROUNDINGS = 2.0  # allowed difference of a path, in units of the effect of one rounding per layer
+LEAK = 0.1  # share of it that unseen tokens may cause, because experts then get other shapes
+# Differences below these are ignored: root mean squares in nats, and relative.
 SCORE_FLOOR = {torch.float32: 1e-5, torch.bfloat16: 1e-3}
 GRADIENT_FLOOR = {torch.float32: 1e-4, torch.bfloat16: 5e-3}
 
 
 class PathDifference(NamedTuple):
-    """Of two paths: log-probabilities (root mean square, nats), and gradients (relative L2).
+    """Difference of two paths: log-probabilities (root mean square, nats), gradients (relative L2).
 
-    `leak` is how much log-probabilities of one of them change with tokens and positions that they
-    do not depend on.
+    `leak` is the change in one path's log-probabilities with tokens and positions that they must
+    not depend on.
     """
 
     scores: float
@@ -53,19 +53,19 @@ class PathDifference(NamedTuple):
     leak: float
 
     def within(self, limit: "PathDifference") -> bool:
-        """Not so for what is no number."""
+        """Whether no difference exceeds its limit; False for NaN."""
         return all(found <= most for found, most in zip(self, limit, strict=True))
 
     def __str__(self) -> str:
         return (
             f"{self.scores:.1e} nats, gradients by {self.gradients:.1e}, "
-            f"{self.leak:.1e} nats by what is not seen"
+            f"{self.leak:.1e} nats by unseen tokens"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class PathChoice:
-    """The path that was chosen, how far it is from the model's own pass, and why not a faster."""
+    """The chosen path, its difference from the model's own pass, and why not a faster one."""
 
     path: str
     linear_head: bool
@@ -79,12 +79,12 @@ class PathChoice:
 
     @property
     def advice(self) -> str:
-        """What to do where a faster path was refused."""
+        """What to do if a faster path was refused."""
         if self.path != PADDED:
-            return "It trains, exactly, but slower than it could: see what was refused, and why."
+            return "Training is exact, but slower than it could be: see why each path was refused."
         return (
-            "It trains, exactly, but each prompt is computed for each of its responses, and "
-            "padding too. A model that docs/models.md lists as packed is several times faster."
+            "Training is exact, but each prompt is computed again for each of its responses, and "
+            "so is padding. A model that docs/models.md lists as packed is several times faster."
         )
 
 
@@ -98,9 +98,10 @@ _NAMES = {
 
 
 def check_packed_path(policy: Policy) -> PathChoice:
-    """Choose the policy's path, and leave it in `path` and `linear_head`.
+    """Choose the policy's path, and set its `path` and `linear_head`.
 
-    Raises InvalidSettings if none computes what the model does, or the model itself no gradient.
+    Raises InvalidSettings if no path computes what the model does, or the model itself has no
+    finite gradient.
     """
     with _probing(policy) as probe:
         policy.linear_head = head_is_linear(policy)
@@ -116,11 +117,11 @@ def check_packed_path(policy: Policy) -> PathChoice:
         for path in (*packed_kernels(policy.device, policy.dtype), PADDED):
             policy.path = path
             if path == PADDED:
-                # Rows at their last positions cannot be tried there, so that it is looked up.
+                # This path cannot try rows at the last positions, so look them up in the config.
                 check_positions(policy.model.config.to_dict(), policy.settings.grpo.longest_row)
             try:
                 difference = probe.difference(path)
-            except Exception as error:  # whatever a kernel, a compiler or a model raises
+            except Exception as error:  # a kernel, a compiler or a model may raise anything
                 said = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
                 refused.append(f"not {_NAMES[path]}: {said}")
                 continue
@@ -134,14 +135,14 @@ def check_packed_path(policy: Policy) -> PathChoice:
                 f"not {_NAMES[path]}: off by {difference}, where rounding explains {limit}"
             )
     raise InvalidSettings(
-        f"{policy.card.architecture} cannot be trained: {'; '.join(refused)}. Use a model of the "
-        "list in docs/models.md, or tell us which model it was."
+        f"{policy.card.architecture} cannot be trained: {'; '.join(refused)}. Use a model that "
+        "docs/models.md lists, or report this one to us."
     )
 
 
 @dataclass(frozen=True)
 class _Pass:
-    """What one path gives: log-probabilities (n,), and the gradient of a weighted sum of them."""
+    """Result of one path: log-probabilities (n,), and the gradient of a weighted sum of them."""
 
     scores: Tensor
     gradient: Tensor
@@ -156,7 +157,7 @@ def _root_mean_square(values: Tensor) -> float:
 
 
 class _Probe:
-    """A few random rows, and how the paths compute them."""
+    """A few random rows, to compare how the paths compute them."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -175,7 +176,7 @@ class _Probe:
         self.offset = max(0, last_positions(policy) - prompt - max(lengths))
 
     def limit(self) -> PathDifference:
-        """What rounding explains, measured in the policy's own dtype."""
+        """The difference that rounding explains, measured in the policy's own dtype."""
         self.plain = self._plain(self.offset)
         with _rounded_once_more(self.policy):
             disturbed = self._plain(self.offset)
@@ -186,9 +187,9 @@ class _Probe:
         return PathDifference(scores, max(gradients, GRADIENT_FLOOR[dtype]), LEAK * scores)
 
     def difference(self, path: str) -> PathDifference:
-        """Of a path, which the policy is set to, from the model's own pass."""
+        """Difference of a path, already set in the policy, from the model's own pass."""
         if path == PADDED and self.offset:
-            # It gives no positions, and cannot stand at others than the first.
+            # This path passes no positions, so its rows can only be at the first ones.
             self.plain, self.offset = self._plain(0), 0
         part = pack(self.batch, range(self.batch.rows), self.policy.device)
         second = [span for span in part.tree.spans if span.prefix_end == span.prefix_start][1].start
@@ -197,7 +198,7 @@ class _Probe:
         with self.policy.packed():
             scores = score_pack(self.policy, replace(part, position_ids=far), 1.0).logprobs
             found = self._differentiated(scores)
-            # The second group is another and stands elsewhere; so is the first response's end.
+            # Change the second group and its positions, and the end of the first response.
             unseen = part.input_ids.clone()
             changed = slice(GROUPS[0][0] + KEPT, GROUPS[0][0] + GROUPS[0][1][0] - 1)
             for where in (changed, slice(second, None)):
@@ -213,7 +214,7 @@ class _Probe:
         )
 
     def _plain(self, offset: int) -> _Pass:
-        """As transformers computes each row alone."""
+        """The model's own pass: transformers computes each row alone."""
         scores = []
         for row in range(self.batch.rows):
             group = row // self.batch.group_size
@@ -237,7 +238,7 @@ class _Probe:
 
 
 def last_positions(policy: Policy) -> int:
-    """The positions that a row of the run has, or fewer where the model has a table of fewer."""
+    """Positions in the run's longest row, or fewer if the model's position table is shorter."""
     count = policy.settings.grpo.longest_row
     config = policy.model.config.get_text_config()
     if getattr(config, "rope_parameters", None):
@@ -247,7 +248,7 @@ def last_positions(policy: Policy) -> int:
 
 @torch.no_grad()
 def head_is_linear(policy: Policy) -> bool:
-    """Whether logits are W h + b, tried on states so large that any soft-capping shows."""
+    """Whether logits are W h + b, tested on states large enough to reveal any soft-capping."""
     generator = torch.Generator().manual_seed(1)
     weight, bias = policy.head()
     hidden = torch.randn((4, weight.shape[1]), generator=generator).to(weight)
@@ -261,14 +262,14 @@ def head_is_linear(policy: Policy) -> bool:
 
 @contextmanager
 def _probing(policy: Policy) -> Iterator[_Probe]:
-    """Inside, the adapter changes the model and its windows are narrow; then all is as before."""
+    """Inside, the adapter is random and the windows are narrow; both are restored afterwards."""
     factors, windows = policy.factors(), list(_windows(policy))
     before = [factor.detach().clone() for factor in factors]
     generator = torch.Generator().manual_seed(2)
     try:
         with torch.no_grad():
             for factor in factors:
-                # A: of size 1 behind a normalised input; B: a change of a few percent.
+                # A gives values of size 1 on a normalised input; B, a change of a few percent.
                 scale = 0.3 / max(factor.shape[1], 1) ** 0.5
                 factor.copy_(torch.randn(factor.shape, generator=generator) * scale)
         for holder, name, _ in windows:
@@ -283,7 +284,7 @@ def _probing(policy: Policy) -> Iterator[_Probe]:
 
 
 def _windows(policy: Policy) -> Iterator[tuple[Any, str, int]]:
-    """Whatever holds the width of a window or a chunk of attention: configs and layers."""
+    """Configs and layers that hold the width of an attention window or chunk."""
     config = policy.model.config
     holders = [config, config.get_text_config(), policy.decoder.config]
     for holder in {id(each): each for each in (*holders, *policy.decoder.modules())}.values():
@@ -295,7 +296,7 @@ def _windows(policy: Policy) -> Iterator[tuple[Any, str, int]]:
 
 @contextmanager
 def _rounded_once_more(policy: Policy) -> Iterator[None]:
-    """Inside, the embedding's and each layer's output is off by a last place."""
+    """Inside, the embedding's and each layer's output is off by a unit in the last place."""
     generator = torch.Generator().manual_seed(3)
 
     def disturbed(states: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ class PromptTokenizer:
     """transformers' tokenizer for prompts (templates), the bare tokenizer.json for responses."""
 
     def __init__(self, folder: Path) -> None:
-        # Of the folder's own code, None would ask at the terminal, and run it after a y.
+        # None would ask at the terminal whether to run the folder's own code.
         self._full = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         self.plain = load_tokenizer((folder / "tokenizer.json").read_bytes())
 
@@ -29,9 +29,9 @@ class PromptTokenizer:
     def encode(
         self, prompt: str, chat: bool, options: Mapping[str, bool | int | str] = {}
     ) -> list[int]:
-        """A prompt's token ids; with `chat`, in the template, if there is one, with its options.
+        """A prompt's token ids. With `chat`, apply the template, if there is one, with `options`.
 
-        Raises InvalidSettings if the template refuses.
+        Raises InvalidSettings if the template fails.
         """
         if chat and self.has_template:
             turns = [{"role": "user", "content": prompt}]
@@ -58,7 +58,7 @@ class PromptTokenizer:
         )
 
     def turn_end(self) -> list[int]:
-        """The token ids that the chat template puts behind a reply."""
+        """The token ids that the chat template puts after a reply."""
         turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _REPLY}]
         text = str(self._full.apply_chat_template(turns, tokenize=False))
         rest = text.rpartition(_REPLY)[2]

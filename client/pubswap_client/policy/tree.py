@@ -1,4 +1,4 @@
-"""Which tokens of a pack see which: prompts, and responses behind their prompts."""
+"""Visibility between a pack's tokens: prompts, and responses after their prompts."""
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -24,14 +24,14 @@ class Span:
 
 @dataclass(frozen=True)
 class Tree:
-    """The spans of a pack, in order and without gaps: prompts, and responses behind prefixes."""
+    """The spans of a pack, in order and without gaps: prompts, and responses with prefixes."""
 
     spans: Sequence[Span]
     device: torch.device
     _cache: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def cached(self, name: Hashable, make: Callable[[], Made]) -> Made:
-        """What a kernel makes of the tree once for all layers."""
+        """A kernel's value for the tree, computed once for all layers."""
         if name not in self._cache:
             self._cache[name] = make()
         made: Made = self._cache[name]
@@ -53,7 +53,7 @@ class Tree:
 
     @cached_property
     def key_counts(self) -> list[int]:
-        """Keys of each span, its prefix's among them."""
+        """Keys of each span, including its prefix's."""
         return [s.end - s.start + s.prefix_end - s.prefix_start for s in self.spans]
 
     @cached_property
@@ -67,7 +67,7 @@ class Tree:
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:
-    """A CPU's tensor on the device; a GPU copies it without waiting for the packs before it."""
+    """Copy a CPU tensor to the device; a GPU does so without waiting for earlier packs."""
     if device.type == "cuda":
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)

@@ -263,7 +263,7 @@ class LocalTrainer:
         return score_groups(self.scorer, self.policy.decode, problems, groups)
 
     def choose(self, problems: Sequence[Problem], offers: Sequence[Offer]) -> list[list[Response]]:
-        """The groups of an exchange's offers, filled with the candidates likeliest by our policy."""
+        """The groups of an exchange's offers, filled with our policy's likeliest candidates."""
         return [
             choose(self.policy, self.policy.encode(problem.prompt), offer, self.budget.tokens)
             for problem, offer in zip(problems, offers, strict=True)

@@ -231,7 +231,7 @@ def test_what_the_tree_does_not_know_is_refused(asked: dict[str, Any]) -> None:
         tree_attention(layer, *inputs, None, tree=tree, **(known | asked))
     with pytest.raises(NotImplementedError, match="attention_mask"):
         tree_attention(layer, *inputs, torch.ones(1), tree=tree)
-    with pytest.raises(NotImplementedError, match="does not hand the tree on"):
+    with pytest.raises(NotImplementedError, match="does not pass the tree on"):
         tree_attention(layer, *inputs, None)
 
 
