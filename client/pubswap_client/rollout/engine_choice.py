@@ -1,4 +1,4 @@
-"""Which engine samples for `engine = "auto"`."""
+"""Engine selection for `engine = "auto"`."""
 
 from importlib.util import find_spec
 from typing import Literal
@@ -13,7 +13,7 @@ Engine = Literal["transformers", "vllm", "vllm-server"]
 
 
 def chosen_engine(settings: ClientSettings, run: RunSettings) -> Engine:
-    """The settings' engine; for auto, vLLM where `why_not_vllm` finds nothing against it."""
+    """The engine of the settings; for auto, vLLM unless `why_not_vllm` gives a reason."""
     if settings.engine != "auto":
         return settings.engine
     return "transformers" if why_not_vllm(settings, run) else "vllm"

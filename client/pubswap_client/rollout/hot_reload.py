@@ -1,7 +1,7 @@
-"""vLLM engines: sampling from the policy's current adapter, however vLLM is reached.
+"""Base of the vLLM engines, in process or over HTTP: sample from the policy's current adapter.
 
-A version is loaded under a name that was never used before: under an old name, vLLM would answer
-from key-value caches of the old weights. It is never merged into the base model, whose bfloat16
+Each version is loaded under a new name, because under an old name vLLM would answer from key-value
+caches of the old weights. It is never merged into the base model, because the base's bfloat16
 weights would drift.
 """
 
@@ -27,12 +27,12 @@ from pubswap_protocol.tensors.responses import Response
 log = logging.getLogger(__name__)
 
 Sampled = tuple[Sequence[int], Sequence[float | None]]
-"""A response as vLLM gives it: token ids, and their log-probabilities."""
+"""A response as vLLM returns it: token ids, and their log-probabilities."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterVersion:
-    """An adapter as a folder; `number` counts from 1, and no two ever have the same name."""
+    """An adapter saved as a folder. `number` counts from 1, and names are never reused."""
 
     number: int
     name: str
@@ -41,18 +41,18 @@ class AdapterVersion:
 
 
 class HotReloadEngine(RolloutEngine):
-    """Loads a version when the policy's adapter has changed; at most two are loaded at a time."""
+    """Loads a version when the policy's adapter has changed. At most two are loaded at a time."""
 
     def __init__(self, policy: Policy, model: Path, root: Path) -> None:
-        """Write versions below `root`, which is this engine's own and is emptied at the start.
+        """Write versions below `root`, a folder of this engine alone that is emptied at the start.
 
-        Raises FileExistsError if it is a link: in a shared folder anybody may have made it, and
-        what it leads to is not ours to empty.
+        Raises FileExistsError if it is a symlink: in a shared folder anyone may have created it,
+        and its target is not ours to empty.
         """
         self.policy = policy
         self.root = root.parent.resolve() / root.name
         self._model = str(model)
-        # A server outlives us and may have cached what it computed under an earlier name.
+        # A server outlives this process and may still have caches under an earlier name.
         self._unique = uuid.uuid4().hex[:8]
         self._number = 0
         self._served: AdapterVersion | None = None
@@ -79,11 +79,12 @@ class HotReloadEngine(RolloutEngine):
     def generate(
         self, prompts: Prompts, sampling: SamplingParameters, first: int = 0
     ) -> list[list[Response]]:
-        """The responses to each prompt, with log-probs.
+        """Sample the responses to each prompt, with log-probabilities.
 
-        `first` is the first prompt's index, if they are a part of more. vLLM draws by the same
-        seeds whatever `gumbel` says: on a GPU by such noise, on a CPU not. Raises StaleAdapter if
-        another adapter than the policy's is served, EngineFault for an answer that cannot be used.
+        `first` is the first prompt's index, if these are part of more prompts. vLLM uses the same
+        seeds whatever `gumbel` says: with such noise on a GPU, without it on a CPU. Raises
+        StaleAdapter if an adapter other than the policy's is served, and EngineFault if vLLM's
+        reply cannot be used.
         """
         if not prompts:
             return []
@@ -98,9 +99,9 @@ class HotReloadEngine(RolloutEngine):
         ]
 
     def current(self) -> AdapterVersion:
-        """The version that holds the policy's adapter, or the one held, which is served on return.
+        """Serve the policy's adapter, or the one held by `holding`; returns its version.
 
-        Raises StaleAdapter if something else is served in spite of it.
+        Raises StaleAdapter if something else is still served.
         """
         adapter = encode_adapter(self.policy.card.layout, self._held or self.policy.adapter())
         old = self._served
@@ -118,7 +119,7 @@ class HotReloadEngine(RolloutEngine):
 
     @contextmanager
     def holding(self) -> Iterator[bool]:
-        """Inside, sample from the policy's adapter as it was on entry, beside the trainer."""
+        """Inside, sample from the policy's adapter as it was on entry, while it is trained."""
         self._held = self.policy.adapter()
         try:
             yield True
@@ -147,7 +148,7 @@ class HotReloadEngine(RolloutEngine):
             self.load(version)
             self.check(version)
             if digest_of((version.path / WEIGHTS).read_bytes()) != digest:
-                raise StaleAdapter(f"{version.path} was changed by something else than its owner.")
+                raise StaleAdapter(f"{version.path} was changed by something other than its owner.")
         except BaseException:
             shutil.rmtree(version.path, ignore_errors=True)
             raise

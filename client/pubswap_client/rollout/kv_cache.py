@@ -1,7 +1,7 @@
-"""A key-value cache with room for all tokens to come, so that appending one copies no other.
+"""A key-value cache with room for all future tokens, so that appending one copies no others.
 
-transformers' DynamicCache concatenates everything anew at each token. Its StaticCache attends over
-all of its room at each token, which rounds otherwise, and has no way to drop rows.
+transformers' DynamicCache concatenates everything again at each token. Its StaticCache attends over
+its whole capacity at each token, which rounds differently, and cannot drop rows.
 """
 
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ from transformers.cache_utils import DynamicLayer
 
 @dataclass
 class Cursor:
-    """How far the layers are filled: `length` tokens, the same in all of them.
+    """Fill level of the layers: `length` tokens in each of them.
 
-    With `place` (1,), the next token goes there and its queries are given the first `window`
-    keys: shapes and addresses are then the same at each step, as a CUDA graph needs them.
+    With `place` (1,), the next token is written there and its queries get the first `window` keys.
+    Shapes and addresses are then the same at each step, as a CUDA graph needs.
     """
 
     length: int
@@ -29,7 +29,7 @@ class PreallocatedLayer(DynamicLayer):  # type: ignore[misc]
     """One layer's keys and values: buffers (B, H, capacity, D), filled up to the cursor."""
 
     def __init__(self, like: Any, rows: int, capacity: int, cursor: Cursor) -> None:
-        """Room for `rows` rows of `capacity` tokens of the kind that the layer `like` holds."""
+        """Allocate `rows` rows of `capacity` tokens like the ones that the layer `like` holds."""
         super().__init__()
         self.dtype, self.device, self.is_initialized = like.keys.dtype, like.keys.device, True
         self.cursor = cursor
@@ -39,14 +39,14 @@ class PreallocatedLayer(DynamicLayer):  # type: ignore[misc]
         )
 
     def fill(self, rows: slice, like: Any, count: int) -> None:
-        """Set `rows` to those of the layer `like`, each `count` times."""
+        """Set `rows` to the rows of the layer `like`, each repeated `count` times."""
         for own, new in ((self.keys, like.keys), (self.values, like.values)):
             own[rows, :, : new.shape[2]] = new.repeat_interleave(count, dim=0)
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
-        """Append (B, H, n, D) each; returns all keys and values that are there by then."""
+        """Append keys and values (B, H, n, D); returns all of them so far."""
         place, start = self.cursor.place, self.cursor.length
         if place is not None:
             self.keys.index_copy_(2, place, key_states)
@@ -61,12 +61,12 @@ class PreallocatedLayer(DynamicLayer):  # type: ignore[misc]
         return self.cursor.length
 
     def clear(self, end: int) -> None:
-        """Zero the room up to `end`: what is masked must be finite too, or 0 * NaN is NaN."""
+        """Zero the free room up to `end`: masked values must be finite, because 0 * NaN is NaN."""
         for whole in (self.keys, self.values):
             whole[:, :, self.cursor.length : end] = 0
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Keep the rows `beam_idx` alone, with as much room as before."""
+        """Keep only the rows `beam_idx`, with the same capacity."""
         self.keys, self.values = (self._rows(whole, beam_idx) for whole in (self.keys, self.values))
 
     def _rows(self, whole: Tensor, rows: Tensor) -> Tensor:
@@ -84,7 +84,7 @@ def is_plain(cache: Any) -> bool:
 def preallocate(cache: Any, count: int, rows: int, capacity: int, cursor: Cursor) -> None:
     """Repeat each row `count` times, with room for `rows` rows of `capacity` tokens.
 
-    Layers of another kind (sliding windows, linear attention) grow in their own ways.
+    Other kinds of layers (sliding windows, linear attention) grow in their own ways.
     """
     for index, layer in enumerate(cache.layers):
         if type(layer) is DynamicLayer and layer.is_initialized:
@@ -95,6 +95,6 @@ def preallocate(cache: Any, count: int, rows: int, capacity: int, cursor: Cursor
 
 
 def fill(cache: Any, rows: slice, part: Any, count: int) -> None:
-    """Set `rows` of a plain cache to those of `part`, each `count` times."""
+    """Set `rows` of a plain cache to the rows of `part`, each repeated `count` times."""
     for own, new in zip(cache.layers, part.layers, strict=True):
         own.fill(rows, new, count)

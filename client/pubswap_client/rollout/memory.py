@@ -1,17 +1,17 @@
-"""Estimates of what sampling by transformers keeps in memory, and the rows that fit."""
+"""Memory estimates for sampling with transformers, and the number of rows that fit."""
 
 from dataclasses import dataclass
 
 from pubswap_client.policy.memory import Shape
 from pubswap_protocol.tensors.adapter import AdapterLayout, modules
 
-PREFILL_TOKENS = 1 << 15  # in one forward pass, padding among them; at least one prompt
+PREFILL_TOKENS = 1 << 15  # in one forward pass, including padding; at least one prompt
 USABLE = 0.8  # of the free memory: the rest is fragmentation, CUDA graphs, the estimate's error
 
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Tokens of the longest prompt and response, and how many responses a prompt gets."""
+    """Tokens of the longest prompt and response, and the number of responses per prompt."""
 
     prompt: int
     response: int
@@ -19,7 +19,7 @@ class Lengths:
 
 
 def rollout_bytes(shape: Shape, rows: int, lengths: Lengths) -> int:
-    """Bytes that transformers takes to sample `rows` responses at a time."""
+    """Bytes that transformers needs to sample `rows` responses at a time."""
     return _prefill_bytes(shape, rows, lengths) + rows * _row_bytes(shape, lengths)
 
 
@@ -37,15 +37,16 @@ def merged_bytes(layout: AdapterLayout, shape: Shape) -> int:
 
 
 def _row_bytes(shape: Shape, lengths: Lengths) -> int:
-    """One row's keys and values, of which one layer's are there twice while finished rows leave,
-    and a step's logits with their float64 distribution.
+    """Bytes of one row: its keys and values, and a step's logits with their float64 distribution.
+
+    One layer's keys and values exist twice while finished rows are dropped.
     """
     keys_and_values = (lengths.prompt + lengths.response) * _layer_bytes(shape)
     return (shape.layers + 1) * keys_and_values + shape.vocabulary * (shape.bytes_per_value + 24)
 
 
 def _prefill_bytes(shape: Shape, rows: int, lengths: Lengths) -> int:
-    """A part of the prompts: their own keys and values, and one layer's activations."""
+    """Bytes of one part of the prompts: their keys and values, and one layer's activations."""
     prompts = -(-rows // lengths.group)
     tokens = min(prompts * lengths.prompt, max(lengths.prompt, PREFILL_TOKENS))
     values = 4 * shape.intermediate + 2 * shape.hidden + 3 * shape.heads * shape.head_dim
@@ -54,5 +55,5 @@ def _prefill_bytes(shape: Shape, rows: int, lengths: Lengths) -> int:
 
 
 def _layer_bytes(shape: Shape) -> int:
-    """One token's key and value in one layer."""
+    """Bytes of one token's key and value in one layer."""
     return 2 * shape.key_heads * shape.head_dim * shape.bytes_per_value

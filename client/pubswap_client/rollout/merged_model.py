@@ -1,4 +1,4 @@
-"""An adapter merged into its base model: a whole checkpoint, for whatever loads no adapters."""
+"""An adapter merged into its base model: a full checkpoint, for software without adapters."""
 
 import json
 import shutil
@@ -18,8 +18,8 @@ from pubswap_protocol.model import ModelCard, model_card
 from pubswap_protocol.settings import LoraSettings
 from pubswap_protocol.tensors.peft_folder import write_peft_folder
 
-# Copied as they are, so that the tokenizer keeps its digest. A model's folder may hold anything
-# else, which is nobody's to publish.
+# Copied unchanged, so that the tokenizer keeps its digest. Nothing else is copied, because it may
+# not be ours to publish.
 _TOKENIZER = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("tokenizer.model", "spiece.model", "vocab.json", "vocab.txt", "merges.txt"),
@@ -33,7 +33,8 @@ def write_merged_model(
 ) -> None:
     """Write W + (alpha / r) B A for each adapted W of the model in `base`, in the base's precision.
 
-    The sum is PEFT's: in float32, rounded once. Generation ends where the run's did.
+    PEFT computes the sum in float32 and rounds it once. Generation ends at the run's
+    end-of-sequence tokens.
 
     Raises BaseModelMismatch unless `base` has the card's files; NotSaved if the disk is full.
     """
@@ -41,9 +42,9 @@ def write_merged_model(
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     model = AutoModelForCausalLM.from_pretrained(base, dtype="auto", trust_remote_code=False)
-    adapted_modules(model, card)  # PEFT would leave out what it does not find
+    adapted_modules(model, card)  # PEFT would skip modules that it does not find
     with TemporaryDirectory() as peft_folder, torch.no_grad(), warnings.catch_warnings():
-        # PEFT asks transformers for a property by its old name; a user can do nothing about it.
+        # PEFT uses a transformers property by its old name, and a user cannot change that.
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
         write_peft_folder(Path(peft_folder), adapter, lora, card, str(base))
         merged = PeftModel.from_pretrained(model, peft_folder).merge_and_unload()

@@ -1,6 +1,6 @@
-"""One decode step over shapes and addresses that stay: what a CUDA graph can record and replay.
+"""A decode step with fixed shapes and addresses, so that a CUDA graph can record and replay it.
 
-A step of a small model is thousands of kernels, and launching them takes longer than they do.
+A small model's step is thousands of kernels, and launching them takes longer than running them.
 """
 
 from collections.abc import Callable
@@ -13,19 +13,19 @@ from torch.nn.functional import scaled_dot_product_attention
 from pubswap_client.policy.attention import HARMLESS, attending_by
 from pubswap_client.rollout.kv_cache import Cursor
 
-WINDOW = 512  # keys that a step attends to, in multiples of this: each multiple is one recording
+WINDOW = 512  # a step attends to a multiple of this many keys, and each multiple is recorded once
 
 
 class StaticStep:
     """Tokens (B,) in, logits (B, V) out; the next call overwrites the logits.
 
-    Good while the cursor is inside the `window` and no row has left the cache.
+    Valid while the cursor is inside the `window` and no row has been dropped from the cache.
     """
 
     def __init__(
         self, model: Any, cache: Any, cursor: Cursor, mask: Tensor, positions: Tensor
     ) -> None:
-        """Take a plain cache (`is_plain`) whose next tokens have these positions (B, 1).
+        """Decode on a plain cache (`is_plain`) whose next tokens have these positions (B, 1).
 
         `mask` (B, capacity) is 0 on padding.
         """
@@ -39,7 +39,7 @@ class StaticStep:
         self.positions = positions.clone()
         self._filled = mask[:, None, None, : self.window].bool()
         self._columns = torch.arange(self.window, device=device)
-        # None until it is recorded: a method of our own here would be a cycle, and keep the cache.
+        # None until recorded. A bound method here would be a cycle and keep the cache alive.
         self._replay: Callable[[], Tensor] | None = None
         for layer in cache.layers:
             layer.clear(self.window)
@@ -53,10 +53,10 @@ class StaticStep:
         return logits
 
     def unwaiting(self, tokens: Tensor) -> Tensor:
-        """As a call; raises if it waits for the device, as some layers of experts do.
+        """Run a step, but raise if it waits for the device, as some expert layers do.
 
-        It is asked beforehand: a recording that breaks leaves torch's allocator in it, for good,
-        which then frees nothing any more and raises where it is told to.
+        Try this before recording, because a failed recording leaves torch's allocator in recording
+        mode for good: it then frees nothing, and raises if told to.
         """
         before = torch.cuda.get_sync_debug_mode()
         torch.cuda.set_sync_debug_mode("error")
@@ -66,14 +66,13 @@ class StaticStep:
             torch.cuda.set_sync_debug_mode(before)
 
     def record(self) -> None:
-        """Replay a CUDA graph from now on; raises what CUDA raises where that cannot be.
+        """Record a CUDA graph and replay it from now on. Raises CUDA's error if that fails.
 
-        Recording computes nothing, so that a step must have been called before, which also loads
-        the libraries.
+        Recording computes nothing, so call a step first. That also loads the libraries.
         """
         graph = torch.cuda.CUDAGraph()
-        # Other threads may go on using the GPU, such as one that copies a checkpoint.
-        # A recording that fails leaves its own stream current: the outer one is put back.
+        # Other threads may keep using the GPU, such as one that copies a checkpoint.
+        # A failed recording leaves its own stream current, so restore the outer one.
         here = torch.cuda.stream(torch.cuda.current_stream())
         with here, torch.cuda.graph(graph, capture_error_mode="thread_local"):
             logits = self._forward()
@@ -85,11 +84,11 @@ class StaticStep:
         self._replay = replay
 
     def _forward(self) -> Tensor:
-        # Added to the scores, since each layer would make that of a mask of booleans. In four
-        # dimensions it is taken as it is, and nothing is asked of the device.
+        # An additive mask, because each layer would convert a boolean one. In four dimensions it is
+        # used as it is, without waiting for the device.
         hidden = ~(self._filled & (self._columns <= self.place))
         dtype = self.model.dtype
-        # The cache writes to `place` and gives the window.
+        # The cache writes to `place` and returns the window.
         self.cursor.place, self.cursor.window = self.place, self.window
         try:
             with attending_by(decode_attention, self.model.get_base_model().get_decoder()):
@@ -118,7 +117,7 @@ def decode_attention(
 ) -> tuple[Tensor, None]:
     """Attention of one query a row (B, H, 1, D) on keys and values (B, H_kv, W, D): (B, 1, H, D).
 
-    The H / H_kv queries of a key are a block, so that no key is repeated. Raises
+    The H / H_kv queries of a key form a block, so that no key is repeated. Raises
     NotImplementedError for anything that would change the scores, such as soft-capping.
     """
     unknown = {name for name, wanted in others.items() if wanted is not None} - HARMLESS

@@ -1,4 +1,4 @@
-"""Work in threads that are daemons: a client that is told to stop waits for no long answer."""
+"""Work in daemon threads, so that a client told to stop does not wait for a long reply."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ R = TypeVar("R")
 
 
 def in_thread(work: Callable[[], R], name: str) -> Future[R]:
-    """The work's result, once it is there."""
+    """Run the work in a daemon thread; returns a future of its result."""
     future: Future[R] = Future()
 
     def run() -> None:
@@ -24,8 +24,11 @@ def in_thread(work: Callable[[], R], name: str) -> Future[R]:
 
 
 def in_threads(call: Callable[[A], R], arguments: Sequence[A], threads: int) -> list[R]:
-    """The results in order; on the first error, which is raised, what has not begun is left out."""
-    waiting = enumerate(arguments)  # a step of it is one of the interpreter's: nothing comes twice
+    """Run the calls in threads; returns the results in order.
+
+    Raises the first error; calls that have not begun by then are left out.
+    """
+    waiting = enumerate(arguments)  # advancing it is atomic, so no argument is taken twice
     results: dict[int, R] = {}
     ended = threading.Event()
 

@@ -1,8 +1,8 @@
-"""Sampling responses: the engine interface, and an engine on plain transformers.
+"""Rollout engine interface, and an engine on plain transformers.
 
-A response's random draws are a function of the seed and of its indices (prompt, response, token)
-alone: neither padding nor the way prompts are split into batches changes them. They are uniform
-numbers at which a distribution is inverted, or the seeds of Gumbel noise that others can check.
+A response's random draws are a function of only the seed and its indices (prompt, response, token):
+neither padding nor the way prompts are split into batches changes them. They are uniform numbers at
+which a CDF is inverted, or the seeds of Gumbel noise that others can check.
 """
 
 import logging
@@ -32,22 +32,22 @@ Prompts = Sequence[Sequence[int]]
 
 log = logging.getLogger(__name__)
 
-# Asking a GPU which rows have ended waits for all that it was given to do.
+# Tokens between checks for finished rows, because each check waits for all of the GPU's work.
 GPU_CHECK = 16
-ALIGNED = 16  # tokens that the cache holds room for are a multiple: masks need no copy then
-# Mean total variation between a step's distributions by the plain and by the static path.
+ALIGNED = 16  # the cache's capacity is a multiple of this, so that masks need no copy
+# Largest mean total variation between a step's distributions by the plain and the static path.
 STATIC_LIMIT = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParameters:
-    """How many responses a prompt gets, and how they are drawn."""
+    """The number of responses per prompt, and how they are drawn."""
 
     count: int
     max_tokens: int  # of a response
     temperature: float
     seed: int
-    gumbel: bool = False  # by the noise of `gumbel.py`, where the engine can
+    gumbel: bool = False  # by the noise of `gumbel.py`, if the engine can
 
 
 class RolloutEngine(Protocol):
@@ -55,30 +55,30 @@ class RolloutEngine(Protocol):
 
     @abstractmethod
     def generate(self, prompts: Prompts, sampling: SamplingParameters) -> list[list[Response]]:
-        """The responses to each prompt, with log-probs."""
+        """Sample the responses to each prompt, with log-probabilities."""
 
     @contextmanager
     def holding(self) -> Iterator[bool]:
         """Inside, sample from the policy as it was on entry; yields whether it may be trained.
 
-        Here it may not: it is sampled from itself.
+        By default it may not, because the engine samples from the policy itself.
         """
         yield False
 
     def close(self) -> None:
-        """Give back memory and processes of its own; the engine cannot be used again."""
+        """Release the engine's memory and processes. It cannot be used again."""
         return
 
 
 class TransformersEngine(RolloutEngine):
     """Any Hugging Face decoder with a key-value cache, on the policy's own device.
 
-    On a GPU one merged copy of the weights samples, by CUDA graphs where the model allows it, as
-    many rows at a time as fit; on a CPU the very weights that are trained.
+    On a GPU it samples from a merged copy of the weights, by CUDA graphs if the model allows them,
+    with as many rows at a time as fit. On a CPU it samples from the very weights that are trained.
     """
 
     def __init__(self, policy: Policy, max_rows: int = 512) -> None:
-        """Sample at most `max_rows` responses at a time. It halves when memory runs out."""
+        """Sample at most `max_rows` responses at a time. The limit halves when memory runs out."""
         gpu = policy.device.type == "cuda" and not policy.sharded
         self.policy = policy
         self.max_rows = max_rows
@@ -92,10 +92,10 @@ class TransformersEngine(RolloutEngine):
     def generate(
         self, prompts: Prompts, sampling: SamplingParameters, first: int = 0
     ) -> list[list[Response]]:
-        """The responses to each prompt, with log-probs.
+        """Sample the responses to each prompt, with log-probabilities.
 
-        `first` is the first prompt's index among those that the seed is for: some of them get
-        the responses that they get among all of them. Raises OutOfMemory if not even one fits.
+        `first` is the first prompt's index among all prompts of the seed. A part of them gets the
+        same responses as in the whole. Raises OutOfMemory if not even one response fits.
         """
         if not prompts:
             return []
@@ -112,7 +112,7 @@ class TransformersEngine(RolloutEngine):
 
     @contextmanager
     def _merged(self) -> Iterator[None]:
-        """Inside, one merged copy of the weights samples, if it is wanted and there is room."""
+        """Inside, sample from a merged copy of the weights, if it is wanted and there is room."""
         with ExitStack() as stack:
             try:
                 if self.merge:
@@ -121,13 +121,13 @@ class TransformersEngine(RolloutEngine):
                 if not is_out_of_memory(error):
                     raise
                 self.merge = False
-                log.warning("No memory for merged weights: sampling without, which is slower.")
+                log.warning("No memory for merged weights: sampling without them, which is slower.")
             yield
 
     def _fitting(self, prompts: Prompts, draws: Tensor) -> int:
-        """Rows of (P, K, T) that the free memory of a GPU is estimated to hold; all on a CPU.
+        """Rows of (P, K, T) that a GPU's free memory is estimated to hold; all on a CPU.
 
-        All of them for a sharded model too, whose processes must take the same at a time.
+        Also all for a sharded model, because its processes must take equally many at a time.
         """
         rows = min(draws[..., 0].numel(), self.max_rows)
         if self.policy.device.type != "cuda" or self.policy.sharded:
@@ -148,7 +148,7 @@ class TransformersEngine(RolloutEngine):
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
-            # Not before: what the attempt held is free by now.
+            # Only here, after the handler, is the attempt's memory free.
             self._halve(len(prompts) * count)
             rows = self.max_rows
         if len(prompts) > 1:
@@ -166,12 +166,12 @@ class TransformersEngine(RolloutEngine):
         return [[response for part in parted for response in part]]
 
     def _halve(self, rows: int) -> None:
-        """Sample fewer than these rows at a time from now on; raises OutOfMemory if it cannot."""
+        """Sample half as many rows at a time from now on. Raises OutOfMemory if that cannot be."""
         if self.policy.sharded:
-            # The others wait in the layer that we did not finish: there is no way back.
+            # The other processes wait in the layer that we did not finish, so we cannot retry.
             raise OutOfMemory(
                 f"Memory ran out while a sharded model sampled {self.max_rows} rows at a time. "
-                "Set a smaller rollout_rows and start again: it goes on at this step."
+                "Set a smaller rollout_rows and start again: training continues at this step."
             )
         if rows == 1:
             raise OutOfMemory(
@@ -203,7 +203,7 @@ class TransformersEngine(RolloutEngine):
                 tokens = gumbel_sample(logits, temperature, drawn, before[state.rows] + step)
             tokens_of_all[state.rows, step] = tokens.int()
             logprobs_of_all[state.rows, step] = token_scores(logits, tokens, temperature)
-            state.finished |= (tokens[:, None] == eos).any(dim=1)  # isin waits for the device
+            state.finished |= (tokens[:, None] == eos).any(dim=1)  # isin would wait for the device
             if step + 1 == width:
                 break
             if (step + 1) % self.check_every == 0:
@@ -218,16 +218,16 @@ class TransformersEngine(RolloutEngine):
         return [flat[start : start + count] for start in range(0, len(flat), count)]
 
     def _prefill(self, prompts: Prompts, count: int, room: int) -> tuple["_State", Tensor]:
-        """Each prompt once through the model; then its cache and logits `count` times over.
+        """Run each prompt through the model once, then repeat its cache and logits `count` times.
 
-        There is room for `room` tokens more. At most PREFILL_TOKENS go through at a time.
+        The cache has room for `room` more tokens. At most PREFILL_TOKENS go through at a time.
         """
         ids, mask = _left_padded(prompts, self.policy.device)
         rows, width = len(prompts) * count, ids.shape[1]
         size = max(1, PREFILL_TOKENS // width)
         output = self._prompt_pass(ids[:size], mask[:size])
         if size < len(ids) and not is_plain(output.past_key_values):
-            # What such layers keep of one prompt and of another is not put together.
+            # The caches of such layers cannot be joined, so run all prompts at once.
             size = len(ids)
             output = self._prompt_pass(ids, mask)
         cache, cursor = output.past_key_values, Cursor(width)
@@ -275,34 +275,34 @@ class TransformersEngine(RolloutEngine):
         step = state.static_step
         if step is not None and state.cursor.length < step.window:
             return step(tokens)
-        state.static_step = step = None  # the memory of the old graph is free for the new one
+        state.static_step = step = None  # frees the old graph's memory for the new one
         step = StaticStep(self.policy.model, state.cache, state.cursor, state.mask, state.positions)
         state.static_step = step
         return self._recorded(step, tokens) if self.graphs else step(tokens)
 
     def _recorded(self, step: StaticStep, tokens: Tensor) -> Tensor:
-        """The step's logits; from now on it is replayed, if it can be recorded."""
+        """Run the step and record it for replay, if it can be recorded; returns its logits."""
         logits = None
         try:
             logits = step.unwaiting(tokens)
             step.record()
-        except Exception as error:  # CUDA's own, torch's, and whatever a model asks of the device
+        except Exception as error:  # from CUDA, from torch, or from a model that waits
             if is_out_of_memory(error):
                 raise
             self.graphs = False
-            log.warning("CUDA graphs cannot be used, sampling goes on without: %s", error)
+            log.warning("CUDA graphs cannot be used; sampling without them: %s", error)
         return step(tokens) if logits is None else logits
 
     def _compare(self, state: "_State", tokens: Tensor) -> None:
-        """Leave the static path if the model does not give its own probabilities there.
+        """Leave the static path if the model's probabilities differ there.
 
-        The token is written to the same place by both, and once more by what follows.
+        Both paths write the token to the same place, and the decode step that follows does too.
         """
         self._compared = True
         attention = self.policy.model.config.get_text_config()._attn_implementation
         if attention != "sdpa" or not is_plain(state.cache):
             self.static = False
-            log.info("This model's attention is not plain: sampling goes on without CUDA graphs.")
+            log.info("This model's attention is not plain: sampling without CUDA graphs.")
             return
         length = state.cursor.length
         plain = self._plain(state, tokens).float().softmax(dim=1)
@@ -320,7 +320,7 @@ class TransformersEngine(RolloutEngine):
         state.cursor.length = length
         if found:
             self.static = False
-            log.warning("Sampling goes on without static shapes and CUDA graphs: %s.", found)
+            log.warning("Sampling without static shapes and CUDA graphs: %s.", found)
 
 
 def sample(logits: Tensor, temperature: float, draws: Tensor) -> Tensor:
@@ -334,7 +334,7 @@ def sample(logits: Tensor, temperature: float, draws: Tensor) -> Tensor:
 
 
 def _draws(prompts: int, sampling: SamplingParameters) -> Tensor:
-    """Numbers (P, K, T) of 0..1, or the responses' seeds, the same for each of their tokens."""
+    """Uniform numbers (P, K, T) in 0..1, or each response's seed, the same for all its tokens."""
     shape = prompts, sampling.count, sampling.max_tokens
     if not sampling.gumbel:
         generator = torch.Generator().manual_seed(sampling.seed)
@@ -351,12 +351,12 @@ class _State:
     cache: Any
     cursor: Cursor
     mask: Tensor  # (B, S), with room for all tokens: 0 on the prompt's padding
-    padding: Tensor  # (B, 1), tokens of it
+    padding: Tensor  # (B, 1), tokens of padding
     static_step: StaticStep | None = None
 
     def __post_init__(self) -> None:
         count, device = len(self.mask), self.mask.device
-        self.rows = torch.arange(count, device=device)  # (B,), of the whole batch
+        self.rows = torch.arange(count, device=device)  # (B,), their indices in the whole batch
         self.finished = torch.zeros(count, dtype=torch.bool, device=device)  # (B,)
 
     @property
@@ -365,7 +365,7 @@ class _State:
         return self.cursor.length - self.padding
 
     def drop_finished(self) -> None:
-        """Forget finished rows; done when half are, each copy of the cache saves half of it."""
+        """Drop finished rows. Done when half are finished, so that each copy halves the cache."""
         self.static_step = None
         live = (~self.finished).nonzero().squeeze(1)
         for layer in self.cache.layers:
@@ -385,7 +385,7 @@ def _left_padded(prompts: Prompts, device: torch.device) -> tuple[Tensor, Tensor
 
 
 def _responses(tokens: Tensor, logprobs: Tensor, eos: Sequence[int]) -> list[Response]:
-    """One for each row (B, T), up to its first end-of-sequence token."""
+    """One response for each row (B, T), through its first end-of-sequence token."""
     ids, scores = tokens.cpu().numpy(), logprobs.cpu().numpy()
     ends = np.isin(ids, eos)
     lengths = np.where(ends.any(axis=1), ends.argmax(axis=1) + 1, ids.shape[1])

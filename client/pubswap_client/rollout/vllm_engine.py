@@ -1,7 +1,7 @@
-"""Rollouts by vLLM in this process's care: its engine is a child process on the same device.
+"""Rollouts by a vLLM that this process runs, as a child process on the same device.
 
-On a GPU it shares the memory with the trainer: where both do not fit at once, it sleeps (weights
-in host memory, no key-value cache) whenever it does not sample.
+On a GPU it shares the memory with the trainer. If both do not fit at once, it sleeps (weights in
+host memory, no key-value cache) whenever it is not sampling.
 """
 
 import logging
@@ -21,7 +21,7 @@ from pubswap_protocol.errors import EngineFault, InvalidSettings, PubSwapError, 
 
 log = logging.getLogger(__name__)
 
-# A supervisor kills what does not end within ten.
+# A supervisor kills a process that does not end within ten.
 SHUTDOWN_SECONDS = 5.0
 CPU_CACHE_GIB = 1.0
 
@@ -72,7 +72,7 @@ class VllmEngine(HotReloadEngine):
     def holding(self) -> Iterator[bool]:
         """Inside, sample from the policy's adapter as it was on entry.
 
-        An engine that sleeps while the policy is updated needs its memory: it samples before that.
+        An engine that sleeps during updates shares their memory, so it samples before the update.
         """
         with super().holding():
             yield not self._sleeps
@@ -109,18 +109,18 @@ class VllmEngine(HotReloadEngine):
         if not self._sleeps:
             yield
             return
-        # What the update has freed, torch keeps: beside that, vLLM would find no memory.
+        # torch keeps memory that the update has freed, which would leave vLLM none.
         release_cached_memory()
         advice = (
-            "If that is memory, set a smaller vllm.gpu_memory_utilization or micro_batch_tokens, "
-            "or vllm.sleep = false, with which vLLM's memory is its own from the start."
+            "If memory ran out, set a smaller vllm.gpu_memory_utilization or micro_batch_tokens, "
+            "or vllm.sleep = false, which reserves vLLM's memory from the start."
         )
         with _faults("wake up beside the trainer", advice):
             self._llm.wake_up()
         try:
             yield
         except BaseException:
-            with suppress(Exception):  # a vLLM that has died cannot sleep, and is not the cause
+            with suppress(Exception):  # a vLLM that has died cannot sleep; raise the cause instead
                 self._llm.sleep(level=1)
             raise
         with _faults("fall asleep"):
@@ -130,10 +130,10 @@ class VllmEngine(HotReloadEngine):
 def engine_arguments(
     policy: Policy, model: Path, settings: VllmSettings, sleeps: bool, float_logits: bool = True
 ) -> dict[str, Any]:
-    """Those that follow from the policy and the settings, and `[vllm.extra]`.
+    """vLLM's arguments from the policy, the settings, and `[vllm.extra]`.
 
-    A process of several gets the GPU that its policy is on. Below float32, vLLM is asked for
-    logits in float32: half precision rounds a logit of 20 by up to 0.06.
+    Each of several processes runs vLLM on its policy's GPU. Below float32, vLLM is asked for
+    logits in float32, because half precision rounds a logit of 20 by up to 0.06.
     """
     on_cpu = policy.device.type == "cpu"
     cache = settings.kv_cache_gib or (CPU_CACHE_GIB if on_cpu else None)
@@ -166,7 +166,7 @@ def engine_arguments(
 
 
 def _start(vllm: Any, policy: Policy, model: Path, settings: VllmSettings, sleeps: bool) -> Any:
-    """A vLLM; if it refuses logits in float32, one without. Raises InvalidSettings."""
+    """Start vLLM, without logits in float32 if it refuses them. Raises InvalidSettings."""
     arguments, plain = (
         engine_arguments(policy, model, settings, sleeps, asked) for asked in (True, False)
     )
@@ -179,11 +179,11 @@ def _start(vllm: Any, policy: Policy, model: Path, settings: VllmSettings, sleep
                 raise
             log.info("vLLM did not start with logits in float32; trying without: %r", error)
         return vllm.LLM(**plain)
-    except Exception as error:  # some of them are bare
+    except Exception as error:  # vLLM raises some as a bare Exception
         raise InvalidSettings(
-            f"vLLM does not start with these settings: {error} Its output says why. If that is "
-            "memory, set another vllm.gpu_memory_utilization: it must hold the weights and a "
-            "key-value cache, and be free on the GPU."
+            f"vLLM does not start with these settings: {error} Its output says why. If memory is "
+            "short, set another vllm.gpu_memory_utilization: that share must hold the weights and "
+            "a key-value cache, and be free on the GPU."
         ) from error
 
 
@@ -194,7 +194,7 @@ def _sampled(output: Any) -> Sampled:
 
 @contextmanager
 def _faults(what: str, advice: str = "") -> Iterator[None]:
-    """Any error of vLLM's own, such as that its process has died, as an EngineFault."""
+    """Raise any error of vLLM's own, such as the death of its process, as an EngineFault."""
     try:
         yield
     except PubSwapError:
@@ -206,10 +206,10 @@ def _faults(what: str, advice: str = "") -> Iterator[None]:
 
 
 def _import_vllm() -> Any:
-    # Nothing about this organisation's use is to leave it.
+    # No usage data may leave the organisation.
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-    # A forked child would inherit torch's threads half dead, and a CUDA context it cannot use.
+    # A forked child would inherit broken torch threads, and a CUDA context it cannot use.
     os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     try:
         import vllm

@@ -1,6 +1,6 @@
-"""HTTP to the organisation's own `vllm serve`: one method for each endpoint.
+"""HTTP client for the organisation's own `vllm serve`, with one method per endpoint.
 
-Adapters travel as paths of a shared folder, prompts and responses as token ids.
+Adapters are sent as paths in a shared folder, prompts and responses as token ids.
 """
 
 import time
@@ -17,12 +17,12 @@ M = TypeVar("M", bound=BaseModel)
 
 RETRY_SECONDS = 0.5
 REQUESTS = 32  # prompts at a time
-# What a proxy in front of vLLM says while vLLM is away.
+# Statuses from a proxy in front of vLLM while vLLM is down.
 AWAY = (502, 503, 504)
 
 
 class ServedModel(BaseModel):
-    """A base model, or an adapter with the base model as its parent and its folder as its root."""
+    """A base model, or an adapter with the base model as `parent` and its folder as `root`."""
 
     id: str
     root: str | None = None
@@ -31,13 +31,13 @@ class ServedModel(BaseModel):
 
 
 class ServedModels(BaseModel):
-    """What a server answers to."""
+    """The models that a server serves."""
 
     data: list[ServedModel]
 
 
 class TokenLogprobs(BaseModel):
-    """Of each sampled token, and of the likeliest tokens in its place."""
+    """Log-probabilities of each sampled token, and of the likeliest tokens in its place."""
 
     token_logprobs: list[float | None]
     top_logprobs: list[dict[str, float] | None] | None = None
@@ -70,8 +70,8 @@ class VllmRefused(Exception):
 class InferenceServer:
     """One `vllm serve`. Methods may be called from several threads.
 
-    Each raises VllmRefused for an error that vLLM answers, and EngineFault if it cannot be reached
-    for `connect_seconds` or its answer is not understood.
+    Each raises VllmRefused if vLLM replies with an error, and EngineFault if it cannot be reached
+    for `connect_seconds` or its reply cannot be parsed.
     """
 
     def __init__(
@@ -81,29 +81,29 @@ class InferenceServer:
         connect_seconds: float = 120,
         response_seconds: float = 3600,
     ) -> None:
-        """Raises InvalidSettings for an address or a key that is none."""
+        """Raises InvalidSettings if the address or the key is invalid."""
         if api_key and not (api_key.isascii() and api_key.isprintable()):
-            raise InvalidSettings("vllm.api_key has characters that no header can have.")
+            raise InvalidSettings("vllm.api_key has characters that are not allowed in a header.")
         self.url = url.rstrip("/").removesuffix("/v1")
         self.connect_seconds = connect_seconds
         try:
             self._http = httpx.Client(
                 base_url=self.url,
-                verify=httpx.create_ssl_context(),  # with SSL_CERT_FILE, but
-                trust_env=False,  # private prompts go through no proxy
+                verify=httpx.create_ssl_context(),  # honours SSL_CERT_FILE
+                trust_env=False,  # private prompts must not go through a proxy
                 headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
                 timeout=httpx.Timeout(response_seconds, connect=10, pool=None),
                 limits=httpx.Limits(max_connections=REQUESTS),
             )
         except httpx.InvalidURL as error:
-            raise InvalidSettings(f"vllm.urls: {url!r} is no address: {error}.") from None
+            raise InvalidSettings(f"vllm.urls: {url!r} is not an address: {error}.") from None
 
     def close(self) -> None:
         """Close all connections."""
         self._http.close()
 
     def models(self) -> list[ServedModel]:
-        """The base model and the adapters that are loaded; EngineFault also for a refusal."""
+        """The base model and the loaded adapters. Raises EngineFault also for a refusal."""
         try:
             reply = self._request("GET", "/v1/models")
         except VllmRefused as error:
@@ -125,7 +125,7 @@ class InferenceServer:
         self._request("POST", "/v1/load_lora_adapter", body)
 
     def unload_adapter(self, name: str) -> None:
-        """Forget an adapter."""
+        """Unload an adapter."""
         self._request("POST", "/v1/unload_lora_adapter", {"lora_name": name})
 
     def complete(self, body: Mapping[str, Any]) -> Completions:
@@ -135,7 +135,7 @@ class InferenceServer:
     def _request(
         self, method: str, path: str, body: Mapping[str, Any] | None = None
     ) -> httpx.Response:
-        """The reply; while the server is away, asked for again. Asking twice does no harm."""
+        """Send a request, again while the server is down: repeating one does no harm."""
         deadline = time.monotonic() + self.connect_seconds
         while True:
             try:
@@ -148,7 +148,7 @@ class InferenceServer:
                 httpx.NetworkError,
                 httpx.ConnectTimeout,
                 httpx.RemoteProtocolError,
-                UnicodeError,  # for a host whose name has an empty part
+                UnicodeError,  # from a host name with an empty part
             ) as error:
                 if time.monotonic() > deadline:
                     raise EngineFault(
@@ -170,7 +170,7 @@ class InferenceServer:
 
 
 def _refused(reply: httpx.Response) -> VllmRefused:
-    """The error in vLLM's envelope, or what stands there instead."""
+    """The error in vLLM's envelope, or the start of the body if there is none."""
     try:
         message = str(reply.json()["error"]["message"])
     except (ValueError, KeyError, TypeError):

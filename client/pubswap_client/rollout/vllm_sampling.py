@@ -1,4 +1,4 @@
-"""The sampling parameters of every vLLM engine, and the checks of its answers."""
+"""Sampling parameters for the vLLM engines, and checks of their responses."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,12 +12,12 @@ from pubswap_protocol.model import ModelCard
 from pubswap_protocol.tensors.responses import Response
 
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-# Below this, vLLM samples at this temperature instead, and says so only in its log.
+# Below this, vLLM samples at this temperature instead, and notes it only in its log.
 LOWEST_TEMPERATURE = 0.01
 
 
 def lora_rank(rank: int) -> int:
-    """The smallest of vLLM's maximal ranks that holds `rank`; raises InvalidSettings if none."""
+    """The smallest of vLLM's maximum ranks that fits `rank`. Raises InvalidSettings if none."""
     for allowed in LORA_RANKS:
         if rank <= allowed:
             return allowed
@@ -27,16 +27,16 @@ def lora_rank(rank: int) -> int:
 def sampling_parameters(
     card: ModelCard, sampling: SamplingParameters, prompt: int
 ) -> dict[str, Any]:
-    """vLLM's own for the responses to prompt number `prompt`.
+    """vLLM's sampling parameters for the responses to prompt number `prompt`.
 
-    Plain sampling at the temperature, everything else off by name, since a server takes what is
-    not said from the model's generation config. Exactly the card's end-of-sequence tokens end a
-    response. Raises InvalidSettings for a temperature that vLLM would not use.
+    Plain sampling at the temperature. Everything else is turned off by name, because a server takes
+    omitted parameters from the model's generation config. Exactly the card's end-of-sequence tokens
+    end a response. Raises InvalidSettings for a temperature that vLLM would not use.
     """
     if sampling.temperature < LOWEST_TEMPERATURE:
         raise InvalidSettings(
-            f"vLLM samples at temperature {LOWEST_TEMPERATURE} or above, the run says "
-            f"{sampling.temperature}; use engine = 'transformers'."
+            f"vLLM samples at temperature {LOWEST_TEMPERATURE} or above, but the run has "
+            f"{sampling.temperature}. Use engine = 'transformers'."
         )
     return {
         "n": sampling.count,
@@ -50,7 +50,7 @@ def sampling_parameters(
         "presence_penalty": 0.0,
         "frequency_penalty": 0.0,
         "stop_token_ids": list(card.eos_token_ids),
-        "ignore_eos": True,  # the card's, listed above, and not the tokenizer's
+        "ignore_eos": True,  # the card's tokens, listed above, end a response, not the tokenizer's
         "skip_special_tokens": False,
         "logprobs": 0,  # of the sampled token alone
     }
@@ -59,7 +59,7 @@ def sampling_parameters(
 def checked_response(
     tokens: Sequence[int], logprobs: Sequence[float | None], max_tokens: int, card: ModelCard
 ) -> Response:
-    """A response (T,) as the trainer needs it.
+    """Convert vLLM's response (T,) for the trainer.
 
     Raises EngineFault unless there is one finite log-probability for each token, tokens are in
     the vocabulary, and the response ends with the first end-of-sequence token or at `max_tokens`.
@@ -69,7 +69,7 @@ def checked_response(
     if len(ids) != len(values):
         raise EngineFault(f"vLLM gave {len(ids)} tokens but {len(values)} log-probabilities.")
     if not 1 <= len(ids) <= max_tokens:
-        raise EngineFault(f"vLLM gave a response of {len(ids)} tokens; 1 to {max_tokens} fit.")
+        raise EngineFault(f"vLLM gave a response of {len(ids)} tokens, not 1 to {max_tokens}.")
     if ids.min() < 0 or ids.max() >= card.vocabulary:
         raise EngineFault(f"vLLM sampled token {ids.max()}, outside 0..{card.vocabulary - 1}.")
     if not np.isfinite(values).all():

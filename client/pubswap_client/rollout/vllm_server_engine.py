@@ -1,6 +1,6 @@
 """Rollouts by `vllm serve` replicas that the organisation runs itself.
 
-Whatever is loaded in one replica is loaded in all, and prompts are spread over them.
+Adapters are loaded in all replicas, and prompts are spread over them.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from pubswap_client.rollout.vllm_sampling import lora_rank
 from pubswap_client.settings import VllmSettings
 from pubswap_protocol.errors import EngineFault, InvalidSettings, StaleAdapter
 
-# Of the two likeliest first tokens, log-probabilities this close say nothing about temperature.
+# The two likeliest first tokens' log-probabilities must differ by more to reveal the temperature.
 SMALLEST_GAP = 1e-3
 
 
@@ -33,8 +33,8 @@ class VllmServerEngine(HotReloadEngine):
     def __init__(self, policy: Policy, model: Path, work: Path, settings: VllmSettings) -> None:
         """Check the replicas in `settings.urls`, and load the adapter, written below `work`.
 
-        Raises InvalidSettings, with the command to start a replica, if one was started in
-        another way, and EngineFault if one does not answer.
+        Raises InvalidSettings, with the command to start a replica, if one was started
+        differently, and EngineFault if one does not answer.
         """
         super().__init__(policy, model, work)
         key = settings.api_key.get_secret_value() if settings.api_key else None
@@ -60,14 +60,14 @@ class VllmServerEngine(HotReloadEngine):
         try:
             replies = self._complete(version, bodies)
         except StaleAdapter:
-            # A replica was restarted since the check. Asked again, all load the adapter anew.
+            # A replica was restarted since the check. `current` loads the adapter in all again.
             replies = self._complete(self.current(), bodies)
         return [_responses(reply) for reply in replies]
 
     def close(self) -> None:
         """Unload the adapter and close all connections."""
         for server in self._servers:
-            server.connect_seconds = 0  # one that is away is not waited for
+            server.connect_seconds = 0  # do not wait for one that is down
         try:
             super().close()
         finally:
@@ -79,7 +79,7 @@ class VllmServerEngine(HotReloadEngine):
                 server.load_adapter(version.name, version.path)
             except VllmRefused as error:
                 if _serves(server, version):
-                    return  # the reply to an earlier try was lost
+                    return  # an earlier try loaded it, but its reply was lost
                 raise EngineFault(
                     f"vLLM at {server.url} does not load {version.path}: {error.message} Can it "
                     f"read this folder? It must have been started with: {self._command}"
@@ -128,7 +128,7 @@ class VllmServerEngine(HotReloadEngine):
         return in_threads(complete, range(len(bodies)), REQUESTS * len(self._servers))
 
     def _check_start(self, server: InferenceServer) -> None:
-        """Raises InvalidSettings unless it takes the run's lengths, and processes log-probs."""
+        """Raises InvalidSettings unless it takes the run's lengths and processes log-probs."""
         longest = self.policy.settings.grpo.longest_row
         base = server.base_model()
         if base.max_model_len is not None and base.max_model_len < longest:
@@ -158,10 +158,10 @@ def serve_command(policy: Policy, model: Path) -> str:
 
 
 def reports_raw_logprobs(server: InferenceServer, base: ServedModel, probe: Sequence[int]) -> bool:
-    """Whether log-probabilities are those before temperature, where the probe can tell.
+    """Whether log-probabilities are reported before temperature, as far as the probe can tell.
 
-    `probe` is a prompt of token ids whose next token is sampled. The difference of two tokens'
-    log-probabilities halves at twice the temperature, if they are processed, and stays if not.
+    `probe` is a prompt of token ids whose next token is sampled. At twice the temperature, the
+    difference of two tokens' log-probabilities halves if they are processed, and stays if not.
     """
 
     def likeliest(temperature: float) -> dict[str, float]:

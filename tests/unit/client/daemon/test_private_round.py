@@ -155,7 +155,7 @@ def test_without_its_count_a_member_does_not_go_on(world: Callable[..., World]) 
     path = one.state / "privacy-budget.json"
     kept = path.read_text()
     path.write_text(kept[:-10])
-    with pytest.raises(InvalidSettings, match=r"privacy-budget\.json is damaged.*Put back"):
+    with pytest.raises(InvalidSettings, match=r"privacy-budget\.json is damaged.*Restore"):
         rounds(one, 2)
     path.unlink()
     for number in (2, 3):  # in the midst of a round, and at the begin of the next one

@@ -46,7 +46,7 @@ def test_adapters_come_and_go(fake: FakeVllm, server: InferenceServer) -> None:
 
 def test_an_address_that_is_none_is_refused() -> None:
     """With the setting that has it."""
-    with pytest.raises(InvalidSettings, match="'http://gpu-1:port' is no address"):
+    with pytest.raises(InvalidSettings, match="'http://gpu-1:port' is not an address"):
         InferenceServer("http://gpu-1:port")
     with pytest.raises(EngineFault, match="is its address in"):
         InferenceServer("http://gpu..1:8000", connect_seconds=0).models()

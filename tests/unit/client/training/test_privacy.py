@@ -250,5 +250,5 @@ def test_a_private_run_is_never_trained_without_noise(
     make_trainer: Callable[..., LocalTrainer],
 ) -> None:
     """Not by a trainer that was made without it."""
-    with pytest.raises(WrongState, match="not there"):
+    with pytest.raises(WrongState, match="if and only if privacy"):
         make_trainer(rate=0.4, private=False)
