@@ -247,7 +247,7 @@ def batched(
 
 
 def _batches(tree: Tree) -> Iterator[tuple[Tensor, ...]]:
-    """Positions of queries (n, Q) and keys (n, K), masks without padding, and flat query places."""
+    """Positions of queries (n, Q) and keys (n, K), masks of real ones, and flat query indices."""
     shapes: dict[tuple[int, int], list[Span]] = {}
     for span in tree.spans:
         count = span.end - span.start

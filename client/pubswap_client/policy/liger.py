@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 def fuse_layers(model: Any) -> bool:
-    """Put liger-kernel's norms, rotary embeddings and gated MLPs into a model; returns if it did.
+    """Put liger-kernel's norms, RoPE and gated MLPs into a model; returns whether it did.
 
     They compute the same in fewer passes over memory, and keep half as much for the backward pass.
     Its fused loss is not used, because ours is leaner. Models that it does not know stay unchanged.

@@ -221,7 +221,7 @@ class Policy:
         """The model without its output layer."""
         causal = self._causal_model
         decoder = causal.get_decoder()
-        return causal.model if decoder is causal else decoder  # Llama 4's returns the model
+        return causal.model if decoder is causal else decoder  # Llama 4 returns itself
 
     def hidden(self, pack: Pack) -> Tensor:
         """The decoder's hidden states (n, H) that predict a pack's response tokens."""

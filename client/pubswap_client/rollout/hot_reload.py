@@ -66,7 +66,7 @@ class HotReloadEngine(RolloutEngine):
 
     @abstractmethod
     def unload(self, version: AdapterVersion) -> None:
-        """Forget a version, if it is still loaded."""
+        """Unload a version, if it is still loaded."""
 
     @abstractmethod
     def check(self, version: AdapterVersion) -> None:

@@ -166,7 +166,7 @@ class TransformersEngine(RolloutEngine):
         return [[response for part in parted for response in part]]
 
     def _halve(self, rows: int) -> None:
-        """Sample half as many rows at a time from now on. Raises OutOfMemory if that cannot be."""
+        """Sample half as many rows at a time from now on. Raises OutOfMemory if it cannot."""
         if self.policy.sharded:
             # The other processes wait in the layer that we did not finish, so we cannot retry.
             raise OutOfMemory(
@@ -286,7 +286,7 @@ class TransformersEngine(RolloutEngine):
         try:
             logits = step.unwaiting(tokens)
             step.record()
-        except Exception as error:  # from CUDA, from torch, or from a model that waits
+        except Exception as error:  # CUDA's, torch's, or a model's that waits for the device
             if is_out_of_memory(error):
                 raise
             self.graphs = False

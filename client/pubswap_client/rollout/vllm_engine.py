@@ -21,7 +21,7 @@ from pubswap_protocol.errors import EngineFault, InvalidSettings, PubSwapError, 
 
 log = logging.getLogger(__name__)
 
-# A supervisor kills a process that does not end within ten.
+# A supervisor kills a process that does not end within ten seconds.
 SHUTDOWN_SECONDS = 5.0
 CPU_CACHE_GIB = 1.0
 

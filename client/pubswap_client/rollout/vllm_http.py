@@ -135,7 +135,7 @@ class InferenceServer:
     def _request(
         self, method: str, path: str, body: Mapping[str, Any] | None = None
     ) -> httpx.Response:
-        """Send a request, again while the server is down: repeating one does no harm."""
+        """Send a request, retrying while the server is down. Requests are safe to repeat."""
         deadline = time.monotonic() + self.connect_seconds
         while True:
             try:

@@ -113,7 +113,7 @@ class Journal:
     def save(self, checkpoint: Checkpoint, under_way: bool = False) -> None:
         """Replace the checkpoint. Raises NotSaved.
 
-        Delete the batch of its step, no longer needed, unless a public step is still `under_way`.
+        Delete the batch of its step too, unless a public step is still `under_way`.
         """
         snapshot = checkpoint.snapshot
         facts: dict[str, Any] = {

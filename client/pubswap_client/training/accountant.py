@@ -29,8 +29,8 @@ from pubswap_protocol.settings import RunSettings
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-# Privacy losses are rounded up to multiples of this. It raises epsilon by at most a few hundredths,
-# and lets a run's noise be found in seconds.
+# Privacy losses are rounded up to multiples of this. The rounding raises epsilon by at most a few
+# hundredths, and lets a run's noise be found in seconds.
 LOSS_GRID = 5e-3
 LEAST_NOISE = 0.1  # lower end of the search; one release with it has an epsilon of 70 to 90
 

@@ -18,7 +18,7 @@ likely, including before the first token and after the last. The first evidence 
 
 A donor may lie about l. So `own` is the same with z for z', softmax(z)_y for e^l, a larger scale
 because our policy has drifted from the donor's, and DRIFT subtracted. The evidence for *other
-noise* is the ratio of their even mixture, so the larger of the two dominates.
+noise* is the even mixture of both (`either`), so the larger one dominates.
 
 A donor that uses this noise with another policy, or at another temperature, still sends many of the
 tokens that the noise selects. The evidence for an *other policy* is, mixed in the same way,

@@ -42,7 +42,7 @@ class PrivateRollout:
 
     step: int
     groups: Sequence[PrivateGroup]
-    reward: float  # mean over draw 0, before resampling selects
+    reward: float  # mean over draw 0, which resampling does not change
     sampled: int  # prompts of all draws
     replaced: int  # groups
 

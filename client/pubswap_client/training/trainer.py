@@ -375,7 +375,7 @@ class LocalTrainer:
         if self._gumbel is None and self.max_mismatch is not None:
             self._gumbel = not self.policy.sharded and self._sampled_by(problems, groups, seed)
             if not self._gumbel:
-                log.info("Peers cannot verify this engine's sampling: sending it as unverified.")
+                log.info("Peers cannot verify this engine's responses: sent as unverified.")
         return self._gumbel is not False
 
     def _sampled_by(self, problems: Sequence[Problem], groups: Groups, seed: int) -> bool:
