@@ -2,6 +2,7 @@
 
 import os
 
-# Equal bits wherever a tensor lies in memory: by itself, MKL rounds by alignment on some CPUs (AMD
-# with AVX-512). It is read at the first product; whoever has set it knows why.
+# Make results independent of a tensor's memory alignment, on which MKL's rounding otherwise depends
+# on some CPUs (AMD with AVX-512). MKL reads this at its first product. A user's value takes
+# precedence.
 os.environ.setdefault("MKL_CBWR", "AUTO")

@@ -1,4 +1,4 @@
-"""What several commands are given: names, values instead of a file's, a person's agreement."""
+"""Arguments and options shared by several commands, and the confirmation prompt."""
 
 import re
 import sys
@@ -12,9 +12,9 @@ from pubswap_protocol.errors import InvalidSettings
 
 
 def valid_name(text: str) -> str:
-    """A run's or member's name; says what is allowed of one that cannot be any."""
+    """Return a valid run or member name. Raises BadParameter, naming what is allowed."""
     if not re.fullmatch(NAME_PATTERN, text):
-        raise typer.BadParameter(f"{text!r} is no name: a name is {NAME_FORM}.")
+        raise typer.BadParameter(f"{text!r} is not a valid name: a name is {NAME_FORM}.")
     return text
 
 
@@ -25,24 +25,24 @@ Name = Annotated[
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask; needed where there is no terminal.")]
 Round = Annotated[
     int | None,
-    typer.Option("--round", min=0, max=MAX_NUMBER, help="By default a finished run's last."),
+    typer.Option("--round", min=0, max=MAX_NUMBER, help="By default the last of a finished run."),
 ]
 Changes = Annotated[
     list[str] | None,
-    typer.Option("--set", help="KEY=VALUE instead of the file's, such as swap.period=4; again."),
+    typer.Option("--set", help="KEY=VALUE overrides the file, such as swap.period=4; repeatable."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def confirm(consequence: str, yes: bool) -> None:
-    """Return if a person agrees to the consequence, or has by `--yes`; end the command if not.
+    """Ask for confirmation, unless `yes` is set, and end the command if it is declined.
 
-    Raises InvalidSettings where nobody can be asked.
+    Raises InvalidSettings if there is no terminal to ask on.
     """
     if yes:
         return
     if not sys.stdin.isatty():
-        raise InvalidSettings(f"{consequence} Nothing was changed; to do it, add --yes.")
+        raise InvalidSettings(f"{consequence} Nothing was changed; add --yes to go ahead.")
     typer.echo(consequence, err=True)
     try:
         status = None if typer.confirm("Continue?", err=True) else ERROR

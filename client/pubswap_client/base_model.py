@@ -1,4 +1,4 @@
-"""A base model's files: a local folder as it is, a hub id through the hub's cache."""
+"""Locate a base model's files: in a local folder, or by hub id in the hub's cache."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,9 +17,9 @@ MODEL_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
 
 
 def local_folder(source: str, revision: str | None = None) -> Path | None:
-    """The folder of a model if its files are here, as a folder or in the hub's cache.
+    """A model's folder, local or in the hub's cache; None if its files are not on this machine.
 
-    Raises InvalidSettings if it is neither a folder nor what a hub id looks like.
+    Raises InvalidSettings if `source` is neither a folder nor a valid hub id.
     """
     folder = expanded(source)
     if folder.is_dir():
@@ -33,7 +33,7 @@ def local_folder(source: str, revision: str | None = None) -> Path | None:
         raise InvalidSettings(f"{source!r} is neither a folder nor a hub id.") from None
     except LocalEntryNotFoundError:
         return None
-    try:  # the cache may hold a tokenizer alone, or what came of a download that was stopped
+    try:  # the cache may hold only a tokenizer, or a partial download
         weight_files(cached)
     except InvalidSettings:
         return None
@@ -41,9 +41,9 @@ def local_folder(source: str, revision: str | None = None) -> Path | None:
 
 
 def model_folder(source: str, revision: str | None = None) -> Path:
-    """The folder of a model, downloaded first if `source` is a hub id.
+    """A model's folder, downloaded first if `source` is a hub id.
 
-    Raises InvalidSettings if it is neither a folder nor to be had from the hub.
+    Raises InvalidSettings if it is neither a folder nor available from the hub.
     """
     folder = expanded(source)
     if folder.is_dir():
@@ -51,7 +51,7 @@ def model_folder(source: str, revision: str | None = None) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (  # type: ignore[attr-defined]
         HFValidationError,
-        HTTPError,  # of the library that the hub's own is built on
+        HTTPError,  # the HTTP library's, the base of the hub's own errors
     )
 
     try:
@@ -60,8 +60,8 @@ def model_folder(source: str, revision: str | None = None) -> Path:
         raise InvalidSettings(f"{source!r} is neither a folder nor a hub id.") from None
     except (HTTPError, OSError) as error:
         raise InvalidSettings(
-            f"{source!r} is not a folder, and the hub did not give it ({error}). Check the name, "
-            "or download it and give the folder."
+            f"{source!r} is not a folder, and downloading it from the hub failed ({error}). Check "
+            "the name, or download it yourself and give the folder."
         ) from None
 
 
@@ -70,29 +70,29 @@ def own_model(
 ) -> tuple[Path, ModelCard]:
     """The folder of a run's base model on this machine, and its card.
 
-    Raises InvalidSettings if it is not to be had, `offline` without asking a hub, and
-    BaseModelMismatch if it is another model.
+    With `offline`, the hub is not contacted. Raises InvalidSettings if the model is not available,
+    and BaseModelMismatch if it is a different one.
     """
     source = settings.model or run.model.source
     revision = settings.revision or run.model.revision
     folder = local_folder(source, revision) if offline else model_folder(source, revision)
     if folder is None:
         raise InvalidSettings(
-            f"The base model {source} is not on this machine, and nothing is asked of a hub here: "
-            "name its folder with --model."
+            f"The base model {source} is not on this machine, and this command contacts no hub. "
+            "Give its folder with --model."
         )
     card = model_card(folder, run.settings.lora, str(folder), settings.revision)
     run.model.check_same(card)
-    if card.vocabulary != run.model.vocabulary:  # peers' token ids are below it
+    if card.vocabulary != run.model.vocabulary:  # bounds peers' token ids
         raise BaseModelMismatch(
-            f"The run says that its base model has a vocabulary of {run.model.vocabulary}, and the "
-            f"same files have one of {card.vocabulary}; ask its operator."
+            f"The run declares a vocabulary of {run.model.vocabulary} for its base model, but the "
+            f"same files have one of {card.vocabulary}. Ask the run's operator."
         )
     return folder, card
 
 
 def prompt_limit(folder: Path, run: RunSettings) -> PromptLimit:
-    """How long a run's prompts may be, counted with the model in a folder as its members do.
+    """The limit on a run's prompts, counted with the tokenizer in `folder` as its members do.
 
     Raises InvalidSettings if the folder holds no tokenizer.
     """
@@ -102,4 +102,4 @@ def prompt_limit(folder: Path, run: RunSettings) -> PromptLimit:
         return PromptTokenizer(folder).limit(run)
     except (OSError, ValueError, TypeError) as error:
         reason = str(error).strip().partition("\n")[0]
-        raise InvalidSettings(f"{folder} holds no tokenizer that can be read: {reason}") from None
+        raise InvalidSettings(f"{folder} has no readable tokenizer: {reason}") from None

@@ -1,4 +1,4 @@
-"""The commands of organisations and operators; torch is imported only by those that train."""
+"""Commands for organisations and operators. Only those that train import torch."""
 
 import json
 import logging
@@ -70,7 +70,7 @@ client_commands = typer.Typer(help="Take part in a run as an organisation.", no_
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands of organisations and operators, and `demo`."""
+    """Add the commands for organisations and operators, and `demo`."""
     client_commands.add_typer(audit_commands, name="audit")
     client_commands.add_typer(privacy_commands, name="privacy")
     client_commands.add_typer(policy_commands, name="policy")
@@ -234,8 +234,8 @@ def evaluate(
     """Evaluate every round's adapter on the coordinator's test set (role: evaluator).
 
     With --adapters it scores the folders of `pubswap admin contributions` or `replay`, or any
-    adapter of the run, and hands in nothing. All adapters answer the same problems with the same
-    draws. If there is a folder `all` beside an adapter, the difference is paired by problem.
+    adapter of the run, and submits nothing. All adapters answer the same problems with the same
+    draws. If there is a folder `all` beside an adapter, their difference is paired by problem.
     """
     settings = given.settings(engine=engine)
     log_to(sys.stderr, settings.log_format)

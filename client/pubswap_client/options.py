@@ -1,4 +1,4 @@
-"""Options of the commands that compute: the settings that are this machine's."""
+"""Options shared by the commands that compute: this machine's settings."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,13 +29,13 @@ Processes = Annotated[
 
 @dataclass(frozen=True)
 class Given:
-    """The options that were given, in place of what the file says."""
+    """Options given on the command line, which override the config file."""
 
     config: Path | None
     values: dict[str, Any]
 
     def settings(self, **more: Any) -> "ClientSettings":
-        """With options of the command's own; raises InvalidSettings."""
+        """Load the settings, with `more` options of the command's own. Raises InvalidSettings."""
         from pubswap_client.settings import load_settings
 
         return load_settings(self.config, **self.values, **more)
@@ -51,4 +51,4 @@ def _given(
     return Given(config, {"state": state, "model": model, "device": device, "threads": threads})
 
 
-computing = sharing(_given)  # on this machine: the options are the command's first argument
+computing = sharing(_given)  # decorator: passes these options as the command's first argument

@@ -1,4 +1,4 @@
-"""A run card: a run's name, settings and model in a file, for what asks no coordinator."""
+"""Run cards: a run's name, settings and model in a file, for commands that work offline."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,14 +19,14 @@ def card_bytes(run: CreateRun | RunView) -> bytes:
 
 
 def read_card(path: Path) -> RunView:
-    """The run of a card, as if it were to begin. Raises InvalidSettings for what is no card."""
+    """Read a card as a run that has not begun. Raises InvalidSettings if it is not a card."""
     try:
         with path.open("rb") as file:
             card = CreateRun.model_validate_json(file.read(_LARGEST))
     except ValidationError as error:
         raise InvalidSettings(
-            f"{path} is no run card of this version of PubSwap, such as run.json of a bundle or of "
-            f"a state folder: {first_fault(error)}."
+            f"{path} is not a run card of this version of PubSwap ({first_fault(error)}). Give the "
+            f"run.json of a bundle or of a state folder."
         ) from None
     begun: dict[str, Any] = {
         "state": RunState.CREATED,

@@ -1,7 +1,7 @@
-"""A member's own settings: where its data, its model and its device are.
+"""A member's own settings: its data, its model and its device.
 
-From the environment (PUBSWAP_CLIENT_...), then `client.toml`, then the command line, the last
-winning. What is trained is the run's to say; where and on what is the organisation's.
+They are read from the environment (PUBSWAP_CLIENT_...), `client.toml` and the command line; the
+later source wins. The run decides what is trained, the organisation where and on which data.
 """
 
 from pathlib import Path
@@ -24,9 +24,9 @@ from pubswap_protocol.errors import InvalidSettings, first_fault
 from pubswap_protocol.files import expanded
 
 Positive = Annotated[int, Field(gt=0, le=MAX_NUMBER)]
-Parallel = Annotated[int, Field(gt=0, le=4096)]  # each of them costs something at once
+Parallel = Annotated[int, Field(gt=0, le=4096)]  # bounded, because each one takes resources at once
 
-# vLLM's engine arguments that have another place, and that place.
+# vLLM's engine arguments that vllm.extra must not contain, and what sets them.
 NOT_EXTRA = {
     "model": "model",
     "tokenizer": "model",
@@ -35,17 +35,17 @@ NOT_EXTRA = {
     "dtype": "device: bfloat16 on a GPU and float32 on a CPU",
     "max_model_len": "the run's grpo.max_prompt_tokens and grpo.max_response_tokens",
     "max_lora_rank": "the run's lora.rank",
-    "enable_lora": "nothing: the adapter is always served so",
-    "max_loras": "nothing: one adapter is served at a time",
-    "max_cpu_loras": "nothing: one adapter is served at a time",
-    "logprobs_mode": "nothing: training needs the sampled distribution's",
+    "enable_lora": "PubSwap: the adapter is always served as a LoRA",
+    "max_loras": "PubSwap: one adapter is served at a time",
+    "max_cpu_loras": "PubSwap: one adapter is served at a time",
+    "logprobs_mode": "PubSwap: training needs the sampled distribution's",
     "enable_sleep_mode": "vllm.sleep",
     "gpu_memory_utilization": "vllm.gpu_memory_utilization",
     "kv_cache_memory_bytes": "vllm.kv_cache_gib",
     "tensor_parallel_size": "vllm.tensor_parallel",
     "data_parallel_size": "processes",
     "device_ids": "processes, or CUDA_VISIBLE_DEVICES",
-    "disable_log_stats": "nothing: vLLM's output is kept short",
+    "disable_log_stats": "PubSwap: vLLM's output is kept short",
 }
 
 
@@ -67,7 +67,7 @@ class VllmSettings(BaseModel, extra="forbid", frozen=True):
         default=120,
         ge=0,
         le=MAX_SECONDS,
-        description="vllm-server: longest wait for a replica that is away.",
+        description="vllm-server: longest wait for a replica that does not answer.",
     )
     response_seconds: TimeSpan = Field(
         default=3600, description="vllm-server: longest time for one prompt's responses."
@@ -108,7 +108,7 @@ class VllmSettings(BaseModel, extra="forbid", frozen=True):
     def _extra_is_not_ours(cls, extra: dict[str, JsonValue]) -> dict[str, JsonValue]:
         for name in extra.keys() & NOT_EXTRA.keys():
             raise ValueError(
-                f"{name} does not belong in vllm.extra; it follows from {NOT_EXTRA[name]}"
+                f"{name} does not belong in vllm.extra; it is set by {NOT_EXTRA[name]}"
             )
         return extra
 
@@ -239,13 +239,13 @@ def load_settings(config: Path | None, **overrides: Any) -> ClientSettings:
         raise InvalidSettings(f"{config or 'settings'}: {first_fault(error)}") from None
     except SettingsError as error:
         raise InvalidSettings(
-            f"settings: {error}: in the environment a list or a table is JSON, such as "
+            f"settings: {error}: in the environment, write a list or a table as JSON, such as "
             """PUBSWAP_CLIENT_TRACK='["tensorboard"]'."""
         ) from None
 
 
 def _relative_to(folder: Path, table: Any, keys: tuple[str, ...]) -> None:
-    """Make these paths of a table relative to a folder; other types are pydantic's to refuse."""
+    """Resolve these paths of a table against a folder; pydantic rejects values of other types."""
     for key in keys:
         if isinstance(table, dict) and isinstance(table.get(key), str):
             table[key] = folder / expanded(table[key])

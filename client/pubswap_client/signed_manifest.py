@@ -15,15 +15,15 @@ from pubswap_protocol.errors import InvalidSettings
 
 SUMS, SIGNATURE = "SHA256SUMS", "SHA256SUMS.sig"
 
-_NAMESPACE = "pubswap-export"  # a signature made for another purpose is none of these
+_NAMESPACE = "pubswap-export"  # so that a signature made for another purpose is not valid
 _LINE = re.compile(r"([0-9a-f]{64})  ([^\\\n]+)")
 _LARGEST = 16 << 20
 
 
 def sign(folder: Path, names: Iterable[str], key: Path) -> None:
-    """Write the manifest of these files of a folder, with paths from there, signed with a key.
+    """Write and sign the manifest of these files, with paths relative to the folder.
 
-    Raises InvalidSettings if there is no OpenSSH, or the key cannot sign.
+    Raises InvalidSettings if OpenSSH is missing, or the key cannot sign.
     """
     sums = write_sums(folder, names)
     signature = _made(_ssh_keygen(["-Y", "sign", "-f", str(key), "-n", _NAMESPACE], sums))
@@ -31,35 +31,35 @@ def sign(folder: Path, names: Iterable[str], key: Path) -> None:
 
 
 def write_sums(folder: Path, names: Iterable[str]) -> bytes:
-    """Write the manifest of these files of a folder, with paths from there; returns its bytes."""
+    """Write the manifest of these files, with paths relative to the folder; returns its bytes."""
     sums = "".join(f"{sha256_of(folder / name)}  {name}\n" for name in sorted(names)).encode()
     (folder / SUMS).write_bytes(sums)
     return sums
 
 
 def make_key(key: Path) -> None:
-    """Make an Ed25519 key, and its public half beside it, unless it is there."""
+    """Make an Ed25519 key, with its public half beside it, unless it exists."""
     if not key.exists():
         key.parent.mkdir(parents=True, exist_ok=True)
         _made(_ssh_keygen(["-q", "-t", "ed25519", "-N", "", "-C", _NAMESPACE, "-f", str(key)]))
 
 
 def faults(folder: Path, public_key: Path | None) -> list[str]:
-    """What of a folder is not as it was made: each changed, missing or added file.
+    """Compare a folder with its manifest: each changed, missing or added file.
 
-    With a public key, also whether the manifest is as its holder signed it. No link is followed, so
-    that nothing outside the folder is looked at, whatever the manifest names.
+    With a public key, also verify the manifest's signature. Links are not followed, so nothing
+    outside the folder is read, whatever the manifest names.
 
-    Raises OSError if the folder has no manifest, InvalidSettings if the key is none.
+    Raises OSError if the folder has no manifest, InvalidSettings if the key is not a public one.
     """
     for path in (folder / SUMS, folder / SIGNATURE):
         if path.is_symlink() or (path.exists() and not path.is_file()):
-            return [f"no plain file: {path.name}"]
+            return [f"not a regular file: {path.name}"]
     with (folder / SUMS).open("rb") as file:
         sums = file.read(_LARGEST + 1)
     key = public_key.read_text(encoding="utf-8", errors="replace").split() if public_key else None
     if key is not None and (len(key) < 2 or key[0] != "ssh-ed25519"):
-        raise InvalidSettings(f"{public_key} is no public Ed25519 key: give the file *.pub.")
+        raise InvalidSettings(f"{public_key} is not a public Ed25519 key: give the file *.pub.")
     if key is not None and not (folder / SIGNATURE).is_file():
         return [f"missing: {SIGNATURE}"]
     if len(sums) > _LARGEST or (key and not _signed(folder, sums, f"{key[0]} {key[1]}")):
@@ -73,7 +73,7 @@ def faults(folder: Path, public_key: Path | None) -> list[str]:
         if path.is_symlink() or not path.is_dir()
     } - {SUMS, SIGNATURE}
     changed = [name for name in expected.keys() & there if not _same(folder / name, expected[name])]
-    # `sha256sum` would read a line that is none otherwise than we do, or not at all.
+    # Report a malformed line, because `sha256sum` would read it differently or skip it.
     odd = [f"changed: {SUMS}"] if len(expected) < len(lines) else []
     return sorted(
         odd
@@ -99,7 +99,7 @@ def _ssh_keygen(arguments: list[str], data: bytes = b"") -> subprocess.Completed
     program = shutil.which("ssh-keygen")
     if program is None:
         raise InvalidSettings(
-            "Install OpenSSH (ssh-keygen, 8.2 or later), whose signatures these are."
+            "Install OpenSSH (ssh-keygen, 8.2 or later), which makes and checks the signatures."
         )
     return subprocess.run([program, *arguments], input=data, capture_output=True)
 

@@ -1,4 +1,4 @@
-"""TOML files that people write."""
+"""Read TOML files written by people."""
 
 import re
 import tomllib
@@ -7,14 +7,14 @@ from typing import Any
 
 from pubswap_protocol.errors import InvalidSettings
 
-# Each part is a table in the one before it.
+# Each part of a dotted key nests a table in the one before it.
 _ENDLESS_KEY = re.compile(r"^[^\n=.,]*(?:\.[^\n=.,]*){200,}[=\]]", re.MULTILINE)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file's content; raises InvalidSettings if it cannot be read."""
     try:
-        # Editors of Windows begin a file with a byte-order mark.
+        # Windows editors start a file with a byte-order mark.
         text = path.read_text(encoding="utf-8-sig")
         if _ENDLESS_KEY.search(text):
             raise ValueError("a key has too many parts")

@@ -59,7 +59,7 @@ def test_enrolling_writes_a_policy_that_a_person_reads_and_decides_by(tmp_path: 
             told = said("client", "policy", "check", *options, status=1)
             assert "refused: denied: A person at this organisation has denied the run." in told
             asked = said("client", "approve", *options, status=1)
-            assert "Nothing was changed; to do it, add --yes." in asked
+            assert "Nothing was changed; add --yes to go ahead." in asked
             assert "Approved: run acceptance." in said("client", "approve", *options, "--yes")
             assert "The policy allows this." in said("client", "policy", "check", *options)
             other = tmp_path / "b"

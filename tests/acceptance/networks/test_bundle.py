@@ -174,7 +174,7 @@ def test_what_is_asked_wrongly_is_said_at_once(tmp_path: Path, recipe: Path) -> 
     for words, said in (
         (["bundle", "make", str(recipe), "--checkout", str(tmp_path)], "is no checkout of PubSwap"),
         (["bundle", "verify", str(tmp_path)], "SHA256SUMS: No such file"),
-        (["client", "doctor", "--run", str(tmp_path / "card")], "is no run card"),
+        (["client", "doctor", "--run", str(tmp_path / "card")], "is not a run card"),
         (["client", "doctor", "--run", str(tmp_path / "none")], "none: No such file"),
     ):
         done = pubswap(*words, cwd=tmp_path)

@@ -122,7 +122,7 @@ def test_a_list_in_the_environment_that_is_no_json_is_refused(
 ) -> None:
     """With the setting, and with what would be one."""
     monkeypatch.setenv(f"PUBSWAP_CLIENT_{name}", "http://gpu:8000")
-    with pytest.raises(InvalidSettings, match=f'"{name.lower()[:4]}.*is JSON, such as'):
+    with pytest.raises(InvalidSettings, match=f'"{name.lower()[:4]}.*as JSON, such as'):
         load_settings(None)
 
 
@@ -193,7 +193,7 @@ def test_a_model_that_is_neither_a_folder_nor_on_the_hub_is_refused(
 ) -> None:
     """Offline and not in the cache, the message says what to do."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(InvalidSettings, match="download it and give the folder"):
+    with pytest.raises(InvalidSettings, match="download it yourself and give the folder"):
         model_folder("no-such-organisation/no-such-model")
     with pytest.raises(InvalidSettings, match="neither a folder nor a hub id"):
         model_folder("not//an id")
@@ -210,7 +210,7 @@ def test_a_download_that_breaks_off_is_refused_like_any_that_the_hub_does_not_gi
         raise HTTPError("peer closed connection")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", broken)
-    with pytest.raises(InvalidSettings, match=r"did not give it \(peer closed connection\)"):
+    with pytest.raises(InvalidSettings, match=r"from the hub failed \(peer closed connection\)"):
         model_folder("org/small")
 
 
@@ -319,5 +319,5 @@ def test_a_model_with_another_vocabulary_than_its_files_is_refused() -> None:
         model=shown,
         created_at="2026-01-01T00:00:00Z",  # type: ignore[arg-type]
     )
-    with pytest.raises(BaseModelMismatch, match="has a vocabulary of"):
+    with pytest.raises(BaseModelMismatch, match="declares a vocabulary of"):
         own_model(load_settings(None, model=str(MODEL)), run)

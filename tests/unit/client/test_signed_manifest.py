@@ -140,8 +140,8 @@ MUTATIONS = {
     swap: ["changed: README.md", "changed: adapter_model.safetensors"],
     link_file: ["changed: README.md"],
     link_folder: ["added: wheels"],
-    link_manifest: ["no plain file: SHA256SUMS"],
-    pipe_for_manifest: ["no plain file: SHA256SUMS"],
+    link_manifest: ["not a regular file: SHA256SUMS"],
+    pipe_for_manifest: ["not a regular file: SHA256SUMS"],
     pipe: ["changed: README.md"],
     name_in_case: ["added: readme.md", "missing: README.md"],
 }

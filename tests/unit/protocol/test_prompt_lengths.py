@@ -161,7 +161,7 @@ def test_a_task_whose_prompts_are_all_too_long_ends(tmp_path: Path) -> None:
 
 def test_a_folder_without_a_tokenizer_is_said_to_be_one(tmp_path: Path) -> None:
     """No traceback for a mistyped folder."""
-    with pytest.raises(InvalidSettings, match="holds no tokenizer"):
+    with pytest.raises(InvalidSettings, match="has no readable tokenizer"):
         prompt_limit(tmp_path, RUN)
 
 
@@ -169,7 +169,7 @@ def test_a_config_that_is_no_object_is_said_to_be_none(tmp_path: Path) -> None:
     """transformers raises a TypeError for it."""
     folder = shutil.copytree(MODEL, tmp_path / "model")
     (folder / "config.json").write_text("[]")
-    with pytest.raises(InvalidSettings, match="holds no tokenizer that can be read"):
+    with pytest.raises(InvalidSettings, match="has no readable tokenizer"):
         prompt_limit(folder, RUN)
 
 
