@@ -1,4 +1,4 @@
-"""Adapters of one run scored beside each other: pass@1, and differences paired by problem."""
+"""Compare adapters of one run: pass@1, and differences paired by problem."""
 
 import math
 import re
@@ -20,13 +20,13 @@ from pubswap_protocol.tensors.adapter import (
 )
 from pubswap_protocol.tensors.peft_folder import WEIGHTS
 
-REFERENCE = "all"  # the folder that those beside it are compared with
+REFERENCE = "all"  # the folder that its siblings are compared with
 NORMAL = 1.96  # P(|Z| <= 1.96) = 0.95
 
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """pass@1 less the reference's, and the numbers of problems that it does better and worse."""
+    """pass@1 minus the reference's, and the numbers of problems scored better and worse."""
 
     reference: str
     mean: float
@@ -37,7 +37,7 @@ class PairedDifference:
 
 @dataclass(frozen=True)
 class Compared:
-    """An adapter's pass@1 with half of its 95 % interval's width, which one problem has not."""
+    """An adapter's pass@1 and half the width of its 95 % interval, None for a single problem."""
 
     adapter: str
     problems: int
@@ -47,15 +47,15 @@ class Compared:
 
 
 def adapter_names(folder: Path) -> list[str]:
-    """The PEFT folders in a folder, or itself, as paths from there; round 10 after round 9.
+    """PEFT folders in `folder` or itself, as relative paths in natural order (10 after 9).
 
     Raises InvalidSettings if there is none.
     """
     names = [str(path.parent.relative_to(folder)) for path in folder.rglob(WEIGHTS)]
     if not names:
         raise InvalidSettings(
-            f"No {WEIGHTS} is in {folder} or below. `pubswap admin contributions RUN --out FOLDER` "
-            "writes some."
+            f"There is no {WEIGHTS} in {folder} or below. `pubswap admin contributions RUN --out "
+            "FOLDER` writes some."
         )
     return sorted(names, key=_natural)
 
@@ -65,23 +65,23 @@ def _natural(name: str) -> list[tuple[str, int]]:
 
 
 def open_adapter(folder: Path, run: RunView) -> AdapterFile:
-    """A PEFT folder's adapter, checked; raises InvalidAdapter for one that is not of the run.
+    """Open and check a PEFT folder's adapter. Raises InvalidAdapter if it is not of the run.
 
-    It has the run's ranks, or under FedEx-LoRA higher ones, with the residuals in it.
+    It has the run's ranks, or higher ones under FedEx-LoRA, where it includes the residuals.
     """
     layout = run.model.layout
     try:
         file = open_stack(folder / WEIGHTS, layout)
         file.check(LARGEST_DERIVED)
     except InvalidAdapter as error:
-        raise InvalidAdapter(f"{folder}: {error.detail} Is it of this run?") from None
+        raise InvalidAdapter(f"{folder}: {error.detail} Is it from this run?") from None
     if file.layout != layout and run.settings.aggregation.rule != "fedex":
         raise InvalidAdapter(f"{folder} has other ranks than the run's adapters.")
     return file
 
 
 def load_stack(policy: Policy, stack: AdapterFile) -> None:
-    """Load an adapter; one of another rank than the run's, as FedEx-LoRA's, into the base."""
+    """Load an adapter. One with other ranks than the run's (FedEx-LoRA) is merged into the base."""
     layout = policy.card.layout
     if stack.layout == layout:
         policy.rebase(())
@@ -92,7 +92,7 @@ def load_stack(policy: Policy, stack: AdapterFile) -> None:
 
 
 def compared(scored: Mapping[str, Sequence[float]]) -> list[Compared]:
-    """By each problem's mean reward (P,): with intervals, and against `all` beside an adapter."""
+    """Compare adapters by mean reward per problem (P,), also with the sibling `all` if present."""
     found = []
     for name, rewards in scored.items():
         reference = str(Path(name).parent / REFERENCE)
@@ -112,14 +112,14 @@ def _difference(
 
 
 def half_width(values: Sequence[float]) -> float | None:
-    """1.96 s / sqrt(n), half of the 95 % interval of a mean over problems; None of one."""
+    """1.96 s / sqrt(n), half the width of a mean's 95 % interval; None for a single value."""
     if len(values) < 2:
         return None
     return NORMAL * stdev(values) / math.sqrt(len(values))
 
 
 def table(found: Sequence[Compared]) -> Table:
-    """For people: means with half the width of their 95 % intervals."""
+    """A table for people: means with half the width of their 95 % intervals."""
     made = Table(
         Column("adapter", overflow="fold"),
         Column("pass@1", justify="right", no_wrap=True),

@@ -1,4 +1,4 @@
-"""An organisation's daemon: ask what to do, train a round, hand it in, ask again."""
+"""An organisation's daemon: ask for a task, train a round, hand it in, repeat."""
 
 import logging
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Daemon:
-    """One member of one run, with everything it needs given to it."""
+    """The main loop of one member of one run, with all its dependencies passed in."""
 
     api: CoordinatorClient
     run: RunView
@@ -49,7 +49,7 @@ class Daemon:
     limits: RoundLimits = field(default_factory=RoundLimits)
 
     def work(self) -> RunState:
-        """Take tasks until the run is finished or cancelled; returns which."""
+        """Work on tasks until the run is finished or cancelled; returns that state."""
         doing, wait, pace = ASKING, 0.0, Pace()
         while True:
             self.reporter.doing(doing)
@@ -67,7 +67,7 @@ class Daemon:
                 log.info("The run is %s.", task.state)
                 return task.state
             doing = f"waiting for {task.waits_for}" if task.waits_for else ASKING
-            # The first answer is there at once, and says what there is to wait for.
+            # The first request does not long-poll: its answer says what we are waiting for.
             wait = LONG_POLL_SECONDS if task.kind is TaskKind.WAIT else 0.0
             made = False
             if task.kind is TaskKind.TRAIN:
@@ -78,12 +78,12 @@ class Daemon:
                 try:
                     made = self.train_round(task)
                 except RefusedByPolicy as error:
-                    log.warning("Round %d is left for now: %s", task.round, error.detail)
+                    log.warning("Leaving round %d for now: %s", task.round, error.detail)
                 except RunCancelled as error:
-                    log.warning("Round %d is given up: %s", task.round, error.detail)
-                except HelloNeeded:  # which the next task says again
-                    log.warning("Round %d is left until the coordinator has heard us.", task.round)
-                # What was sent is gone where the run went back before it was handed in.
+                    log.warning("Giving up round %d: %s", task.round, error.detail)
+                except HelloNeeded:  # asking for the next task says hello again
+                    log.warning("Leaving round %d until the coordinator has our hello.", task.round)
+                # After a rollback the coordinator no longer has the blob that we uploaded.
                 except (RoundClosed, WrongState, IdempotencyMismatch, UnknownBlob) as error:
                     log.warning("Round %d goes on without us: %s", task.round, error.detail)
             if made:
@@ -92,11 +92,11 @@ class Daemon:
                 pace.idle()
 
     def train_round(self, task: Task) -> bool:
-        """tau local GRPO steps from the global adapter, then hand in our own.
+        """Train tau local GRPO steps from the global adapter and hand in the result.
 
-        Whether there was a step to make.
+        Returns whether any step was made.
         """
-        if task.adapter is None or task.round < 1:  # no policy counts a round 0
+        if task.adapter is None or task.round < 1:  # organisations' policies count rounds from 1
             raise WrongState("The coordinator gave a training task without an adapter or a round.")
         self.trainer.rebase(self.residuals.files(task.residuals, task.round - 1))
         local = LocalRound(
@@ -119,7 +119,7 @@ class Daemon:
     def _measure_final(self) -> None:
         """Score the last round's adapter on the held-out problems.
 
-        Not FedEx-LoRA's, whose last residual no task has named.
+        Skipped under FedEx-LoRA, because no task names the last round's residual.
         """
         if self.held_out is None or self.run.settings.aggregation.rule == "fedex":
             return
@@ -127,7 +127,7 @@ class Daemon:
         try:
             number, data = self.api.adapter_of_round(self.run.id, "final", layout.file_bytes)
         except PubSwapError as error:
-            log.warning("The last round is not measured on held-out problems: %s", error.detail)
+            log.warning("The last round was not measured on held-out problems: %s", error.detail)
             return
         adapter = decode_adapter(layout, data)
         self.held_out.measure(self.trainer, self.reporter, number, digest_of(data), adapter)

@@ -26,9 +26,9 @@ PassAt1 = Callable[[Adapter, Sequence[AdapterFile]], tuple[float, dict[str, floa
 
 @dataclass
 class Evaluator:
-    """A member that trains nothing.
+    """A member that evaluates and does not train.
 
-    `pass_at_1` maps an adapter and the residuals under it to (overall, by topic).
+    `pass_at_1` maps an adapter and the residuals below it to (overall, by topic).
     """
 
     api: CoordinatorClient
@@ -38,9 +38,9 @@ class Evaluator:
     residuals: Residuals
 
     def work(self) -> RunState:
-        """Take evaluation tasks until the run has ended, and say how it did.
+        """Evaluate until the run has ended; returns its final state.
 
-        What a finished run still has to evaluate is evaluated first.
+        Rounds that a finished run has not evaluated yet come first.
         """
         pace = Pace()
         while True:
@@ -53,9 +53,9 @@ class Evaluator:
                     self.evaluate(task)
                     pace.renew()
                     continue
-                # The run went back meanwhile, or another evaluator has handed in what it found.
+                # The run was rolled back meanwhile, or another evaluator was first.
                 except (NotFound, IdempotencyMismatch) as error:
-                    log.warning("Round %d is left: %s", task.round, error.detail)
+                    log.warning("Skipping round %d: %s", task.round, error.detail)
             pace.idle()
 
     def evaluate(self, task: Task) -> None:
@@ -73,10 +73,11 @@ class Evaluator:
             problems=self.problems,
             seconds=time.monotonic() - started,
         )
-        # The run may have gone back, and a score is its round's whatever adapter that has by now.
+        # Ask again, because a score counts for its round even if a rollback has since given the
+        # round another adapter.
         asked = self.api.task(self.run.id, 0)
         if (asked.kind, asked.round, asked.adapter) != (task.kind, task.round, task.adapter):
-            log.warning("Round %d: its evaluation is not asked for any more.", task.round)
+            log.warning("Round %d: the evaluation is no longer needed.", task.round)
             return
         self.api.submit_evaluation(self.run.id, task.round, evaluation)
         log.info("Round %d: pass@1 %.3f on %d problems.", task.round, overall, self.problems)
@@ -89,7 +90,7 @@ def pass_at_1(
     scorer: Scorer,
     seed: int,
 ) -> tuple[float, dict[str, float]]:
-    """The mean reward over all problems, and by topic; `evaluation.samples` for each problem."""
+    """The mean reward, overall and by topic, of `evaluation.samples` responses a problem."""
     by_topic: dict[str, list[float]] = defaultdict(list)
     rewards = rewards_of(policy, engine, problems, scorer, seed)
     for problem, scores in zip(problems, rewards, strict=True):

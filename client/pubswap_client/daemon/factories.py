@@ -1,4 +1,4 @@
-"""The trainer and the engine of a client's settings: the same for a run and a doctor's trial."""
+"""Make the trainer and the engine from a client's settings, for a run or the doctor's trial."""
 
 import hashlib
 import logging
@@ -49,7 +49,7 @@ def make_trainer(
         TokenBudget(tokens),
         checkpointing,
         process_group or SINGLE,
-        # transformers samples from the weights that are trained, on a GPU merged.
+        # transformers samples from the trained weights themselves, merged on a GPU.
         max_mismatch=None if chosen_engine(settings, run) == "transformers" else limit,
         privacy=privacy.draws if privacy else None,
         own_rank=own_rank(settings, run),
@@ -60,7 +60,7 @@ def make_trainer(
 def open_privacy(state: Path, run: str, own: RunSettings, records: int) -> PrivacyBudget | None:
     """A member's budget in a run with privacy.epsilon, kept in its state folder.
 
-    `own` are the settings of its private steps. Raises InvalidSettings if dp-accounting is not
+    `own` holds the settings of its private steps. Raises InvalidSettings if dp-accounting is not
     installed.
     """
     if own.privacy.epsilon is None:
@@ -80,22 +80,22 @@ def make_engine(
     process_group: ProcessGroup | None = None,
     evaluator: bool = False,
 ) -> RolloutEngine:
-    """The engine for a policy on the base model in the folder `model`; to be closed after use.
+    """The rollout engine for a policy on the base model in the folder `model`; close it after use.
 
-    In a process group all processes sample, each on its device; only a vLLM that is itself spread
-    over several GPUs is the leader's alone.
+    In a process group every process samples on its own device. Only a vLLM that spans several GPUs
+    runs in the leader alone.
 
-    Raises InvalidSettings if vLLM is not installed, or a server was not started as it must be.
+    Raises InvalidSettings if vLLM is not installed, or a server lacks a required option.
     """
     chosen = chosen_engine(settings, policy.settings)
     reason = why_not_vllm(settings, policy.settings) if settings.engine == "auto" else None
-    log.info("Sampling by %s.%s", chosen, f" Not by vLLM: {reason}." if reason else "")
+    log.info("Sampling with %s.%s", chosen, f" Not with vLLM: {reason}." if reason else "")
     if chosen == "vllm-server":
         from pubswap_client.rollout.vllm_server_engine import VllmServerEngine
 
         assert settings.vllm.adapter_dir is not None  # checked by the settings
-        # Members may share the folder; each has a part of it that is the same after a restart. In
-        # containers, all states may be at one path.
+        # Members may share the folder, so each gets a subfolder that is the same after a restart.
+        # The state folder's path alone does not tell them apart: in containers it may be equal.
         membership, own = membership_path(settings.state), str(settings.state.resolve()).encode()
         if membership.exists():
             own += membership.read_bytes()

@@ -1,4 +1,4 @@
-"""Report a round's progress to the coordinator, beside training: no outage holds that up."""
+"""Report a round's progress to the coordinator in a thread, so no outage delays training."""
 
 import queue
 import threading
@@ -10,17 +10,17 @@ from pubswap_client.daemon.reporters import Reporter, StepReport
 from pubswap_protocol.errors import PubSwapError
 from pubswap_protocol.messages import Progress
 
-# A coordinator that answers is waited for so long, beside the next step: one that says "cancelled"
-# ends the round with that. One that does not answer is not waited for until it does.
+# Longest wait for a heartbeat's answer, during the next step, so that an answer of "cancelled" ends
+# the round at once. A coordinator that has not answered is not waited for until it does.
 GRACE_SECONDS = 0.2
 _FIGURES = ("reward", "loss", "kl", "memory_bytes", "tokens_per_second")
 
 
 class Heartbeats(Reporter):
-    """A thread that sends the newest progress, each once; used with `with`."""
+    """A context manager whose thread sends the newest progress, each at most once."""
 
     def __init__(self, send: Callable[[Progress], None], private: bool = False) -> None:
-        """`private`: of private steps, nothing is told but that they were made."""
+        """With `private`, report only that private steps were made, without their figures."""
         self._send = send
         self._private = private
         self._box: queue.Queue[Progress | None] = queue.Queue(maxsize=1)
@@ -36,9 +36,9 @@ class Heartbeats(Reporter):
         self._put(None)
 
     def step(self, report: StepReport) -> None:
-        """Send this, in place of what was not sent yet.
+        """Send this progress, replacing any that is not sent yet.
 
-        Raises what the coordinator has refused a heartbeat with, unless that passes.
+        Raises the coordinator's refusal of a heartbeat, unless it is retryable.
         """
         answers = self._answered.is_set()
         self._answered.clear()

@@ -1,6 +1,6 @@
-"""The organisation's own pass@1: each global adapter on private problems that train nothing.
+"""The organisation's own pass@1 on held-out private problems, for each global adapter.
 
-And its own adapter at a round's end, where the run weighs by that.
+If the run weighs members by improvement, also for the member's own adapter at a round's end.
 """
 
 import logging
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 class HeldOut:
     """A member's held-out problems, and its state folder, where the scores are kept.
 
-    `verifier` is its version: by another one, all is measured anew.
+    `verifier` is the verifier's version; with another one, everything is measured again.
     """
 
     state: Path
@@ -41,9 +41,9 @@ class HeldOut:
         digest: Digest,
         adapter: Adapter,
     ) -> float:
-        """The global adapter's score after a round, measured unless it was.
+        """The global adapter's score after a round, measured unless it is known.
 
-        If it is measured, that adapter is left in the policy. Raises NotSaved.
+        Measuring leaves that adapter in the policy. Raises NotSaved.
         """
         path = self.state / HELD_OUT
         lines = (self.verifier, *(problem.model_dump_json() for problem in self.problems))
@@ -72,8 +72,8 @@ class HeldOut:
         return pass_at_1
 
     def improvement(self, trainer: LocalTrainer, reporter: Reporter, before: float) -> float:
-        """What the trainer's own adapter gained on the score before its round, by equal draws."""
+        """The gain of the trainer's own adapter over the score before its round, equal draws."""
         reporter.doing(f"measuring our own adapter on {len(self.problems)} held-out problems")
         gained = trainer.pass_at_1(trainer.adapter(), self.problems) - before
-        log.info("Our own adapter: pass@1 %+.3f in this round, by which it weighs.", gained)
+        log.info("Our own adapter: pass@1 %+.3f in this round, which sets its weight.", gained)
         return gained

@@ -1,4 +1,4 @@
-"""What a member does less of than the run's settings say: prompts, responses, rank, steps."""
+"""A member's own prompts, responses, rank and steps, at most the run's."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from pubswap_protocol.settings import RunSettings
 
 
 def own_settings(client: ClientSettings, run: RunSettings) -> RunSettings:
-    """The run's settings with the member's own b and K: those of its private steps.
+    """The settings of a member's private steps: the run's, with the member's own b and K.
 
-    Raises InvalidSettings for more than the run's.
+    Raises InvalidSettings if one is above the run's.
     """
     own = {
         name: value
@@ -36,13 +36,13 @@ def own_rank(client: ClientSettings, run: RunSettings) -> int | None:
     fewest = run.lora.min_rank or most
     if not fewest <= rank <= most:
         takes = f"the rank {most}" if fewest == most else f"ranks from {fewest} to {most}"
-        raise InvalidSettings(f"rank = {rank} is none of the run's: it takes {takes} (lora.rank).")
+        raise InvalidSettings(f"rank = {rank} is not allowed: the run takes {takes} (lora.rank).")
     return rank
 
 
 @dataclass(frozen=True, slots=True)
 class RoundLimits:
-    """A member's own limits of a round; without any it makes all steps."""
+    """A member's own limits on a round; without any it makes all steps."""
 
     fewest: int = 1
     steps: int | None = None
@@ -50,30 +50,30 @@ class RoundLimits:
 
     @classmethod
     def of(cls, client: ClientSettings, run: RunSettings) -> Self:
-        """Raises InvalidSettings for limits that the run does not allow."""
+        """The client's limits; raises InvalidSettings for ones that the run does not allow."""
         steps, fewest = client.round_steps, run.members.fewest_steps
         if steps is None and client.round_seconds is None:
             return cls()
         if fewest is None:
             raise InvalidSettings(
-                f"round_steps and round_seconds are for runs that take fewer steps, and this one "
-                f"takes updates of all {run.local_steps}. Leave them unset, or ask the operator "
-                "for a run with members.fewest_steps."
+                f"round_steps and round_seconds are for runs that accept fewer steps, but this one "
+                f"accepts only updates of all {run.local_steps}. Leave them unset, or ask the "
+                "operator for a run with members.fewest_steps."
             )
         if client.round_seconds is not None and run.privacy.epsilon is not None:
             raise InvalidSettings(
-                "With round_seconds the number of steps tells how long private prompts took, which "
-                "privacy.epsilon does not account for; use round_steps."
+                "With round_seconds the number of steps reveals how long private prompts took, "
+                "which privacy.epsilon does not account for; use round_steps."
             )
         if steps is not None and steps < fewest:
             raise InvalidSettings(
-                f"round_steps = {steps} is below the {fewest} local steps that the run takes at "
-                f"least (members.fewest_steps); use {fewest} to {run.local_steps}."
+                f"round_steps = {steps} is below {fewest}, the fewest local steps that the run "
+                f"accepts (members.fewest_steps); use {fewest} to {run.local_steps}."
             )
         return cls(fewest, steps, client.round_seconds)
 
     def over(self, done: Sequence[StepMetrics]) -> bool:
-        """Whether no further step is begun after these, also of earlier processes."""
+        """Whether the round ends after these steps, including those of earlier processes."""
         if len(done) < self.fewest:
             return False
         spent = sum(step.seconds + step.waited for step in done)

@@ -1,4 +1,4 @@
-"""Keep what the daemon does where other programs find it: `status.json` and `history.jsonl`."""
+"""Record the daemon's progress for other programs, in `status.json` and `history.jsonl`."""
 
 import threading
 from collections.abc import Sequence
@@ -16,15 +16,15 @@ from pubswap_protocol.messages import Digest, RunView
 
 
 class Recorder(Reporter):
-    """Writes both in the state folder; used with `with`, which notes when the daemon ended."""
+    """Writes both in the state folder; as a context manager, notes when the daemon ended."""
 
     def __init__(self, state: Path, run: RunView, connection: Connection) -> None:
-        """Go on from what an earlier daemon has left of the same run."""
+        """Continue the status that an earlier daemon left of the same run."""
         self._state = state
         self._connection = connection
         self._before = status_so_far(state, run)
         self._status = self._before.model_copy(update={"doing": "starting"})
-        self._lock = threading.Lock()  # steps are reported in another thread than the rest
+        self._lock = threading.Lock()  # steps are reported from another thread
 
     def __enter__(self) -> Self:
         self._note()

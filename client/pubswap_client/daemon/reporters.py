@@ -1,6 +1,6 @@
-"""A daemon's progress, and where it is shown: log lines, a live display, trackers.
+"""Reporters of a daemon's progress: log lines, a live display, trackers.
 
-And where it ends a process in time, before a scheduler does.
+`Deadline` ends the process in time, before a scheduler does.
 """
 
 import logging
@@ -33,7 +33,7 @@ from pubswap_protocol.messages import Digest
 
 log = logging.getLogger(__name__)
 
-ASKING = "asking for work"  # what a daemon does between two tasks
+ASKING = "asking for work"  # the daemon's activity between two tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ class StepReport:
     step: int  # from 1, in the order of the updates
     steps: int
     public: bool
-    made: Sequence[StepMetrics]  # of the round so far, this step's last
-    last: bool = False  # of the round: the adapter is handed in next
+    made: Sequence[StepMetrics]  # of the round's steps so far, up to this one
+    last: bool = False  # the round's last step: the adapter is handed in next
 
     @property
     def metrics(self) -> StepMetrics:
@@ -54,17 +54,17 @@ class StepReport:
 
     @property
     def overall(self) -> int:
-        """The step's number among all of the run, from 1."""
+        """The step's number in the whole run, from 1."""
         return (self.round - 1) * self.steps + self.step
 
     @property
     def kind(self) -> str:
-        """Private or public, and how late its responses came, if they did."""
+        """Private or public, and how stale its responses were, if at all."""
         late = self.metrics.staleness
         return ("public" if self.public else "private") + (f", {late} late" if late else "")
 
 
-# What is told of a round as means over its steps.
+# Figures reported for a round as means over its steps.
 MEANS = ("reward", "loss", "kl", "clip_share", "zero_variance_share", "response_tokens")
 
 
@@ -73,10 +73,10 @@ def total(steps: Sequence[StepMetrics], name: str) -> float:
 
 
 class Reporter:
-    """Somewhere a daemon reports its progress to; what is not overridden is not shown there."""
+    """Receives a daemon's progress; subclasses override what they show."""
 
     def doing(self, what: str) -> None:
-        """From now on this happens, in a few words."""
+        """The daemon's activity has changed to this, in a few words."""
 
     def step(self, report: StepReport) -> None:
         """A step was made."""
@@ -84,23 +84,23 @@ class Reporter:
     def trained(
         self, round_: int, start: Digest, steps: Sequence[StepMetrics], rollbacks: int
     ) -> None:
-        """All steps of a round were made, from the global adapter `start`, and are on disk.
+        """All steps of a round were made from the global adapter `start` and are on disk.
 
-        Said again after a restart before the hand-in.
+        Repeated after a restart before the hand-in.
         """
 
     def transfer(self, what: str) -> Callable[[int, int], None]:
-        """A transfer begins; the function reports how many bytes are done, and in all."""
+        """A transfer begins; call the returned function with the bytes done and the total."""
         self.doing(what)
         return lambda done, total: self.doing(f"{what}, {done / 1e6:.0f} of {total / 1e6:.0f} MB")
 
 
-# What a log line has of a step where it is not zero.
+# Figures that a log line includes only if they are not zero.
 OCCASIONAL = ("groups_replaced", "donated_probability", "donated_clip_share")
 
 
 class LogLines(Reporter):
-    """One line for each step, for a log file or a journal, with the metrics' own names."""
+    """One line for each step, for a log file or a journal, with the metrics' names."""
 
     def step(self, report: StepReport) -> None:
         metrics = report.metrics
@@ -132,11 +132,11 @@ class Reporters(Reporter):
 
 
 class Deadline(Reporter):
-    """Ends the process before its time is up, once a step is kept and another may not fit.
+    """Ends the process before its time is up, once a step is saved and another may not fit.
 
-    A step is taken to last as long as the longest of its round; after a round's last, the adapter
-    is handed in first. `until_stopped` ends what still goes on when the time is up: a wait, or a
-    step that took longer.
+    The next step is assumed to take as long as the longest of the round. After a round's last step,
+    the adapter is handed in first. `until_stopped` interrupts whatever still runs when the time is
+    up: a wait, or a step that took longer.
     """
 
     def __init__(self, end: float) -> None:
@@ -151,7 +151,7 @@ class Deadline(Reporter):
             os.kill(os.getpid(), signal.SIGALRM)
 
     def doing(self, what: str) -> None:
-        """What follows a round's last step ends with the question for more work."""
+        """End after a round's hand-in, when the daemon asks for more work."""
         if self._over and what == ASKING:
             os.kill(os.getpid(), signal.SIGALRM)
 
@@ -173,7 +173,7 @@ FIGURES: dict[str, tuple[Callable[[StepMetrics], float], str]] = {
 
 
 class LiveDisplay(Reporter):
-    """Redraws itself; log lines are printed above it."""
+    """A live display in the terminal; log lines are printed above it."""
 
     def __init__(self, console: Console) -> None:
         self._what = "starting"
@@ -194,7 +194,7 @@ class LiveDisplay(Reporter):
     def __enter__(self) -> Self:
         self._handlers = [*logging.getLogger().handlers]
         self._live.start()
-        log_to(sys.stderr)  # which is the display's from here on
+        log_to(sys.stderr)  # the display has replaced it with its own
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -229,14 +229,14 @@ Tracker = Literal["tensorboard", "wandb", "trackio"]
 
 @dataclass(frozen=True)
 class Tracking(Reporter):
-    """Every figure of a step, to TensorBoard and the like."""
+    """Sends every figure of a step to TensorBoard and other trackers."""
 
     trackers: Sequence[GeneralTracker]
 
     def step(self, report: StepReport) -> None:
         figures = asdict(replace(report.metrics, donors={}))
         left_out = {"donors"}
-        if not report.metrics.donated_tokens:  # a curve of the steps that have some
+        if not report.metrics.donated_tokens:  # keep steps without any off the curve
             left_out |= {"donated_probability", "donated_clip_share"}
         values = {f"train/{name}": value for name, value in figures.items() if name not in left_out}
         values |= {
@@ -249,7 +249,7 @@ class Tracking(Reporter):
 
 
 def check_trackers(names: Sequence[Tracker]) -> None:
-    """Raises InvalidSettings, with what to install, if a library is missing."""
+    """Raise InvalidSettings, saying what to install, if a library is missing."""
     for name in names:
         if find_spec(name) is None:
             raise InvalidSettings(
@@ -263,10 +263,10 @@ def tracking(
 ) -> Iterator[Tracking]:
     """Trackers for a run's `project`; TensorBoard's files go below `folder`.
 
-    Raises InvalidSettings, with what to install, if a library is missing.
+    Raises InvalidSettings, saying what to install, if a library is missing.
     """
     check_trackers(names)
-    PartialState()  # accelerate's trackers ask it which process they are in
+    PartialState()  # accelerate's trackers need it to find out which process they are in
     trackers = [_tracker(name, project, folder) for name in names]
     for tracker in trackers:
         tracker.start()

@@ -1,11 +1,11 @@
-"""One client's work in one round: tau local steps, each kept on disk while the next one is made.
+"""One client's work in one round: tau local steps, each saved while the next one is made.
 
-A step is reported, and anything that follows from it is kept or sent, once it is on disk. At most
-one write is under way: the next one, a public step and the hand-in wait for it.
+A step is reported, and its consequences are saved or sent, once it is on disk. At most one write is
+under way: the next write, a public step and the hand-in wait for it.
 
-Public steps: prompts in, responses out, the exchange's groups back. In a pipelined run one is
-sampled and sent in its order, but updated on after the private step behind it: its peers may
-answer meanwhile. Our responses are on disk until then.
+A public step gets prompts, sends responses, and receives the exchange's groups. In a pipelined run
+it is sampled and sent in order, but its update comes after the next private step, so that peers can
+answer meanwhile. Our responses stay on disk until then.
 """
 
 import logging
@@ -69,9 +69,9 @@ log = logging.getLogger(__name__)
 class LocalRound:
     """Round `number` (1, 2, ...) from its global adapter, of digest `start`, to its hand-in.
 
-    A process that is killed at any point and started again goes on after the last step that was
-    kept. On a CPU the adapter then has the very bits of an undisturbed one. After a rollback, which
-    `rollbacks` counts, the round is begun again, also from the same adapter.
+    A process that is killed at any point and started again continues after the last saved step. On
+    a CPU the adapter is then bit-identical to that of an undisturbed round. `rollbacks` counts the
+    run's rollbacks: after another one the round starts over, even from the same adapter.
     """
 
     api: CoordinatorClient
@@ -88,14 +88,14 @@ class LocalRound:
     _done: list[StepMetrics] = field(default_factory=list)
     _base: Adapter = field(default_factory=dict)
     _ahead: dict[int, tuple[SwapPrompts, bytes]] = field(default_factory=dict)
-    _held_out_before: float | None = None  # the global adapter's score, on own held-out problems
-    _transfer: float = 0.0  # seconds for adapters, in this process
-    _keeping: Future[None] | None = None  # the last step, on its way to the disk
+    _held_out_before: float | None = None  # the global adapter's score on our held-out problems
+    _transfer: float = 0.0  # seconds spent on adapters, in this process
+    _keeping: Future[None] | None = None  # the last step's write
 
     def train(self) -> bool:
-        """All local steps that are not done yet, or as many as there is time for.
+        """Make the local steps that are not done yet, or as many as the limits allow.
 
-        Whether any was made. Raises RoundClosed, WrongState or NotSaved.
+        Returns whether any was made. Raises RoundClosed, WrongState or NotSaved.
         """
         self._begin()
         before = len(self._done)
@@ -124,7 +124,7 @@ class LocalRound:
         return Checkpoint(self.number, self.start, tuple(self._done), snapshot, self.rollbacks)
 
     def keep(self, step: int, checkpoint: Checkpoint, reporter: Reporter) -> None:
-        """Write a checkpoint, then report its last step; in a thread of its own."""
+        """Write a checkpoint, then report its last step; runs in a thread of its own."""
         settings = self.run.settings
         self.journal.save(checkpoint, under_way=overtaken(settings, step) is not None)
         reporter.step(
@@ -141,7 +141,7 @@ class LocalRound:
         )
 
     def _wait_until_kept(self) -> None:
-        """Return when the last step is on disk and reported; raises what prevented it."""
+        """Wait until the last step is on disk and reported; raises the error that prevented it."""
         keeping, self._keeping = self._keeping, None
         if keeping is not None:
             keeping.result()
@@ -162,9 +162,9 @@ class LocalRound:
         log.info("Round %d handed in: %s.", self.number, receipt.status)
 
     def _update(self) -> bytes:
-        """The bytes to hand in: on disk before they are sent, if they leave something out.
+        """The bytes to hand in; if they leave a residual, they are saved before they are sent.
 
-        A process that is killed then sends the same again, and does not count a residual twice.
+        A restarted process then sends the same bytes, and does not count a residual twice.
         """
         settings = self.run.settings
         layout = sent_layout(self.run.model.layout, settings.aggregation.rule)
@@ -180,7 +180,7 @@ class LocalRound:
             adapter, base = leading(adapter, rank), leading(base, rank)
         shapes = {name: left.shape for name, left in residual.items()}
         if shapes != layout.tensors or settings.aggregation.rule == "svd":
-            residual = {}  # there was none, or it belongs to other factors than these
+            residual = {}  # there was none, or it belongs to other factors
         body, left = encode_update(layout, settings.wire.precision, adapter, base, residual)
         if left:
             made = ReducedUpdate(self.number, self.start, body, left, self.rollbacks)
@@ -188,14 +188,14 @@ class LocalRound:
         return body
 
     def _begin(self) -> None:
-        """Start from the global adapter, or go on from the last checkpoint of this round."""
+        """Start from the global adapter, or continue from this round's last checkpoint."""
         on_bytes = self.reporter.transfer("fetching the global adapter")
         began, layout = time.monotonic(), self.run.model.layout
         data = self.api.blob(self.run.id, self.start, on_bytes, layout.file_bytes)
         self._transfer = time.monotonic() - began
         adapter = decode_adapter(layout, data)
         if self.run.settings.wire.precision != "float32":
-            self._base = adapter  # what is sent is the difference to it
+            self._base = adapter  # the update is sent as the difference from it
         if self.held_out is not None:
             before = self.number - 1
             self._held_out_before = self.held_out.measure(
@@ -205,14 +205,14 @@ class LocalRound:
         if checkpoint is not None:
             if self.privacy is not None:
                 self.privacy.pay(checkpoint.snapshot.beginning)
-            # For the prompts drawn and an optimizer that is kept; the rest is then replaced.
+            # Restores the prompts drawn, and the optimizer if kept; `begin` replaces the rest.
             self.trainer.restore(checkpoint.snapshot)
         begin = partial(
             self.trainer.begin_round,
             self.number,
             adapter,
             steps=self.limits.steps,
-            # Or the coordinator was put back from a backup, which counts no rollback.
+            # The last case: the coordinator was restored from a backup, and counts no rollback.
             rolled_back=checkpoint is None
             or checkpoint.rollbacks != self.rollbacks
             or checkpoint.round >= self.number,
@@ -222,22 +222,23 @@ class LocalRound:
             begin()
             self.trainer.restore(checkpoint.snapshot)
             self._done = list(checkpoint.steps)
-            log.info("Round %d goes on after step %d.", self.number, len(self._done))
+            log.info("Round %d continues after step %d.", self.number, len(self._done))
             return
         self._forget_undone(checkpoint)
         if self.privacy is not None:
             beginning = self.privacy.next_beginning()
             begin(beginning=beginning)
-            # Kept before it is paid for: else a kill between the two would begin it once more.
+            # Save before paying: after a kill in between, the restart pays for this beginning.
+            # In the other order it would begin the round, and pay, once more.
             self.journal.save(self._checkpoint(self.trainer.snapshot()))
             self.privacy.pay(beginning)
         else:
             begin()
 
     def _forget_undone(self, checkpoint: Checkpoint | None) -> None:
-        """Owe nothing for an update that the run went back to before, or may have.
+        """Drop the residual of an update that a rollback has undone, or may have undone.
 
-        Since a rollback, one counts if what the checkpoint's round began from is there still.
+        After a rollback, it still counts if the checkpoint is of this round and the same adapter.
         """
         kept = self.journal.update()
         if kept is None:
@@ -259,20 +260,20 @@ class LocalRound:
         if self.run.settings.grpo.resample and metrics.zero_variance_share == 1:
             log.warning(
                 "Private step %d taught nothing: each of %d prompts had equal rewards for all its "
-                "responses. If it stays so, the private problems are too easy or too hard.",
+                "responses. If this persists, the private problems are too easy or too hard.",
                 *(step, metrics.prompts_sampled),
             )
         return metrics
 
     def _sampled_ahead(self, step: int) -> int | None:
-        """The private step to sample before this one's update; none behind our own last one."""
+        """The private step to sample before this one's update; None after our own last step."""
         last = len(self._done) + 1 == self.limits.steps
         return None if last else sampled_ahead(self.run.settings, step)
 
     # Public steps
 
     def _public_step(self, step: int) -> StepMetrics:
-        """The whole of a step, or the rest of one that a private step overtook."""
+        """Make a public step, or the rest of one that a private step overtook."""
         prompts, own = self._ahead.pop(step) if step in self._ahead else self._sampled(step)
         self.reporter.doing(f"public step {step}: waiting for the other organisations")
         received, waited = self._received(step, prompts, own)
@@ -282,9 +283,9 @@ class LocalRound:
         return replace(metrics, waited=waited)
 
     def _sampled(self, step: int) -> tuple[SwapPrompts, bytes]:
-        """A public step's prompts, and the file of our responses: on disk before it is sent.
+        """A public step's prompts, and our encoded responses, saved before they are sent.
 
-        A coordinator that has it takes no other one, and an engine need not sample the same again.
+        The coordinator accepts no others afterwards, and an engine may not sample the same again.
         """
         swap = public_step(self.run.settings, step)
         assert swap is not None
@@ -297,15 +298,17 @@ class LocalRound:
             return prompts, kept
         groups = self.trainer.public_rollout(step, problems, prompts.sampling_seed)
         body = encode_responses(rules.prompts, groups)
-        # What the coordinator would refuse must not be kept, or no restart could mend it.
+        # Do not save what the coordinator would refuse, because no restart could repair that.
         decode_responses(body, rules)
         self._wait_until_kept()
         self.journal.save_sampled(key, body)
         return prompts, body
 
     def _prompts(self, swap: int) -> SwapPrompts:
-        """A public step's prompts; raises InvalidProblems for more than were agreed on, and
-        WrongState for those of another one: of each step, responses are sent once in a round.
+        """A public step's prompts.
+
+        Raises InvalidProblems for more than agreed, and WrongState for another step's, because
+        responses to each step are sent only once in a round.
         """
         found = self.api.swap_prompts(self.run.id, self.number, swap, self.rollbacks)
         if (found.round, found.swap) != (self.number, swap) or not found.prompts:
@@ -317,7 +320,7 @@ class LocalRound:
         if len(found.prompts) > most:
             raise InvalidProblems(
                 f"The coordinator asks for responses to {len(found.prompts)} prompts in a public "
-                f"step, and the run has {most}; none was sampled or sent. Ask its operator."
+                f"step, but the run has {most}. None was sampled or sent; ask its operator."
             )
         return found
 
@@ -326,8 +329,8 @@ class LocalRound:
     ) -> tuple[list[list[Response]], float]:
         """The groups to train on, and the seconds waited for them.
 
-        They are on disk before they are trained on, so that a restart trains on the same. They are
-        our own if we came too late for the exchange; kept like a peer's, that stays decided.
+        They are saved before they are used, so that a restart trains on the same ones. If we were
+        too late for the exchange they are our own; saving them makes that final, too.
         """
         key, rules = self._key(prompts), self._rules(prompts)
         kept = self.journal.received(key)
@@ -344,9 +347,9 @@ class LocalRound:
     def _with_replay(
         self, prompts: SwapPrompts, groups: list[list[Response]]
     ) -> list[list[Response]]:
-        """The groups, filled up from the buffer, which has their right responses from now on.
+        """The groups, filled up from the replay buffer; their correct responses are added to it.
 
-        A restart does the same again, with the groups that are on disk, to the same end.
+        A restart repeats this on the saved groups, with the same result.
         """
         if not self.run.settings.swap.replay:
             return groups
@@ -361,8 +364,8 @@ class LocalRound:
         ]
 
     def _exchange(self, step: int, prompts: SwapPrompts, own: bytes) -> tuple[bytes, float]:
-        """The file to train on, from the coordinator or our own, and the seconds waited for it."""
-        # What was overtaken is with the coordinator, or the step that overtook it were not done.
+        """The encoded groups to train on, the coordinator's or our own, and the seconds waited."""
+        # An overtaken step's responses were sent before the step that overtook it.
         if not staleness(self.run.settings, step) and not self._submit(prompts, own):
             return own, 0.0
         swap, rules, started = self.run.settings.swap, self._rules(prompts), time.monotonic()
@@ -391,8 +394,8 @@ class LocalRound:
                 self.run.id, self.number, prompts.swap, own, self.rollbacks
             )
         except IdempotencyMismatch as error:
-            # What we sent before was lost here; the exchange has it, and gives its groups.
-            log.warning("%s Going on with what the coordinator has.", error.detail)
+            # The responses that we sent are lost here, but the exchange has them.
+            log.warning("%s Continuing with the responses that the coordinator has.", error.detail)
             return True
         if receipt.status is ReceiptStatus.LATE:
             log.warning("Public step %d closed without us; training on our own.", prompts.swap)
@@ -403,9 +406,9 @@ class LocalRound:
         return ExchangeKey(self.number, self.start, prompts.swap, places, self.rollbacks)
 
     def _summary(self, examples: int) -> UpdateMetrics:
-        """What is told of the round. With privacy, figures are of public steps alone.
+        """The round's metrics to report. With privacy, figures cover public steps only.
 
-        Those of private steps are functions of private prompts that no noise covers.
+        Figures of private steps are functions of private prompts that no noise covers.
         """
         made = zip(self._done, update_order(self.run.settings), strict=False)
         told = [
@@ -428,7 +431,7 @@ class LocalRound:
         )
 
     def _improvement(self) -> float | None:
-        """What the run weighs us by, if it does so; None also if nothing is held out."""
+        """Our improvement, if the run weighs members by it; None also if nothing is held out."""
         weighs = self.run.settings.aggregation.weights == "improvement"
         if not weighs or self.held_out is None or self._held_out_before is None:
             return None
@@ -449,7 +452,7 @@ def _problems(prompts: SwapPrompts) -> list[Problem]:
 
 
 def _donors(steps: list[StepMetrics]) -> list[DonorEvidence]:
-    """What the steps have found of each donor, the one with the most responses first."""
+    """The evidence on each donor, summed over the steps; most responses first."""
     sums: dict[str, list[float]] = {}
     for step in steps:
         for donor, found in step.donors.items():

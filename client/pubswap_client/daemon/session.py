@@ -78,10 +78,10 @@ class Session:
 
 
 def run_client(settings: ClientSettings, end: float | None = None) -> RunState | None:
-    """Train for one organisation until the run ends, and say how it did.
+    """Train for one organisation until the run ends; returns the run's final state.
 
-    Or help to, as one of several processes, of which only the first says so. No step is begun that
-    would not be done at the time `end` of time.monotonic().
+    In a process group, only the leader returns it; the others help, and return None. No step begins
+    that would not be done by `end`, a time of time.monotonic().
     """
     if launched_rank() not in (None, 0):
         run_follower(settings)
@@ -106,8 +106,8 @@ def make_daemon(
 ) -> Daemon:
     """A client's daemon, with its journal in the state folder.
 
-    Raises InvalidProblems if there are too few private problems, or one is too long, or one of the
-    public set: each client refuses the same prompts, at the start and in no step.
+    Raises InvalidProblems if there are too few private problems, or a private or public prompt is
+    too long. Every client refuses the same public prompts, at the start and not in a step.
     """
     run = session.run
     if settings.holdout:
@@ -122,8 +122,8 @@ def make_daemon(
         )
     if run.settings.aggregation.weights == "improvement" and not held_out:
         log.warning(
-            "The run weighs members by what they gain on their own held-out problems, and here are "
-            "none, so that this member weighs least. Set `holdout` in client.toml to change that."
+            "The run weighs members by their gain on their own held-out problems. This member has "
+            "none, so it gets the least weight. Set `holdout` in client.toml to change that."
         )
     if run.settings.method == "pubswap":
         _problem_set(session, SetKind.PUBLIC)
@@ -149,9 +149,9 @@ def make_daemon(
 
 @contextmanager
 def _reporter(settings: ClientSettings, session: Session, end: float | None) -> Iterator[Reporter]:
-    """The state folder; the terminal, if there is one, or log lines; the settings' trackers.
+    """Report to the state folder, to the terminal or as log lines, and to the settings' trackers.
 
-    And what ends this process in time.
+    With `end`, also end this process in time.
     """
     console, run = Console(stderr=True, markup=False), session.run
     with ExitStack() as stack:
@@ -171,7 +171,7 @@ def _reporter(settings: ClientSettings, session: Session, end: float | None) -> 
 
 
 def run_evaluator(settings: ClientSettings) -> RunState:
-    """Evaluate every round's adapter until the run ends, and say how it did."""
+    """Evaluate every round's adapter until the run ends; returns the run's final state."""
     with _open_session(settings, Role.EVALUATOR) as session:
         return make_evaluator(settings, session).work()
 
@@ -193,9 +193,9 @@ def make_evaluator(settings: ClientSettings, session: Session) -> Evaluator:
 
 
 def compare_adapters(settings: ClientSettings, folder: Path) -> dict[str, list[float]]:
-    """Each test problem's mean reward with each adapter in a folder, by the same draws.
+    """Each test problem's mean reward with each adapter in a folder, with the same draws.
 
-    Raises InvalidSettings if there is none, InvalidAdapter if one is not of this run.
+    Raises InvalidSettings if there is no adapter, InvalidAdapter if one is not of this run.
     """
     names = adapter_names(folder)
     with _open_session(settings, Role.EVALUATOR) as session:
@@ -212,7 +212,7 @@ def compare_adapters(settings: ClientSettings, folder: Path) -> dict[str, list[f
 
 
 def _problem_set(session: Session, kind: SetKind) -> list[Problem]:
-    """A set of the run; raises InvalidProblems, with a list, for prompts that are too long."""
+    """A set of the run. Raises InvalidProblems if it is empty, or listing too long prompts."""
     text = session.api.problem_set(session.run.id, kind)
     problems = parse_problems(text, f"the {kind} set", extra="ignore")
     if not problems:
@@ -222,15 +222,15 @@ def _problem_set(session: Session, kind: SetKind) -> list[Problem]:
 
 
 def check_possible(run: RunSettings, client: ClientSettings, alone: bool) -> None:
-    """Raises InvalidSettings for what a run wants and this machine's settings cannot do.
+    """Raise InvalidSettings if this machine's settings cannot do what the run needs.
 
-    `alone` says that this client is one process.
+    `alone`: this client is a single process.
     """
     other_engine = chosen_engine(client, run) != "transformers"
     if run.aggregation.rule == "fedex" and (other_engine or not alone):
         raise InvalidSettings(
-            "The run aggregates by 'fedex', which changes the base model after every round; vLLM "
-            "and the processes of `--processes` have copies of their own. Use engine = "
+            "The run aggregates by 'fedex', which changes the base model after every round, but "
+            "vLLM and the processes of `--processes` have their own copies of it. Use engine = "
             "'transformers' and one process."
         )
     RoundLimits.of(client, run)
@@ -239,7 +239,7 @@ def check_possible(run: RunSettings, client: ClientSettings, alone: bool) -> Non
     if run.method == "pubswap" and run.swap.donors == "likely" and client.shard:
         raise InvalidSettings(
             "The run has swap.donors = 'likely', for which this client's policy scores responses "
-            "outside of an update, and a sharded one cannot. Use shard = false, or a run with "
+            "outside an update. A sharded policy cannot do that. Use shard = false, or a run with "
             "swap.donors = 'uniform'."
         )
 
@@ -276,7 +276,7 @@ def _open_session(
         if attendance is not None:
             if (path := adopt(settings.state, run, stored.coordinator)) is not None:
                 log.warning(
-                    "There was no policy. %s now allows what run %s asks; read it.", path, run.name
+                    "No policy was found. Read %s; it now allows what run %s asks.", path, run.name
                 )
             attendance.wait(partial(note_doing, settings.state, run))
             assert attendance.view is not None, "the policy was asked about the run as it was shown"
@@ -306,9 +306,9 @@ def _open_session(
 def _connected(
     settings: ClientSettings, stored: StoredMembership
 ) -> Iterator[tuple[CoordinatorClient, Attendance | None]]:
-    """The coordinator; for an organisation that trains, under its policy.
+    """Connect to the coordinator; an organisation that trains does so under its policy.
 
-    Raises RefusedByPolicy, before anything is sent, for a coordinator that is not allowed.
+    Raises RefusedByPolicy, before anything is sent, if the coordinator is not allowed.
     """
     ledger = Ledger(settings.state, settings.keep_sent_adapters)
     member, url = stored.membership, stored.coordinator

@@ -1,7 +1,7 @@
 """SIGTERM, Ctrl-C and a deadline's SIGALRM end a command at once and cleanly.
 
-Files are replaced whole, and only the checkpoint that is being written is waited for: the signal
-raises wherever the main thread is, and `with` blocks clean up.
+The signal raises wherever the main thread is, and `with` blocks clean up. Only a checkpoint that is
+being written is waited for; files are replaced atomically, so none is left incomplete.
 """
 
 import os
@@ -17,7 +17,7 @@ from pubswap_protocol.command_line.statuses import AGAIN, INTERRUPTED
 
 
 class Stop(BaseException):
-    """A signal asked this process to end; not an Exception, so that nothing handles it midway."""
+    """A signal asked this process to end. Not an Exception, so that no handler swallows it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -28,7 +28,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)
 
 
 def _raise(number: int, frame: FrameType | None) -> None:
-    # A second signal must not interrupt the cleaning up after the first.
+    # A second signal must not interrupt the cleanup after the first.
     for name in _SIGNALS:
         signal.signal(name, signal.SIG_IGN)
     raise Stop(number)
@@ -36,10 +36,10 @@ def _raise(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def until_stopped(end: float | None = None) -> Iterator[None]:
-    """Run the block until it ends, or a signal asks to stop, which ends the command: status 130.
+    """Run the block; a signal to stop ends the command with status 130.
 
-    At the time `end` of time.monotonic(), SIGALRM asks: status 75. Of several processes the first
-    has the alarm, and ends the others.
+    At `end`, a time of time.monotonic(), SIGALRM does so with status 75. Of several processes, only
+    the first sets the alarm; it ends the others.
     """
     before = {name: signal.signal(name, _raise) for name in _SIGNALS}
     if end is not None and os.environ.get("RANK", "0") == "0":

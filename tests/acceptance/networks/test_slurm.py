@@ -257,6 +257,6 @@ def test_a_run_of_several_jobs_on_nodes_without_a_network(tmp_path: Path) -> Non
                     daemon.kill()
             log = (slurm.folder / "log").read_text()
             assert slurm.statuses == [-signal.SIGKILL, 75, 75, 0], log
-            assert min(map(int, re.findall(r"goes on after step (\d+)", log))) >= 2, log
+            assert min(map(int, re.findall(r"continues after step (\d+)", log))) >= 2, log
             wait_finished(coordinator, run)
             assert coordinator.api.global_adapter(run.id, "final") == undisturbed

@@ -31,9 +31,9 @@ def test_it_ends_after_its_steps_or_its_time_and_never_below_the_fewest(
 @pytest.mark.parametrize(
     ("own", "run", "said"),
     [
-        ({"round_steps": 3}, {}, "takes updates of all 40"),
-        ({"round_seconds": 3}, {}, "takes updates of all 40"),
-        ({"round_steps": 1}, {"members": {"fewest_steps": 2}}, "below the 2 local steps"),
+        ({"round_steps": 3}, {}, "accepts only updates of all 40"),
+        ({"round_seconds": 3}, {}, "accepts only updates of all 40"),
+        ({"round_steps": 1}, {"members": {"fewest_steps": 2}}, "below 2, the fewest local steps"),
         (
             {"round_seconds": 3},
             {"members": {"fewest_steps": 2}, "privacy": {"epsilon": 1.0}},

@@ -258,8 +258,8 @@ def findings_of(settings: ClientSettings, carded: RunView | None = None) -> dict
 @pytest.mark.parametrize(
     ("own", "words"),
     [
-        ({"round_steps": 1}, "takes updates of all 2"),
-        ({"rank": 1}, "rank = 1 is none of the run's"),
+        ({"round_steps": 1}, "accepts only updates of all 2"),
+        ({"rank": 1}, "rank = 1 is not allowed"),
         ({"track": ("wandb",)}, "pip install wandb"),
     ],
 )
