@@ -198,7 +198,7 @@ def test_an_unknown_value_of_a_setting_asks_for_an_upgrade(server: Server) -> No
     assert isinstance(caught.value, ProtocolMismatch)
     later["settings"]["swap"]["strategy"] = "keep"
     later["settings"]["chat_template_options"] = {"tools": True}
-    with pytest.raises(UnknownSetting, match=r"The run's settings are together .*Upgrade"):
+    with pytest.raises(UnknownSetting, match=r"The run's settings are a combination .*Upgrade"):
         answer(later).run("r")
 
 

@@ -189,7 +189,7 @@ def test_an_address_is_allowed_as_it_would_be_asked_for(url: str, allows: bool) 
 
 def test_nothing_is_said_of_a_bucket_where_none_is_named(caplog: pytest.LogCaptureFixture) -> None:
     """Such as after a damaged download from the coordinator itself."""
-    bucket.Bucket(tuple, None, {}).leave_alone("it gave other bytes than it was asked for")
+    bucket.Bucket(tuple, None, {}).leave_alone("it returned other bytes than requested")
     assert caplog.records == []
 
 

@@ -1,1 +1,1 @@
-"""The only code that speaks to a coordinator: requests, transfers, retries, TLS."""
+"""The only code that talks to a coordinator: requests, transfers, retries, TLS."""

@@ -1,8 +1,8 @@
-"""The coordinator's bucket, where an organisation lets its bytes go straight there.
+"""Direct transfers to and from the coordinator's bucket, if the organisation allows them.
 
-The coordinator gives the addresses, and the organisation says which ones are allowed: they begin
-with one that its policy names. No token goes there, and no redirect is followed. Whatever fails
-there goes through the coordinator.
+The coordinator gives the addresses. The organisation allows those that begin with a prefix in its
+policy. No token goes there, and no redirect is followed. A transfer that fails there goes through
+the coordinator.
 """
 
 import base64
@@ -23,17 +23,17 @@ from pubswap_protocol.errors import ServerFault, Unreachable
 log = logging.getLogger(__name__)
 
 Allowed = Callable[[], Sequence[str]]
-"""Gives what the addresses begin with that bytes may go to and come from, as the policy has it."""
+"""Returns the prefixes of addresses that the policy allows transfers to and from."""
 
 Hooks = Mapping[str, list[Callable[..., None]]]
 """Called with each request before it is sent, and with each response."""
 
-FAILURES = 3  # in a row, after which it is left alone
+FAILURES = 3  # in a row, after which the bucket is left alone
 AWAY_SECONDS = 600.0
 
 
 class Bucket:
-    """Requests to addresses that the coordinator has signed: each is one try."""
+    """Requests to addresses that the coordinator has signed, each tried once."""
 
     def __init__(self, allowed: Allowed, tls: TlsFiles, hooks: Hooks) -> None:
         self._allowed = allowed
@@ -49,26 +49,26 @@ class Bucket:
 
     @property
     def wanted(self) -> bool:
-        """Whether bytes are to go there: one is allowed, and it did not fail lately."""
+        """Whether to use the bucket: one is allowed, and it has not failed recently."""
         return time.monotonic() >= self._away_until and bool(self._allowed())
 
     def allows(self, url: str) -> bool:
-        """Whether the organisation allows this address; if not, the bucket is left alone."""
+        """Whether the organisation allows this address; if not, leave the bucket alone."""
         try:
             address = httpx.URL(url)
-            wanted = str(address)  # with `..` resolved, as it would be asked for
+            wanted = str(address)  # with `..` resolved, as it would be requested
             named = any(wanted.startswith(f"{_normal(one)}/") for one in self._allowed())
-            if named and ".." not in address.path.split("/"):  # as a server may read it
+            if named and ".." not in address.path.split("/"):  # a server may resolve an escaped one
                 return True
         except httpx.InvalidURL:
             wanted = printable(url)
-        self.leave_alone(f"the policy has not {wanted.partition('?')[0]} among its buckets")
+        self.leave_alone(f"the policy does not list {wanted.partition('?')[0]} in its buckets")
         return False
 
     def put(self, url: str, part: memoryview, block_bytes: int) -> None:
-        """Write a part; raises Unreachable unless the bucket says that it has all of it."""
+        """Write a part; raises Unreachable unless the bucket confirms that it has all of it."""
         blocks: Any = [part[at : at + block_bytes] for at in range(0, len(part), block_bytes)]
-        # Other checksums are in headers that would have to be signed.
+        # Other checksums go into headers that would have to be signed.
         md5 = base64.b64encode(hashlib.md5(part, usedforsecurity=False).digest()).decode()
         headers = {
             "Content-Length": str(len(part)),
@@ -79,7 +79,7 @@ class Bucket:
             reply = self._http(url).put(url, content=blocks, headers=headers)
             _require(reply, (200, 201, 204))
             if "ETag" not in reply.headers:
-                raise _RefusedError("what answered is no S3 store: it gave no ETag")
+                raise _RefusedError("the answer has no ETag, so it is not from an S3 store")
         self._failures = 0
 
     @contextmanager
@@ -94,7 +94,7 @@ class Bucket:
         self._failures = 0
 
     def leave_alone(self, why: str) -> None:
-        """Let everything go through the coordinator for a while, if it did not anyhow."""
+        """Send everything through the coordinator for a while; no-op if no bucket is allowed."""
         if not self._allowed():
             return
         self._failures, self._away_until = 0, time.monotonic() + AWAY_SECONDS
@@ -104,7 +104,7 @@ class Bucket:
     def _http(self, url: str) -> httpx.Client:
         address = httpx.URL(url)
         if address.netloc not in self._clients:
-            # It is shown no certificate of ours; its own is a public authority's or our own one's.
+            # We present no client certificate. The bucket's own is from a public CA or from ours.
             trusted = httpx.create_ssl_context()
             if self._tls.ca_file:
                 trusted.load_verify_locations(self._tls.ca_file)
@@ -115,7 +115,7 @@ class Bucket:
 
     @contextmanager
     def _reaching(self, url: str) -> Iterator[None]:
-        """Raises Unreachable for whatever fails, and counts; the query is a secret."""
+        """Raise Unreachable for any failure, and count it. The URL's query is secret."""
         try:
             yield
         except (*UNANSWERED, ServerFault, _RefusedError) as error:
@@ -128,14 +128,14 @@ class Bucket:
 
 
 class _RefusedError(Exception):
-    """The bucket has answered otherwise."""
+    """The bucket gave an unexpected answer."""
 
 
 def _require(reply: httpx.Response, statuses: tuple[int, ...]) -> None:
     if reply.status_code not in statuses:
         raise _RefusedError(f"it answered {reply.status_code}")
     if "html" in reply.headers.get("Content-Type", ""):
-        raise _RefusedError("a page answered in its place")
+        raise _RefusedError("it answered with an HTML page")
 
 
 def _normal(prefix: str) -> str:

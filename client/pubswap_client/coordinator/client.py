@@ -1,4 +1,4 @@
-"""Everything that leaves this machine for a coordinator: one method for each endpoint."""
+"""The coordinator's API, one method for each endpoint; every request to a coordinator is here."""
 
 import logging
 import re
@@ -27,13 +27,13 @@ from pubswap_protocol.messages import Receipt, RunView
 log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 5.0
-_LOOKS = 20  # at a run that moves
+_LOOKS = 20  # attempts to read a run that keeps changing
 
 
 class CoordinatorClient(Connection):
-    """The endpoints, as an operator and as a member use them."""
+    """The endpoints used by operators and members."""
 
-    _waits_for: str | None = None  # logged once, however often the coordinator is asked meanwhile
+    _waits_for: str | None = None  # the last reason logged, to log each only once
     _hello: messages.Hello | None = None  # the last one, unless it was refused
 
     def version(self) -> messages.Version:
@@ -70,7 +70,7 @@ class CoordinatorClient(Connection):
     def rounds(
         self, run: str, after: int = -1, last: int = MAX_NUMBER
     ) -> Iterator[messages.RoundSummary]:
-        """A run's rounds behind `after` and up to `last`, in order, asked for page by page."""
+        """A run's rounds after `after` and up to `last`, in order, fetched page by page."""
         path = paths.ROUNDS.format(run=run)
         while page := self.call(messages.RoundList, "GET", path, after=after).rounds:
             for each in page:
@@ -82,7 +82,7 @@ class CoordinatorClient(Connection):
                 yield each
 
     def whole_run(self, run: str) -> messages.WholeRun:
-        """One run with all its rounds, which fit together: asked for again if it moved between."""
+        """One run with all its rounds, consistently: fetched again if the run moved meanwhile."""
         view = self.run(run)
         for _ in range(_LOOKS):
             last = min(view.round, view.settings.rounds)
@@ -90,7 +90,7 @@ class CoordinatorClient(Connection):
             view = self.run(view.id)
             if (view.state, view.round) == before:
                 return messages.WholeRun(**dict(view), rounds=rounds)
-        raise ServerFault(f"Run {view.name} was another one each time that it was looked at.")
+        raise ServerFault(f"Run {view.name} changed every time it was fetched; try again.")
 
     def put_tokenizer(self, run: str, data: bytes) -> messages.BlobReceipt:
         """Send the base model's tokenizer.json, with which the coordinator decodes responses."""
@@ -114,7 +114,7 @@ class CoordinatorClient(Connection):
         return self.call(messages.Invite, "POST", paths.RUN_INVITES.format(run=run), body)
 
     def reissue(self, run: str, member: str, body: messages.Reissue) -> messages.Invite:
-        """A one-time invite for a member that has enrolled; using it ends the old token."""
+        """A one-time invite for an enrolled member; using it ends the old token."""
         path = paths.RUN_MEMBER_REISSUE.format(run=run, member=member)
         return self.call(messages.Invite, "POST", path, body)
 
@@ -147,23 +147,23 @@ class CoordinatorClient(Connection):
     def adapter_of_round(
         self, run: str, which: str, most: int = LARGEST_BYTES
     ) -> tuple[int, bytes]:
-        """The round that an adapter of `global_adapter` belongs to, and the adapter.
+        """An adapter as in `global_adapter`, preceded by its round.
 
-        Raises ServerFault for one of more than `most` bytes.
+        Raises ServerFault if it has more than `most` bytes.
         """
         path = paths.RUN_ADAPTER.format(run=run, which=which)
         first = self.request("GET", path, headers={"Range": "bytes=0-0"}, most=most)
         number = first.headers.get(paths.ROUND_HEADER, "")
         if not re.fullmatch(r"[0-9]{1,10}", number):
             raise ServerFault(f"{path} answered without {paths.ROUND_HEADER}.")
-        if first.status_code != 206:  # a file that is made as it is sent, and begun nowhere else
+        if first.status_code != 206:  # a file generated as it is sent, which has no ranges
             return int(number), first.content
         digest = first.headers.get("ETag", "").strip('"')
         requests = BlobRequests(self, run, path, most)
         return int(number), bytes(download(requests, digest, self.backoff))
 
     def add_viewer(self, name: str) -> messages.ViewerToken:
-        """Let somebody look at the dashboard; the token is shown once."""
+        """Let a person view the dashboard; the token is shown once."""
         body = messages.CreateViewer(name=name)
         return self.call(messages.ViewerToken, "POST", paths.VIEWERS, body)
 
@@ -174,7 +174,7 @@ class CoordinatorClient(Connection):
         self.request("DELETE", paths.VIEWER.format(viewer=name))
 
     def events(self, run: str, after: int = 0) -> messages.Events:
-        """The run's log after an event's id."""
+        """The events of a run's log after the event with the id `after`."""
         path = paths.RUN_EVENTS.format(run=run)
         found = self.call(messages.Events, "GET", path, after=after)
         ids = [after, *(event.id for event in found.events)]
@@ -185,7 +185,7 @@ class CoordinatorClient(Connection):
     # A member
 
     def enroll(self, invite: str, key: str | None = None) -> messages.Membership:
-        """Exchange an invite for a token; again with the same key, it is the same one."""
+        """Exchange an invite for a token; repeating it with the same key gives the same token."""
         body = messages.Enroll(invite=invite)
         return self.call(messages.Membership, "POST", paths.ENROLL, body, key or _new_key())
 
@@ -196,14 +196,14 @@ class CoordinatorClient(Connection):
         self._hello = body
 
     def away(self, run: str, reason: messages.Away) -> None:
-        """Let nobody wait for this member until its next hello, and say why."""
+        """Declare this member away until its next hello, so that nobody waits for it, and why."""
         self.request("POST", paths.AWAY.format(run=run), reason)
 
     def task(self, run: str, wait: float = LONG_POLL_SECONDS) -> messages.Task:
-        """What to do now; the answer may take up to `wait` seconds.
+        """The next task; the answer may take up to `wait` seconds.
 
-        A coordinator that judges by other rules since its upgrade asks for another hello, and says
-        in its answer which: raises Conflict unless they are this member's again.
+        After an upgrade that changed its verifier, the coordinator asks for another hello. Raises
+        Conflict if it then refuses this member's version.
         """
         ask = partial(self.call, messages.Task, "GET", paths.TASK.format(run=run), wait=wait)
         try:
@@ -217,7 +217,7 @@ class CoordinatorClient(Connection):
         return task
 
     def heartbeat(self, run: str, body: messages.Progress) -> None:
-        """Report progress: one try, and no long one; another heartbeat follows."""
+        """Report progress in a single, short try, because another heartbeat follows."""
         path = paths.HEARTBEAT.format(run=run)
         json = self.withhold(body).model_dump(mode="json", exclude_none=True)
         self.once("POST", path, json=json, timeout=HEARTBEAT_SECONDS)
@@ -225,7 +225,7 @@ class CoordinatorClient(Connection):
     def blob(
         self, run: str, digest: str, on_bytes: OnBytes | None = None, most: int = LARGEST_BYTES
     ) -> memoryview:
-        """A blob's bytes; raises DigestMismatch if they are not what the digest names.
+        """A blob's bytes; raises DigestMismatch if they do not have this digest.
 
         Raises ServerFault for more than `most` bytes.
         """
@@ -245,10 +245,10 @@ class CoordinatorClient(Connection):
         start: str | None = None,
         rollbacks: int | None = None,
     ) -> Receipt:
-        """Hand in an update, trained from the adapter `start`.
+        """Hand in an update that was trained from the adapter `start`.
 
-        Raises RoundClosed if the run went back since the task that had so many `rollbacks`; so do
-        a public step's prompts and responses.
+        Raises RoundClosed if the run was rolled back since the task, which had this many
+        `rollbacks`; so do `swap_prompts` and `submit_responses`.
         """
         path = paths.UPDATE.format(run=run, round=round_)
         told = self.withhold(body)
@@ -276,11 +276,11 @@ class CoordinatorClient(Connection):
         seeds: bool = False,
         most: int | None = None,
     ) -> bytes:
-        """The responses to train on, waiting until the exchange is closed.
+        """Wait until the exchange is closed; returns the responses to train on.
 
-        `on_wait` is told again and again what for. With `seeds`, responses come with theirs and
-        with their donors' numbers. Raises RoundClosed if this member's responses were not in the
-        exchange, ServerFault for more than `most` bytes.
+        `on_wait` is called repeatedly with the reason for waiting. With `seeds`, responses include
+        their seeds and their donors' numbers. Raises RoundClosed if this member's responses were
+        not in the exchange, ServerFault for more than `most` bytes.
         """
         path, pace = paths.SWAP_EXCHANGED.format(run=run, round=round_, swap=swap), Pace()
         while True:
@@ -329,9 +329,9 @@ def wait_until_ready(
 
 
 def _endless(path: str) -> ServerFault:
-    return ServerFault(f"{path} answered a page that does not follow on the one before it.")
+    return ServerFault(f"{path} answered with a page that does not continue the one before it.")
 
 
 def _new_key() -> str:
-    """The key of a request that is recognised when it is sent again after a lost answer."""
+    """An idempotency key: the coordinator recognises a request that is sent again."""
     return secrets.token_urlsafe(32)

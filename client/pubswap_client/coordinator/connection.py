@@ -1,4 +1,4 @@
-"""One request to the coordinator: its encoding, its retries, and its errors as our own tree."""
+"""Requests to the coordinator: encoding, retries, and errors as PubSwap's own classes."""
 
 import logging
 import re
@@ -46,19 +46,19 @@ OnSend = Callable[[str, str, str, Iterable[bytes]], None]
 """Called with method, path and query, media type and body before each request; may raise."""
 
 Withhold = Callable[[Any], Any]
-"""Gives a message with counters back without those that may not be sent."""
+"""Returns a message without the counters that may not be sent."""
 
-SHORTEST_CUT_SECONDS = 2.0  # a long poll that fails after less was not cut for its length
+SHORTEST_CUT_SECONDS = 2.0  # a long poll that fails sooner was not cut for its length
 LONGEST_RETRY_AFTER = 3600.0
-LARGEST_MESSAGE = 1 << 28  # bytes of an answer that is read at once, as a problem set is
-LARGEST_TOLD = 1 << 24  # of a member's message
+LARGEST_MESSAGE = 1 << 28  # bytes of an answer that is read whole, such as a problem set
+LARGEST_TOLD = 1 << 24  # bytes of a message to a member
 LARGEST_REFUSAL = 1 << 20
-LONGEST_REASON = 300  # characters of what an answer lacks
-LONGEST_HEAD = 1 << 14  # of a page, in which its title is looked for
+LONGEST_REASON = 300  # characters of a validation error
+LONGEST_HEAD = 1 << 14  # bytes of a page that are searched for its title
 
 
 class Connection:
-    """A coordinator, as seen by the holder of one token. Synchronous, and closed after use."""
+    """A coordinator, as seen by the holder of one token. Synchronous; close it after use."""
 
     def __init__(
         self,
@@ -72,18 +72,18 @@ class Connection:
         buckets: Allowed = tuple,
     ) -> None:
         headers = {paths.PROTOCOL_HEADER: paths.PROTOCOL_VERSION, "Accept-Encoding": "identity"}
-        token = token and token.strip()  # as it is pasted; a header's value ends with no space
+        token = token and token.strip()  # a pasted token may end with a space, which headers forbid
         if token and not (token.isascii() and token.isprintable()):
-            raise InvalidSettings("The token has characters that no token has; copy all of it.")
+            raise InvalidSettings("The token has characters that no token has; copy it again.")
         if token:
             headers["Authorization"] = f"Bearer {token}"
         self.url = url.rstrip("/")
         self.backoff = backoff
-        self.sent = self.received = 0  # bytes of bodies, also of those that were sent again
+        self.sent = self.received = 0  # bytes of bodies, including retries
         self._counting = threading.Lock()
-        self._cut = False  # whether it was said that something cuts long polls
+        self._cut = False  # whether a cut long poll was logged
         self._on_send = on_send
-        self._most = LARGEST_MESSAGE if on_send is None else LARGEST_TOLD  # an operator has lists
+        self._most = LARGEST_MESSAGE if on_send is None else LARGEST_TOLD  # operators get lists
         self.withhold = withhold
         address, spool = parsed_url(self.url), relay_folder()
         if transport is None and spool is not None:
@@ -119,7 +119,7 @@ class Connection:
         key: str | None = None,
         **params: Any,
     ) -> M:
-        """The message of an answer; one that is none is asked for again, as if it had failed."""
+        """The parsed answer; one that cannot be parsed is retried like a failed request."""
         read = partial(parse, answer, told=self._on_send is not None)
         return self._asked(read, method, path, body, key, None, **params)
 
@@ -135,7 +135,7 @@ class Connection:
     ) -> httpx.Response:
         """The answer to a request, tried again while it fails with a retryable error.
 
-        A body of bytes is tensors.
+        A body of bytes is sent as tensors.
         """
         return self._asked(lambda reply: reply, method, path, body, key, most, headers, **params)
 
@@ -168,9 +168,9 @@ class Connection:
     def once(
         self, method: str, path: str, most: int | None = None, **options: Any
     ) -> httpx.Response:
-        """One try, with httpx's own options; raises what the coordinator refuses it with.
+        """Send a request once, with httpx's own options; raises the coordinator's refusal.
 
-        Raises ServerFault for an answer of more than `most` bytes, which is read no further.
+        Raises ServerFault as soon as the answer exceeds `most` bytes.
         """
         most = self._most if most is None else most
         with self._reaching(), self._http.stream(method, path, **options) as streamed:
@@ -179,7 +179,7 @@ class Connection:
         return reply
 
     def _polled(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """The answer to a long poll, which a proxy may cut for its length: asked again at once."""
+        """The answer to a long poll; if a proxy cuts it for its length, repeat it at once."""
         while True:
             began = time.monotonic()
             try:
@@ -196,7 +196,7 @@ class Connection:
     def stream(
         self, path: str, headers: Mapping[str, str], **params: Any
     ) -> Iterator[httpx.Response]:
-        """One try at an answer whose body is read as it arrives."""
+        """Send a GET request once; its answer's body is read as it arrives."""
         asked = self._http.stream("GET", path, headers=headers, params=params)
         with self._reaching(), asked as reply:
             if reply.status_code != 307 or "direct" not in params:
@@ -206,16 +206,17 @@ class Connection:
             yield reply
 
     def _before_sending(self, request: httpx.Request) -> None:
-        below = self._http.base_url.raw_path.rstrip(b"/")  # as the policy and the ledger know it
+        # The policy and the ledger expect a path relative to the coordinator's address.
+        below = self._http.base_url.raw_path.rstrip(b"/")
         self._tell(request, request.url.raw_path.removeprefix(below).decode("ascii"))
 
     def _before_asking_the_bucket(self, request: httpx.Request) -> None:
-        self._tell(request, str(request.url.copy_with(query=None)))  # which is a secret
+        self._tell(request, str(request.url.copy_with(query=None)))  # the query is secret
 
     def _tell(self, request: httpx.Request, target: str) -> None:
         if self._on_send is not None:
             media_type = request.headers.get("Content-Type", "")
-            # Read here and again to be sent, so it must be no generator.
+            # The body is read here and again to be sent, so it must not be a generator.
             body = cast(httpx.SyncByteStream, request.stream)
             self._on_send(request.method, target, media_type, body)
 
@@ -228,7 +229,7 @@ class Connection:
     def _reaching(self) -> Iterator[None]:
         try:
             yield
-        except httpx.ProxyError as error:  # it did not open a tunnel
+        except httpx.ProxyError as error:  # the proxy opened no tunnel
             raise ProxyFault(
                 f"The coordinator at {self.url} cannot be reached{self._by_proxy} ({error}). "
                 f"{_PROXY_ADVICE}"
@@ -244,10 +245,10 @@ class Connection:
         return f" through the proxy {self._proxy.url}" if self._proxy else ""
 
     def _check(self, reply: httpx.Response) -> None:
-        """Raises the coordinator's refusal, or ProxyFault if another has answered in its place."""
+        """Raise the coordinator's refusal, or ProxyFault if something else answered."""
         if reply.is_success and not _is_page(reply):
             return
-        # An hour of Retry-After is believed; its other form, a date, is not read.
+        # Respect at most an hour of Retry-After. Its other form, a date, is ignored.
         header = reply.headers.get("Retry-After", "")
         whole = re.fullmatch(r"[0-9]{1,9}", header)
         wait = min(float(header), LONGEST_RETRY_AFTER) if whole else None
@@ -264,14 +265,14 @@ class Connection:
 
 
 def _read(reply: httpx.Response, most: int) -> httpx.Response:
-    """An answer with its body; raises ServerFault for one of more than `most` bytes.
+    """Read an answer with its body; raises ServerFault if it exceeds `most` bytes.
 
-    It is not unpacked: a few bytes may come out as any number of them.
+    The body is not decompressed, because a few bytes could expand to any number.
     """
     if (encoding := reply.headers.get("Content-Encoding", "identity")) != "identity":
         raise ProxyFault(
             f"{reply.url.path} was answered {reply.status_code} with Content-Encoding {encoding}, "
-            f"which was not asked for, and so not by a coordinator. {_ADDRESS_ADVICE}"
+            f"which was not requested, so not by a coordinator. {_ADDRESS_ADVICE}"
         )
     pieces, size = list[bytes](), 0
     for piece in reply.iter_bytes():
@@ -285,9 +286,9 @@ def _read(reply: httpx.Response, most: int) -> httpx.Response:
 
 
 def parse(model: type[M], reply: httpx.Response, told: bool = True) -> M:
-    """An answer's message, without the fields that a later version may have added to it.
+    """Parse an answer, ignoring fields that a later version may have added.
 
-    One that a member is `told` has no more values than its memory has room for.
+    With `told`, for a member, raises ServerFault for more values than fit into memory.
     """
     if told and too_many_values(reply.content):
         raise ServerFault(f"{reply.url.path} was answered with more than {MOST_VALUES}.")
@@ -297,24 +298,24 @@ def parse(model: type[M], reply: httpx.Response, told: bool = True) -> M:
         location = [str(part) for part in error.errors()[0]["loc"]]
         if "settings" in location:
             name = ".".join(location[location.index("settings") + 1 :])
-            unknown = f"{name} has a value" if name else "settings are together something"
+            unknown = f"{name} has a value" if name else "settings are a combination"
             raise UnknownSetting(
                 f"The run's {unknown} that this version of pubswap does not know. "
                 "Upgrade pubswap to the coordinator's version."
             ) from None
         said = first_fault(error)[:LONGEST_REASON]
-        raise ServerFault(f"{reply.url.path} answered something else: {said}") from None
+        raise ServerFault(f"{reply.url.path} gave an unexpected answer: {said}") from None
 
 
 def _is_page(reply: httpx.Response) -> bool:
-    """Whether it is for people: a proxy's, as the coordinator answers no such thing here."""
+    """Whether an answer is an HTML page: a proxy's, because the coordinator's API sends none."""
     return "html" in reply.headers.get("Content-Type", "")
 
 
 def _quoted(reply: httpx.Response) -> str:
-    """What a page is called, or where an answer sends us, in a few printable words.
+    """A page's title, or a redirect's target, in a few printable words.
 
-    Its beginning, as UTF-8: a charset of its own may be one that unpacks.
+    Only the beginning is read, as UTF-8, because a page may declare a charset that decompresses.
     """
     head = reply.content[:LONGEST_HEAD].decode(errors="replace")
     title = re.search(r"<title[^>]*>([^<]*)", head, re.IGNORECASE)
@@ -324,7 +325,7 @@ def _quoted(reply: httpx.Response) -> str:
 
 
 def _was_cut(error: PubSwapError) -> bool:
-    """Whether a request arrived and its answer did not, or a proxy's came in its place."""
+    """Whether a request arrived, but its answer was lost or replaced by a proxy's."""
     if error.__cause__ is None:
         return isinstance(error, ProxyFault)
     return isinstance(error.__cause__, httpx.RemoteProtocolError | httpx.ReadError)
@@ -334,13 +335,13 @@ _PROXY_ADVICE = (
     "Give the proxy's user and password in HTTPS_PROXY (http://USER:PASSWORD@HOST:PORT), ask those "
     "who run it to let the coordinator through, or name the coordinator's host in NO_PROXY."
 )
-_ADDRESS_ADVICE = "Is there something else at this address, or a proxy before it?"
+_ADDRESS_ADVICE = "Is there something else at this address, or a proxy in front of it?"
 
 
 def _advice(error: Exception) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         return (
-            "Name the CA of its certificate, or of a proxy that opens TLS, by `--ca-file`, which "
-            "an organisation gives when it enrols, or in SSL_CERT_FILE."
+            "Name the CA of its certificate, or of a proxy that intercepts TLS, with `--ca-file` "
+            "(an organisation does so when it enrols) or in SSL_CERT_FILE."
         )
     return "Is it running, and is the address right?"

@@ -1,8 +1,8 @@
-"""`pubswap relay`: forwards the requests of a folder to one coordinator, and writes its answers.
+"""`pubswap relay`: forwards a folder's requests to one coordinator, and writes the answers there.
 
-It keeps nothing that is not a file, so that it may be killed at any point. A request that was
-forwarded and not answered is forwarded again: that is what a client does whose answer was lost, and
-what the coordinator takes for that. A request that was answered is not.
+All its state is in files, so it may be killed at any point. A request that was forwarded but not
+answered is forwarded again; to the coordinator that looks like a client's retry after a lost
+answer. An answered request is never forwarded again.
 """
 
 import logging
@@ -40,17 +40,17 @@ from pubswap_protocol.files import write_whole
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.25
-IDLE_SECONDS = 3.0  # without a request or an answer, after which `once` is over
+IDLE_SECONDS = 3.0  # without a request or an answer, after which `once` ends
 AT_ONCE = 64
-REMEMBERED = 100_000  # requests that were answered: such a one may not come again
-KEPT_SECONDS = 24 * 3600.0  # of what nobody has taken
-# All that a member's requests have; what else a file says is not forwarded.
+REMEMBERED = 100_000  # answered requests, which must not be forwarded again
+KEPT_SECONDS = 24 * 3600.0  # of files that nobody has taken
+# The headers of a member's requests; others in a file are not forwarded.
 FORWARDED = {
     *("accept", "accept-encoding", "authorization", "content-length", "content-range"),
     *("content-type", "if-range", "range", "user-agent"),
     *(paths.IDEMPOTENCY_HEADER.lower(), paths.PROTOCOL_HEADER.lower()),
 }
-# All that a member reads of an answer.
+# The headers of an answer that a member reads.
 ANSWERED = {
     *("content-encoding", "content-length", "content-range", "content-type", "etag", "location"),
     *("retry-after", paths.ROUND_HEADER.lower(), paths.WAITS_HEADER.lower()),
@@ -58,14 +58,14 @@ ANSWERED = {
 
 
 class AnsweredRequests:
-    """The names of the last requests that were answered, in a file; safe to use from threads."""
+    """The names of the last answered requests, in a file. Thread-safe."""
 
     def __init__(self, path: Path, most: int = REMEMBERED) -> None:
-        """Read what an earlier process wrote; `most` to twice as many are remembered."""
+        """Read what an earlier process wrote. The last `most` to 2 `most` names are kept."""
         self._path, self._most, self._lock = path, most, threading.Lock()
         names = path.read_text(errors="replace").split() if path.exists() else []
-        self._names = dict.fromkeys(names)  # in their order
-        self._shorten()  # also for what a kill has left of a line
+        self._names = dict.fromkeys(names)  # an ordered set
+        self._shorten()  # this also terminates a line that a kill cut off
 
     def __contains__(self, name: str) -> bool:
         return name in self._names
@@ -85,10 +85,10 @@ class AnsweredRequests:
 
 
 class Relay:
-    """One folder and the coordinator that its requests go to, whatever they say."""
+    """Forwards one folder's requests to one coordinator, whatever host they name."""
 
     def __init__(self, folder: Path, url: str, tls: TlsFiles) -> None:
-        """Raises InvalidSettings for a folder that others may look into."""
+        """Raises InvalidSettings if others can access the folder."""
         self._folder = private_folder(folder)
         self._url = parsed_url(url.rstrip("/"))
         self._tls = tls
@@ -96,7 +96,7 @@ class Relay:
         self._refused: set[tuple[str, int, int]] = set()  # name, size and time, as they were
 
     def run(self, once: bool = False) -> None:
-        """Forward requests until the process is stopped, or with `once` until there are none.
+        """Forward requests until the process is stopped or, with `once`, until none are left.
 
         Raises Held if another relay serves the folder.
         """
@@ -109,7 +109,7 @@ class Relay:
                 try:
                     self._look()
                     failing = False
-                except OSError as error:  # a disk of the network comes back
+                except OSError as error:  # a network disk may come back
                     if not failing:
                         log.warning("%s: %s. Trying again.", self._folder, error.strerror)
                     failing = True
@@ -117,11 +117,11 @@ class Relay:
             self._http.close()
 
     def _look(self) -> None:
-        """Begin what is asked, and now and then remove what is old."""
+        """Start forwarding new requests, and sometimes remove old files."""
         look_again(self._folder)
         for path in self._waiting():
             self._busy.add(path.name)
-            # Not waited for at the end: what they have not answered is there.
+            # Daemon threads, not joined at the end: unanswered requests stay in the folder.
             threading.Thread(target=self._serve, args=(path,), daemon=True).start()
         if time.monotonic() - self._swept > KEPT_SECONDS / 24:
             self._sweep()
@@ -136,11 +136,11 @@ class Relay:
                 yield path
 
     def _serve(self, path: Path) -> None:
-        """Forward one request, unless that was done or it is none."""
+        """Forward one request, unless it was answered before or is not valid."""
         try:
             if path.stem in self._done:
                 path.unlink()
-                log.warning("%s was answered before, and is removed.", path)
+                log.warning("%s was answered before; it was removed.", path)
                 return
             if not path.with_suffix(ANSWER).exists():
                 self._forward(path)
@@ -154,7 +154,7 @@ class Relay:
             log.warning("%s: %s. Trying again.", path, error.strerror)
             time.sleep(IDLE_SECONDS)
         finally:
-            self._active = time.monotonic()  # whoever has waited for this asks again now
+            self._active = time.monotonic()  # the client that waited for this may ask again now
             self._busy.discard(path.name)
 
     def _forward(self, path: Path) -> None:
@@ -173,13 +173,13 @@ class Relay:
             draft.finish(answered)
 
     def _answered(self, request: httpx.Request, name: str, draft: Draft) -> Answered:
-        """What the coordinator answers; its body goes to the draft. Raises UNANSWERED."""
+        """The coordinator's answer; its body goes to the draft. Raises UNANSWERED."""
         with closing(self._http.send(request, stream=True)) as reply:
             headers = [each for each in reply.headers.multi_items() if each[0] in ANSWERED]
             try:
                 answered = Answered(name=name, status=reply.status_code, headers=headers)
             except ValidationError as error:
-                said = f"no coordinator answers so: {error.errors()[0]['msg']}"
+                said = f"not a coordinator's answer: {error.errors()[0]['msg']}"
                 raise httpx.RemoteProtocolError(said) from None
             size = 0
             try:
@@ -193,31 +193,31 @@ class Relay:
         return answered
 
     def _request(self, asked: Asked, content: Iterator[bytes], size: int) -> httpx.Request:
-        """To the coordinator that this relay was started for, and to no other host or service."""
+        """A request to this relay's own coordinator, and to no other host or service."""
         headers = {key: value for key, value in asked.headers if key.lower() in FORWARDED}
         lengths = [value for key, value in headers.items() if key.lower() == "content-length"]
         if lengths not in ([], [str(size)]) or (size and not lengths):
-            raise Refused(f"its body has {size} bytes and not what its header says")
+            raise Refused(f"its body has {size} bytes, unlike its Content-Length")
         try:
             url = self._url.copy_with(raw_path=asked.target.encode("ascii"))
             request = self._http.build_request(
                 asked.method, url, headers=headers, content=content if size else None
             )
         except (httpx.InvalidURL, ValueError) as error:
-            raise Refused(f"it is no request ({error})") from None
-        # As it would be asked for, and as a server may read it.
+            raise Refused(f"it is not a valid request ({error})") from None
+        # The path as it would be requested, without an escaped `..` that a server may resolve.
         here = request.url.path
         if not here.startswith(self._url.path.rstrip("/") + "/v1/") or ".." in here.split("/"):
-            raise Refused(f"{asked.target} is none of the coordinator's paths")
+            raise Refused(f"{asked.target} is not one of the coordinator's paths")
         return request
 
     def _refuse(self, path: Path, error: Refused) -> None:
-        """Say so once, and leave it where it is: it may be somebody's, or still be written."""
+        """Log it once, and leave the file: it may be somebody else's, or still incomplete."""
         self._refused.add(_as_it_is(path))
         log.warning("%s is not forwarded: %s.", path, error)
 
     def _sweep(self) -> None:
-        """Remove what nobody has taken: of daemons and relays that were killed."""
+        """Remove old files of daemons and relays that were killed."""
         oldest = time.time() - KEPT_SECONDS
         for path in self._folder.iterdir():
             own = NAME.fullmatch(path.name.partition(".")[0])
@@ -228,7 +228,7 @@ class Relay:
 
 
 def _as_it_is(path: Path) -> tuple[str, int, int]:
-    """A file's name, size and time, by which it is seen to have changed."""
+    """A file's name, size and modification time, to detect changes."""
     try:
         found = path.lstat()
     except OSError:

@@ -1,4 +1,4 @@
-"""What is worth a retry, how long to wait before it, and how often to ask for work."""
+"""Which errors to retry, how long to wait before that, and how often to ask for work."""
 
 import logging
 import random
@@ -20,7 +20,7 @@ class Backoff:
 
     base_seconds: float = 1.0
     cap_seconds: float = 20.0
-    tries: int | None = None  # a daemon never gives up
+    tries: int | None = None  # without a limit, as for a daemon
 
     def delay(self, failures: int, draw: Callable[[], float] = random.random) -> float:
         """Seconds to wait after this many failures (1, 2, ...)."""
@@ -38,16 +38,16 @@ class RetryState:
         *more: type[PubSwapError],
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Besides what is retryable anyhow, errors of the classes `more` are worth a retry here."""
+        """Also retry errors of the classes `more`, besides the retryable ones."""
         self._backoff = backoff
         self._more = more
         self._sleep = sleep
         self._failures = 0
 
     def wait(self, error: PubSwapError) -> None:
-        """Wait before the next try; raises the error if there is to be none.
+        """Wait before the next try; raises the error if it should not be retried.
 
-        A coordinator that says when to come again is not asked before.
+        The wait is at least the coordinator's Retry-After.
         """
         self._failures += 1
         retryable = error.retryable or isinstance(error, self._more)
@@ -64,7 +64,7 @@ class RetryState:
 def retrying(
     call: Callable[[], T], backoff: Backoff, sleep: Callable[[float], None] = time.sleep
 ) -> T:
-    """The call's result, tried again while it fails with a retryable PubSwapError."""
+    """The call's result; it is repeated while it fails with a retryable PubSwapError."""
     state = RetryState(backoff, sleep=sleep)
     while True:
         try:
@@ -73,15 +73,15 @@ def retrying(
             state.wait(error)
 
 
-FREE_ANSWERS = 3  # in a row
+FREE_ANSWERS = 3  # quick ones in a row, before the first pause
 IDLE_SECONDS = 2.0
 
 
 class Pace:
-    """Slows down whoever is answered at once, again and again, with nothing to be done.
+    """Limits the rate of requests whose answers bring nothing to do.
 
-    A coordinator waits before it answers so; one that does not must not be asked, and each question
-    recorded, as fast as it answers.
+    A coordinator normally waits before such an answer. One that does not must not be polled, and
+    each request recorded in the ledger, as fast as it answers.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Pace:
         self._in_a_row, self._at = 0, clock()
 
     def idle(self) -> None:
-        """Nothing came of an answer: wait, unless few did so quickly."""
+        """An answer brought nothing to do: pause after several quick ones in a row."""
         quick = self._clock() - self._at < IDLE_SECONDS
         self._in_a_row = self._in_a_row + 1 if quick else 1
         if self._in_a_row > FREE_ANSWERS:
@@ -102,5 +102,5 @@ class Pace:
         self._at = self._clock()
 
     def renew(self) -> None:
-        """Something came of it."""
+        """An answer brought something to do."""
         self._in_a_row, self._at = 0, self._clock()

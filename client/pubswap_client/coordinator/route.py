@@ -1,4 +1,4 @@
-"""The way to a coordinator: direct, or through the forward proxy that the environment names."""
+"""HTTP clients for a coordinator, direct or through the forward proxy in the environment."""
 
 import ipaddress
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -10,34 +10,34 @@ import httpx
 from pubswap_client.coordinator.tls import TlsFiles
 from pubswap_protocol.errors import InvalidSettings
 
-LONG_POLL_SECONDS = 25.0  # most proxies cut what is quiet for 60 s, some for 30
-# What httpx raises for a request, the second for an answer that leads to an address that is none,
-# the last for a host whose name has an empty part, or one of more than 63 characters.
+LONG_POLL_SECONDS = 25.0  # most proxies cut a connection idle for 60 s, some for 30 s
+# What httpx raises for a request: InvalidURL for a redirect to an invalid address, UnicodeError for
+# a host name with a part that is empty or has more than 63 characters.
 UNANSWERED = (httpx.HTTPError, httpx.InvalidURL, UnicodeError)
 
 
 def parsed_url(url: str) -> httpx.URL:
-    """A coordinator's address; raises InvalidSettings if it is none."""
+    """Parse a coordinator's address; raises InvalidSettings if it is not one."""
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL as error:
-        raise InvalidSettings(f"{url!r} is no coordinator's address: {error}.") from None
+        raise InvalidSettings(f"{url!r} is not a coordinator's address: {error}.") from None
     if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query:
-        raise InvalidSettings(f"{url!r} is no coordinator's address, such as https://host:8470.")
+        raise InvalidSettings(f"{url!r} is not a coordinator's address, such as https://host:8470.")
     return parsed
 
 
 def open_http(
     url: httpx.URL, tls: TlsFiles, proxy: httpx.Proxy | None, **options: Any
 ) -> httpx.Client:
-    """A client for one coordinator, through a proxy or none; `options` are httpx's own."""
-    # Some proxies close without a word a connection that is not tunnelled.
+    """A client for one coordinator, optionally through a proxy; `options` are httpx's own."""
+    # Some proxies silently close connections that are not tunnelled.
     kept = 0 if proxy and url.scheme == "http" else 20
     try:
         return httpx.Client(
             proxy=proxy,
-            trust_env=False,  # asked already
-            # None is needed, and those that a coordinator sets would be kept without end.
+            trust_env=False,  # `proxy_to` has read it
+            # No cookie is needed, and a coordinator could set any number of them.
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
             limits=httpx.Limits(max_connections=100, max_keepalive_connections=kept),
             **{
@@ -53,9 +53,9 @@ def open_http(
 def proxy_to(url: httpx.URL, tls: TlsFiles) -> httpx.Proxy | None:
     """The proxy of HTTPS_PROXY, HTTP_PROXY or ALL_PROXY, unless NO_PROXY names the host.
 
-    None to this machine itself, which no proxy elsewhere could reach. Raises InvalidSettings for
-    an address that is no proxy's. The environment is not left to httpx, which fails on an IPv6
-    address in NO_PROXY and does not say which proxy it took.
+    None for this machine itself, which no proxy elsewhere could reach. Raises InvalidSettings if
+    the address is not a proxy's. httpx does not read the environment, because it fails on an IPv6
+    address in NO_PROXY and does not say which proxy it uses.
     """
     netloc = url.netloc.decode("ascii")
     if _is_loopback(url.host) or proxy_bypass(netloc) or proxy_bypass(url.host):
@@ -67,13 +67,13 @@ def proxy_to(url: httpx.URL, tls: TlsFiles) -> httpx.Proxy | None:
     try:
         proxy = httpx.Proxy(address if "://" in address else f"http://{address}")
     except (ValueError, httpx.InvalidURL):
-        # Not quoted, as there may be a password in it.
+        # The error does not quote the address, which may contain a password.
         proxy = None
     if proxy is None or not proxy.url.host:
         raise InvalidSettings(
-            f"{url.scheme.upper()}_PROXY or ALL_PROXY in the environment is no proxy's address, "
-            "such as http://user:password@proxy.example.org:3128 (a character of the password "
-            "other than letters and digits as %XX)."
+            f"{url.scheme.upper()}_PROXY or ALL_PROXY in the environment is not a proxy's address, "
+            "such as http://user:password@proxy.example.org:3128 (in the password, write "
+            "characters other than letters and digits as %XX)."
         )
     if proxy.url.scheme == "https":
         proxy.ssl_context = tls.context()

@@ -1,14 +1,15 @@
-"""Requests and answers as files of a folder that two machines share: each whole, or not there.
+"""Requests and answers as files in a folder shared by two machines, each complete or absent.
 
-    FOLDER/NAME.request     what a daemon asks, with its token
-    FOLDER/NAME.answer      what the coordinator has answered, or the relay that it cannot
-    FOLDER/NAME.….tmp       one that is being written
-    FOLDER/done             the names of requests that were answered, one a line
+    FOLDER/NAME.request     a daemon's request, with its token
+    FOLDER/NAME.answer      the coordinator's answer, or the relay's if it cannot reach it
+    FOLDER/NAME.….tmp       a file that is being written
+    FOLDER/done             the names of answered requests, one a line
     FOLDER/lock             held by the relay
 
-A file is a body and behind it a line of JSON that describes it, and that line's length, so that a
-body of any size is written as it comes, and a file that misses its end is known by that. Names are
-given by rename, which is atomic on NFS, too. Folder and files are for their owner only.
+A file is a body, a line of JSON that describes it, and that line's length. The body comes first, so
+that one of any size can be written as it arrives; the length comes last, so that a truncated file
+is recognised. Files get their names by rename, which is atomic even on NFS. Only the owner has
+access to the folder and its files.
 """
 
 import os
@@ -28,7 +29,7 @@ NAME = re.compile(r"[0-9a-f]{32}")
 BLOCK_BYTES = 1 << 20
 LARGEST_BYTES = 1 << 36  # of a body
 _LARGEST_LINE = 1 << 16
-_END = 16  # bytes behind the line: its length in 8 digits, and what shows that this is the end
+_END = 16  # bytes after the line: its length in 8 digits, and _MARK
 _MARK = b" pubswap"
 
 Header = tuple[
@@ -39,21 +40,21 @@ Headers = Annotated[list[Header], Field(max_length=64)]
 
 
 class Envelope(BaseModel, extra="forbid", frozen=True):
-    """What a file says of its body."""
+    """A file's description of its body."""
 
     name: str = Field(pattern=rf"^{NAME.pattern}$")
     headers: Headers
 
 
 class Asked(Envelope):
-    """A request, without the host that it goes to: that is the relay's to know."""
+    """A request, without its host, because the relay decides where it goes."""
 
     method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
     target: str = Field(pattern=r"^/[!-~]{1,4095}$")
 
 
 class Answered(Envelope):
-    """An answer; `cut` if the rest of its body never came."""
+    """An answer; `cut` if the rest of its body never arrived."""
 
     status: int = Field(ge=200, le=599)
     cut: bool = False
@@ -63,11 +64,11 @@ M = TypeVar("M", bound=Envelope)
 
 
 class Refused(Exception):
-    """A file that was not written by the other side, or not to its end: why."""
+    """A file is incomplete, or not from the other side; the message says why."""
 
 
 def private_folder(folder: Path) -> Path:
-    """The folder, made if it is not there; raises InvalidSettings if others may look into it."""
+    """The folder, created if missing; raises InvalidSettings if others can access it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.stat()
     if found.st_uid != os.geteuid() or found.st_mode & 0o077 or not stat.S_ISDIR(found.st_mode):
@@ -79,12 +80,12 @@ def private_folder(folder: Path) -> Path:
 
 
 def look_again(folder: Path) -> None:
-    """Have a network file system ask its server what is there: a change of one's own does that."""
+    """Make a network file system refresh its listing, by changing the folder."""
     os.utime(folder)
 
 
 def write(path: Path, pieces: Iterable[bytes | memoryview], message: Envelope) -> None:
-    """A file under its name, whole; raises OSError."""
+    """Write a file atomically under its name; raises OSError."""
     with Draft(path) as draft:
         for piece in pieces:
             draft.add(piece)
@@ -92,7 +93,7 @@ def write(path: Path, pieces: Iterable[bytes | memoryview], message: Envelope) -
 
 
 class Draft:
-    """A file that is being written, which is gone unless it is finished."""
+    """A file that is being written; it is deleted unless it is finished."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -117,20 +118,20 @@ class Draft:
 
 
 def read(path: Path, kind: type[M]) -> tuple[M, BinaryIO, int]:
-    """A file's message, the file at its body's begin, and the body's size.
+    """A file's message, the file at the start of its body, and the body's size.
 
     Raises Refused, and FileNotFoundError.
     """
-    _require_ours(path.lstat())  # a link or another's file may not even let itself be opened
+    _require_ours(path.lstat())  # opening a link or somebody else's file may fail
     file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
     try:
         found = os.fstat(file.fileno())
-        _require_ours(found)  # it may have been changed for another since
+        _require_ours(found)  # it may have been replaced since
         if found.st_mode & 0o022:
-            raise Refused("others may write it")
+            raise Refused("others can write to it")
         message, size = _described(file, found.st_size, kind)
         if message.name != path.name.removesuffix(path.suffix):
-            raise Refused(f"it is of {message.name}")
+            raise Refused(f"it belongs to {message.name}")
         file.seek(0)
     except BaseException:
         file.close()
@@ -140,7 +141,7 @@ def read(path: Path, kind: type[M]) -> tuple[M, BinaryIO, int]:
 
 def _require_ours(found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
-        raise Refused("it is no file of ours")
+        raise Refused("it is not a regular file of ours")
 
 
 def _described(file: BinaryIO, size: int, kind: type[M]) -> tuple[M, int]:
@@ -161,7 +162,7 @@ def _described(file: BinaryIO, size: int, kind: type[M]) -> tuple[M, int]:
 
 
 def body(file: BinaryIO, size: int) -> Iterator[bytes]:
-    """So many bytes of a file, in blocks."""
+    """The next `size` bytes of a file, in blocks."""
     while size and (block := file.read(min(BLOCK_BYTES, size))):
         size -= len(block)
         yield block

@@ -1,4 +1,4 @@
-"""A daemon's side of a relay: each request is a file, and its answer is waited for."""
+"""A daemon's side of a relay: write each request to a file, and wait for its answer."""
 
 import logging
 import os
@@ -27,21 +27,21 @@ from pubswap_client.coordinator.spool import (
 
 log = logging.getLogger(__name__)
 
-RELAY_SECONDS = 600.0  # for an answer; a relay that cron starts comes every few minutes
-_QUICK, _SLOW = 0.01, 0.5  # between two looks
+RELAY_SECONDS = 600.0  # for an answer; a relay started by cron runs every few minutes
+_QUICK, _SLOW = 0.01, 0.5  # seconds between two looks
 _MISSED_SECONDS = 60.0
 
 
 def relay_folder() -> Path | None:
-    """The folder in which a relay takes requests, by PUBSWAP_RELAY in the environment."""
+    """The folder from which a relay takes requests: PUBSWAP_RELAY in the environment."""
     folder = os.environ.get("PUBSWAP_RELAY")
     return Path(folder) if folder else None
 
 
 class Spooled(httpx.BaseTransport):
-    """Requests to one coordinator, through the files of a folder instead of the network.
+    """An httpx transport to one coordinator through files in a folder instead of the network.
 
-    Its failures are httpx's, so that they are retried as a network's are. A request that is given
+    It raises httpx's errors, so that they are retried like network errors. A request that is given
     up is withdrawn.
     """
 
@@ -50,9 +50,9 @@ class Spooled(httpx.BaseTransport):
         self._origin = (coordinator.scheme, coordinator.netloc)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """The answer, whose body is read from the file as it is asked for."""
+        """The answer; its body is streamed from the file."""
         if (request.url.scheme, request.url.netloc) != self._origin:
-            raise httpx.ConnectError(f"a relay does not reach {request.url.host}", request=request)
+            raise httpx.ConnectError(f"a relay cannot reach {request.url.host}", request=request)
         assert isinstance(request.stream, httpx.SyncByteStream)
         name = secrets.token_hex(16)
         asked = self._folder / f"{name}{REQUEST}"
@@ -69,7 +69,7 @@ class Spooled(httpx.BaseTransport):
         except (OSError, Refused, ValidationError) as error:
             raise httpx.ConnectError(f"{self._folder}: {error}", request=request) from None
         finally:
-            # In this order: a request beside its answer is not sent again, and alone it may be.
+            # In this order: without its answer beside it, a request may be forwarded again.
             for path in (asked, answered):
                 with suppress(OSError):
                     path.unlink()
@@ -86,7 +86,7 @@ class Spooled(httpx.BaseTransport):
             if waited > seconds:
                 raise httpx.ReadTimeout(
                     f"no relay has answered in {self._folder} for {seconds:.0f} s; start "
-                    f"`pubswap relay` on a machine with a network",
+                    f"`pubswap relay` on a machine with network access",
                     request=request,
                 )
             if waited > _MISSED_SECONDS and not missed:

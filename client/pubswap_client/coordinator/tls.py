@@ -1,4 +1,4 @@
-"""TLS towards the coordinator: a private CA, and the certificate that this side shows."""
+"""TLS to the coordinator: a private CA, and this side's client certificate."""
 
 import os
 import ssl
@@ -12,7 +12,7 @@ from pubswap_protocol.errors import InvalidSettings
 
 
 class TlsFiles(BaseModel, extra="forbid", frozen=True):
-    """PEM files; without any, public CAs are trusted, and no certificate is shown."""
+    """PEM files. Without any, public CAs are trusted, and no client certificate is presented."""
 
     ca_file: Path | None = None
     certificate: Path | None = None
@@ -25,7 +25,7 @@ class TlsFiles(BaseModel, extra="forbid", frozen=True):
         return self
 
     def context(self) -> ssl.SSLContext:
-        """What httpx verifies with; raises InvalidSettings for a file that cannot be used."""
+        """The SSL context for httpx; raises InvalidSettings if a file cannot be used."""
         if self == PUBLIC:
             return public_authorities()
         try:
@@ -43,11 +43,12 @@ PUBLIC = TlsFiles()
 
 @cache
 def public_authorities() -> ssl.SSLContext:
-    """httpx's default, or the CAs in SSL_CERT_FILE; to read them takes longer than most requests.
+    """httpx's default CAs, or those in SSL_CERT_FILE.
 
+    Cached, because reading them takes longer than most requests.
     Raises InvalidSettings if that file cannot be used.
     """
-    import httpx  # which the commands that only read the state folder do without
+    import httpx  # not needed by commands that only read the state folder
 
     try:
         return httpx.create_ssl_context()
@@ -58,8 +59,9 @@ def public_authorities() -> ssl.SSLContext:
 
 
 def from_environment(ca_file: Path | None = None) -> TlsFiles:
-    """The operator's: PUBSWAP_CLIENT_CERT_FILE and PUBSWAP_CLIENT_KEY_FILE, and PUBSWAP_CA_FILE
-    unless it is given.
+    """An operator's files: PUBSWAP_CLIENT_CERT_FILE, PUBSWAP_CLIENT_KEY_FILE and PUBSWAP_CA_FILE.
+
+    `ca_file` takes precedence over the last.
     """
     names = {
         "ca_file": "PUBSWAP_CA_FILE",

@@ -1,7 +1,7 @@
-"""Adapters over a connection that may be cut at any byte: both ways go on where they stopped.
+"""Resumable uploads and downloads of adapters, over a connection that may be cut at any byte.
 
-A body is held once: chunks are views of it, and what arrives is written into a buffer of the whole
-size.
+A body is held in memory once: chunks to send are views of it, and received bytes are written into a
+buffer of the full size.
 """
 
 import re
@@ -28,20 +28,20 @@ from pubswap_protocol.errors import (
 from pubswap_protocol.messages import BlobReceipt, OpenUpload, UploadPart, UploadSession
 
 OnBytes = Callable[[int, int], None]
-"""Called with the bytes done so far and the bytes in all."""
+"""Called with the bytes done so far and the total."""
 
-# Larger blocks are sent no faster, and a socket that takes a part of one makes httpcore copy the
-# rest of it.
+# Larger blocks are not sent faster, and httpcore copies the rest of a block that the socket accepts
+# only in part.
 BLOCK_BYTES = 1 << 18
 REPORT_BYTES = 4 << 20
-LARGEST_BYTES = 1 << 36  # of a blob: room for it is made before its first byte
+LARGEST_BYTES = 1 << 36  # of a blob, whose buffer is allocated before its first byte arrives
 QUICK_SECONDS = 1.0
-MOST_CHUNKS = 1 << 16  # of a blob: each is an entry of the ledger
+MOST_CHUNKS = 1 << 16  # of a blob, because each is an entry in the ledger
 
 
 @dataclass(slots=True)
 class Body:
-    """A part of a blob as it arrives, from byte `first` to the end of `total`."""
+    """The rest of a blob of `total` bytes as it arrives, from byte `first`."""
 
     first: int
     total: int
@@ -50,15 +50,15 @@ class Body:
 
 @dataclass(frozen=True)
 class BlobRequests:
-    """The requests about one run's blobs: each is one try."""
+    """Requests for one run's blobs, each tried once."""
 
     connection: Connection
     run: str
-    path: str | None = None  # of a download, where it is not the blob's own
+    path: str | None = None  # of a download, if it is not the blob's own
     most: int = LARGEST_BYTES  # of a download
 
     def open(self, wanted: OpenUpload) -> UploadSession:
-        """A new session, or the one that is open for this digest."""
+        """Open an upload session, or return the one that is open for this digest."""
         path, params = paths.UPLOADS.format(run=self.run), self._direct()
         json = wanted.model_dump(mode="json")
         session = parse(UploadSession, self.connection.once("POST", path, json=json, params=params))
@@ -75,7 +75,7 @@ class BlobRequests:
         self.connection.bucket.put(part.url, chunk, BLOCK_BYTES)
 
     def send(self, upload: str, first: int, chunk: memoryview) -> None:
-        """Add a chunk to a session, from byte `first` of the blob."""
+        """Add a chunk to a session, at byte `first` of the blob."""
         headers = {
             "Content-Range": f"{first}-{first + len(chunk) - 1}",
             "Content-Length": str(len(chunk)),
@@ -104,12 +104,12 @@ class BlobRequests:
             with bucket.stream(there, first) as reply:
                 yield Body(*self._extent(reply), reply.iter_raw())
             return
-        with self.stream(digest, first) as body:  # it is left alone now
+        with self.stream(digest, first) as body:  # `allows` has disabled the bucket
             yield body
 
     def _extent(self, reply: httpx.Response) -> tuple[int, int]:
-        """The first byte of an answer's body in the whole blob, and the whole blob's size."""
-        # rclone answers a range with 200, and says in the header that it is one.
+        """The offset of an answer's body in the blob, and the blob's size."""
+        # rclone answers a range with status 200 and a Content-Range.
         if reply.status_code == 206 or "Content-Range" in reply.headers:
             form, header = r"bytes (\d{1,15})-\d{1,15}/(\d{1,15})", "Content-Range"
         else:
@@ -120,12 +120,12 @@ class BlobRequests:
         total = int(match[2])
         if total > self.most:
             raise ServerFault(
-                f"{reply.url.path} announced {total:,} bytes; there can be {self.most:,} at most."
+                f"{reply.url.path} announced {total:,} bytes; at most {self.most:,} are possible."
             )
         return int(match[1] or 0), total
 
     def leave_bucket(self, why: str) -> None:
-        """Let what follows go through the coordinator."""
+        """Send what follows through the coordinator."""
         self.connection.bucket.leave_alone(why)
 
     def _direct(self) -> dict[str, str]:
@@ -139,10 +139,10 @@ def upload(
     backoff: Backoff,
     on_bytes: OnBytes | None = None,
 ) -> None:
-    """Send a blob unless the coordinator has it from us.
+    """Send a blob, unless the coordinator has it from us.
 
-    After any failure the session is opened again, which says how far it came, or begins a new one
-    where it has expired. Tries are counted from the last byte that arrived.
+    After any failure, open the session again: that returns how far it got, or a new session if it
+    has expired. Tries are counted from the last byte that arrived.
     """
     view = memoryview(data)
     on_bytes = on_bytes or _ignore
@@ -155,8 +155,8 @@ def upload(
             session = requests.open(OpenUpload(digest=digest, size=len(view)))
             if session.upload == put[0] and session.offset < put[1]:
                 put = None, 0
-                requests.leave_bucket("the coordinator does not find there what it has taken")
-                raise Unreachable("The bucket has taken parts that the coordinator has not.")
+                requests.leave_bucket("the coordinator does not find the parts that it accepted")
+                raise Unreachable("The bucket accepted parts that the coordinator does not find.")
             if session.offset > furthest:
                 furthest = session.offset
                 retry.renew()
@@ -166,7 +166,7 @@ def upload(
                 put = session.upload, first
             if session.parts and first < len(view):
                 if first <= most_put:
-                    raise Unreachable("The coordinator has the same parts sent again.")
+                    raise Unreachable("The coordinator asks for the same parts again.")
                 most_put = first
                 continue  # the coordinator has to name more parts first
             if not session.stored:
@@ -184,9 +184,9 @@ def upload(
 def _put(
     requests: BlobRequests, part: UploadPart, first: int, view: memoryview, on_bytes: OnBytes
 ) -> int:
-    """Write the next part to the bucket; its end."""
+    """Write the next part to the bucket; returns its end."""
     if part.first != first or part.first + part.size > len(view):
-        raise ServerFault("The coordinator named parts that do not follow on each other.")
+        raise ServerFault("The coordinator named parts that are not consecutive.")
     on_bytes(first, len(view))
     requests.put(part, view[first : first + part.size])
     return first + part.size
@@ -195,16 +195,16 @@ def _put(
 def _send_rest(
     requests: BlobRequests, session: UploadSession, first: int, view: memoryview, on_bytes: OnBytes
 ) -> None:
-    """Send all from byte `first` on to the coordinator, and have it make a blob of the session."""
-    assert session.upload is not None, "a session without an id is of a blob that is stored"
+    """Send everything from byte `first` on to the coordinator, and finish the session."""
+    assert session.upload is not None, "a session without an id is for a stored blob"
     size = session.chunk_bytes
     while first < len(view):
         on_bytes(first, len(view))
         began = time.monotonic()
         requests.send(session.upload, first, view[first : first + size])
         first += size
-        # On a fast link a request costs more than its bytes do; on a slow one a chunk is small, so
-        # that its end can be waited for, and little is lost with it where a proxy held it back.
+        # On a fast link a request costs more than its bytes, so chunks grow. On a slow one they
+        # stay small: waiting for one's end is feasible, and little is lost if a proxy buffered it.
         if time.monotonic() - began < QUICK_SECONDS:
             size = min(4 * size, session.largest_chunk_bytes)
     requests.finish(session.upload, session.digest)
@@ -213,9 +213,9 @@ def _send_rest(
 def download(
     requests: BlobRequests, digest: str, backoff: Backoff, on_bytes: OnBytes | None = None
 ) -> memoryview:
-    """A blob's bytes, read-only, once they have the digest; raises DigestMismatch if they do not.
+    """Download a blob, read-only; raises DigestMismatch if its bytes do not have the digest.
 
-    After a cut the rest is asked for, whatever was cut.
+    After a cut, only the rest is requested.
     """
     retry = RetryState(backoff)
     for _ in range(2):  # a mismatch is the wire's fault once, the coordinator's twice
@@ -228,13 +228,13 @@ def download(
                 retry.wait(error)
         if part.digester.digest() == digest:
             return part.buffer.toreadonly()
-        # So that the coordinator sees the damage, which it mends.
-        requests.leave_bucket("it gave other bytes than it was asked for")
-    raise DigestMismatch(f"The coordinator sent other bytes than {digest}.")
+        # Going through the coordinator lets it notice the damage, and repair it.
+        requests.leave_bucket("it returned other bytes than requested")
+    raise DigestMismatch(f"The coordinator sent bytes that are not {digest}.")
 
 
 class _Download:
-    """A blob that is being received, and hashed as it comes."""
+    """A blob that is being received, and hashed as it arrives."""
 
     def __init__(self) -> None:
         self._begin(None)
@@ -242,32 +242,32 @@ class _Download:
     def _begin(self, total: int | None) -> None:
         room = total or 0
         try:
-            # Numpy asks for huge pages, of which far fewer must be touched for the first time.
+            # NumPy requests huge pages, so far fewer pages fault on first touch.
             self.buffer = np.empty(room, np.uint8).data
         except MemoryError:
             raise ServerFault(
-                f"The coordinator announced a blob of {room:,} bytes, which have no room in the "
+                f"The coordinator announced a blob of {room:,} bytes, which does not fit into the "
                 "memory here."
             ) from None
-        self._total = total  # None until an answer has told it
+        self._total = total  # None until an answer has announced it
         self.digester = Digester()
         self.filled = 0
 
     @property
     def complete(self) -> bool:
-        """Whether all of it is here, also if the connection was cut right after the last byte."""
+        """Whether all of it is here, even if the connection was cut right after the last byte."""
         return self.filled == self._total
 
     def take(self, body: Body, on_bytes: OnBytes, retry: RetryState) -> None:
-        """Write a body's bytes into the buffer; what came before a cut stays.
+        """Write a body's bytes into the buffer; bytes from before a cut stay.
 
-        Raises ServerFault, and begins anew, if the body is not the rest of the blob.
+        Raises ServerFault, and starts over, if the body is not the rest of the blob.
         """
         if body.first == 0:
             self._begin(body.total)
         elif (body.first, body.total) != (self.filled, self._total):
             self._begin(None)
-            raise ServerFault("The coordinator sent another part of the blob than was asked for.")
+            raise ServerFault("The coordinator sent another part of the blob than requested.")
         reported = self.filled
         for chunk in body.chunks:
             end = self.filled + len(chunk)

@@ -302,8 +302,8 @@ def test_an_answer_of_another_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
         (tmp_path / kind).rename(request.with_suffix(".answer"))
 
     kinds = {
-        "link": "Too many levels|no file of ours",
-        "old": f"it is of {NAME}",
+        "link": "Too many levels|not a regular file of ours",
+        "old": f"it belongs to {NAME}",
         "half": "it has 4 bytes",
     }
     with ThreadPoolExecutor(1) as thread:

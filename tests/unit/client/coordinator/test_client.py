@@ -119,7 +119,7 @@ def test_an_answer_that_leads_nowhere_is_none() -> None:
 
 def test_an_answer_of_another_shape_is_a_server_fault() -> None:
     """A body that does not fit its message is refused, not guessed at."""
-    with pytest.raises(ServerFault, match="answered something else"):
+    with pytest.raises(ServerFault, match="gave an unexpected answer"):
         client(lambda request: httpx.Response(200, json={"hello": 1})).version()
 
 
@@ -209,7 +209,7 @@ def test_an_answer_is_not_unpacked() -> None:
         headers = {"Content-Encoding": "gzip"}
         return httpx.Response(200, headers=headers, stream=httpx.ByteStream(packed))
 
-    with pytest.raises(ProxyFault, match="Content-Encoding gzip, which was not asked for"):
+    with pytest.raises(ProxyFault, match="Content-Encoding gzip, which was not requested"):
         client(handler).version()
 
 
@@ -254,7 +254,7 @@ def test_an_operator_is_not_told_to_enrol_for_a_private_ca() -> None:
         raise httpx.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed")
 
     with pytest.raises(
-        Unreachable, match="`--ca-file`, which an organisation gives when it enrols"
+        Unreachable, match=r"`--ca-file` \(an organisation does so when it enrols\)"
     ):
         wait_until_ready(client(handler), 0.0)
 
@@ -465,7 +465,7 @@ def test_pages_that_do_not_follow_on_each_other_are_refused(second: tuple[int, .
     """A coordinator that gives one again and again would be asked without end."""
     answers = [page(0, 1), page(*second)]
     rounds = client(lambda request: answers.pop(0)).rounds("r")
-    with pytest.raises(ServerFault, match="does not follow"):
+    with pytest.raises(ServerFault, match="does not continue"):
         list(rounds)
 
 
@@ -497,12 +497,12 @@ def test_a_moment_without_a_time_zone_is_none() -> None:
 
 def test_runs_that_come_again_and_a_log_that_goes_back_are_refused() -> None:
     """As rounds are."""
-    with pytest.raises(ServerFault, match="does not follow"):
+    with pytest.raises(ServerFault, match="does not continue"):
         client(lambda request: httpx.Response(200, json={"runs": [shown_run(0)]})).runs()
     events = [{"id": 7, "at": "2026-01-01T00:00:00Z", "kind": "opened", "details": {}}]
     api = client(lambda request: httpx.Response(200, json={"events": events}))
     assert api.events("r", 6).events
-    with pytest.raises(ServerFault, match="does not follow"):
+    with pytest.raises(ServerFault, match="does not continue"):
         api.events("r", 7)
 
 
@@ -515,7 +515,7 @@ def test_a_run_that_is_another_each_time_is_looked_at_so_often_and_no_more() -> 
             return page()
         return httpx.Response(200, json=shown_run(next(moved)))
 
-    with pytest.raises(ServerFault, match="was another one each time"):
+    with pytest.raises(ServerFault, match="changed every time"):
         client(answer).whole_run("r")
     assert next(moved) < 100
 
@@ -523,7 +523,7 @@ def test_a_run_that_is_another_each_time_is_looked_at_so_often_and_no_more() -> 
 def test_more_bytes_than_a_blob_can_have_are_not_received() -> None:
     """What the header says is enough."""
     answer = body(b"data")
-    with pytest.raises(ServerFault, match=r"announced 4 bytes; there can be 3 at most"):
+    with pytest.raises(ServerFault, match=r"announced 4 bytes; at most 3 are possible"):
         client(lambda request: answer).blob("r", digest_of(b"data"), most=3)
 
 
@@ -542,4 +542,4 @@ def test_an_address_of_no_bucket_moves_no_cursor(caplog: pytest.LogCaptureFixtur
     """The coordinator gives it, and the daemon says that it is not used."""
     bucket = Bucket(lambda: ("https://s3.example/bucket",), PUBLIC, {})
     assert not bucket.allows("https://evil.example/\x1b[2J?secret")
-    assert "the policy has not https://evil.example/ [2J among its buckets" in caplog.text
+    assert "the policy does not list https://evil.example/ [2J in its buckets" in caplog.text

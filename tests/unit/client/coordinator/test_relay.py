@@ -221,5 +221,5 @@ def test_what_is_no_plain_file_is_refused(kind: str, tmp_path: Path) -> None:
         odd.mkdir()
     else:
         os.mkfifo(odd)
-    with pytest.raises(Refused, match="no file of ours"):
+    with pytest.raises(Refused, match="not a regular file of ours"):
         read(odd, Asked)

@@ -84,7 +84,7 @@ def test_behind_an_address_with_a_path_requests_are_the_same(url: str, tmp_path:
         assert [(one.kind, one.target, one.content, one.kept) for one in other[:-1]] == [
             (one.kind, one.target, one.content, one.kept) for one in bare[:-1]
         ]
-    with pytest.raises(InvalidSettings, match="is no coordinator's address"):
+    with pytest.raises(InvalidSettings, match="is not a coordinator's address"):
         CoordinatorClient(url + "/v1/runs/r/away?x=")
 
 
