@@ -1,1 +1,1 @@
-"""The organisation's own policy: what it allows a run, who has approved it, when it stays away."""
+"""The organisation's own policy: what it allows a run, its approval, and when it stays away."""

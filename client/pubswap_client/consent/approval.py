@@ -28,12 +28,12 @@ class Approval(BaseModel, extra="forbid", frozen=True):
 
 
 def approval_path(state: Path) -> Path:
-    """Where a state folder has it."""
+    """The path of `approval.json` in a state folder."""
     return state / "approval.json"
 
 
 def read_approval(state: Path, run: str) -> Approval | None:
-    """The decision on a run; None if there is none. Raises InvalidSettings for a damaged one."""
+    """The decision on a run, or None. Raises InvalidSettings if the file is damaged."""
     path = approval_path(state)
     try:
         found = Approval.model_validate_json(path.read_bytes())
@@ -50,7 +50,7 @@ def read_approval(state: Path, run: str) -> Approval | None:
 def decide(
     state: Path, run: str, approved: bool, asked: Mapping[str, str] = {}, round_: int | None = None
 ) -> None:
-    """Keep a decision; raises NotSaved."""
+    """Save a decision; raises NotSaved."""
     decision = Approval(
         run=run, approved=approved, asked=dict(asked), round=round_, at=datetime.now(UTC)
     )

@@ -1,4 +1,4 @@
-"""What a run asks of an organisation, as a person is told it."""
+"""What a run asks of an organisation, as facts that a person approves."""
 
 from dataclasses import dataclass
 
@@ -21,21 +21,21 @@ FACTS = {
     "KL weight": "grpo.kl_beta",
     "epsilon of differential privacy": "privacy.epsilon",
 }
-"""The facts that are a setting's number, and the setting."""
+"""Facts that show a numeric setting, and the setting's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A run, or a run file, of which some is not known yet.
+    """What a run asks for, or a run file, where some of it is not known yet.
 
-    `weights` is the base model's digest, `update_bytes` the most that an update may have, and
-    `own_bytes` the most of a member's that has a rank of its own.
+    `weights` is the base model's digest, `update_bytes` the largest size of an update, and
+    `own_bytes` that of a member with a rank of its own.
     """
 
     settings: RunSettings
     name: str
     coordinator: str | None = None
-    bucket: str | None = None  # no fact to approve: one that the policy has not is not used
+    bucket: str | None = None  # needs no approval: one that the policy does not list is not used
     run: str | None = None
     model: str = ""
     weights: str | None = None
@@ -45,16 +45,16 @@ class Ask:
 
     @property
     def sent_bytes(self) -> int | None:
-        """The most that this member's own update has."""
+        """The largest size of this member's own update."""
         return self.update_bytes if self.own_bytes is None else self.own_bytes
 
     @property
     def rounds(self) -> int:
-        """Those of the settings, or the one under way, should that be beyond them."""
+        """The number of rounds in the settings, or the current round if that is higher."""
         return max(self.settings.rounds, self.round or 0)
 
     def number(self, setting: str) -> float | None:
-        """What the run asks for by a setting, such as `lora.rank`; None if it is unset."""
+        """The run's value of a numeric setting, such as `lora.rank`; None if it is unset."""
         return self.rounds if setting == "rounds" else number_of(self.settings, setting)
 
     @property
@@ -64,18 +64,18 @@ class Ask:
 
     @property
     def responses(self) -> int:
-        """How many responses to public prompts are sent in a round."""
+        """The number of responses to public prompts that are sent in a round."""
         grpo = self.settings.grpo
         in_a_step = grpo.prompts_per_step * grpo.responses_per_prompt
         return public_steps_per_round(self.settings) * in_a_step
 
     @property
     def sends_gain(self) -> bool:
-        """Whether members say what a round has gained them on their held-out problems."""
+        """Whether members report a round's gain on their held-out problems."""
         return self.settings.aggregation.weights == "improvement"
 
     def facts(self) -> dict[str, str]:
-        """What a person approves: it is approved again when any of it changes."""
+        """The facts that a person approves; if any of them changes, a new approval is needed."""
         grpo = self.settings.grpo
         sent = (
             f"{self.responses} a round: {grpo.responses_per_prompt} to a prompt, "
@@ -94,7 +94,7 @@ class Ask:
 
 
 def ask_of(view: RunView, coordinator: str, rank: int | None = None) -> Ask:
-    """What a run asks of a member, which may have a `rank` of its own."""
+    """What a run asks of a member, optionally with a `rank` of its own."""
     layout, settings = view.model.layout, view.settings
     own = None
     if rank is not None and rank < settings.lora.rank:

@@ -14,17 +14,16 @@ from pubswap_protocol.messages import Away, Hello, RunView
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 2.0  # at the state folder's files
-ASK_SECONDS = 30.0  # the coordinator, how the run is
+LOOK_SECONDS = 2.0  # between looks at the state folder's files
+ASK_SECONDS = 30.0  # between requests to the coordinator for the run
 _MOST = 400  # characters of `Away.detail`
 
 
 @dataclass
 class Attendance:
-    """A member's comings and goings.
+    """Keeps a member away while its policy refuses the run.
 
-    `trains` is the run as the daemon trains it, and `hello` what it says when it is back, once they
-    are known.
+    `trains` is the run as the daemon trains it, and `hello` its hello on return, once known.
     """
 
     api: CoordinatorClient
@@ -38,10 +37,10 @@ class Attendance:
     def wait(
         self, doing: Callable[[str], None] = lambda what: None, round_: int | None = None
     ) -> bool:
-        """Return when the policy allows the run's next round, or the run has ended.
+        """Wait until the policy allows the run's next round, or the run has ended.
 
-        Whether there may be something else to do by then: it did not at once, or it was asked about
-        another round than `round_`.
+        Returns whether the task may have changed: it had to wait, or the run is in another round
+        than `round_`.
         """
         said: Away | None = None
         self.view = None
@@ -55,11 +54,11 @@ class Attendance:
             time.sleep(LOOK_SECONDS)
         another = self.view is not None and round_ not in (None, self.view.round)
         if another:
-            time.sleep(LOOK_SECONDS)  # until whoever told of the earlier one knows of the later
+            time.sleep(LOOK_SECONDS)  # until the replica that gave the old round knows the new one
         return said is not None or another
 
     def _refusals(self, back: bool) -> tuple[Refusal, ...]:
-        """What is refused now; if nothing is any more, we are `back`, and say so.
+        """What is refused now. With `back`, say hello again once nothing is refused.
 
         Nothing is refused of a run that has ended.
         """
@@ -77,15 +76,15 @@ class Attendance:
             if back:
                 self.api.hello(self.run, self.hello)
                 log.info("Back in run %s.", self.view.name)
-        except RefusedByPolicy:  # it has changed since it was read
+        except RefusedByPolicy:  # the policy has changed since it was read
             return self._refusals(back)
         return refusals
 
     def _refused_of(self, shown: RunView) -> tuple[Refusal, ...]:
         """What is refused of the run as it is shown now, and as the daemon trains it.
 
-        By the latter is judged what is sent: a coordinator may show one run and have us train
-        another.
+        The latter comes last, so that requests are judged by it: a coordinator may show one run and
+        have us train another.
         """
         refusals = self.consent.attend(shown)
         if self.trains is not None:
@@ -95,7 +94,7 @@ class Attendance:
 
 
 def told(refusals: tuple[Refusal, ...]) -> Away:
-    """What the coordinator is told: the first reason's code, and all reasons in words."""
+    """The message to the coordinator: the first reason's code, and all reasons in words."""
     text = re.sub(r"[^ -~]", "?", words(refusals))
     return Away(code=refusals[0].code, detail=text[:_MOST])
 

@@ -92,7 +92,7 @@ def approve(state: State = STATE, yes: Yes = False) -> None:
     asked = ask_of(view, stored.coordinator)
     print_compared(policy, asked, refused := _refused(policy, asked))
     if refused:
-        typer.echo("The policy refuses this, whoever approves the run.")
+        typer.echo("The policy refuses this, even if the run is approved.")
     round_ = max(1, view.round)
     each = f", round {round_}" if policy.approve == "every-round" else ""
     confirm(f"This approves run {view.name}{each} for this organisation.", yes)
@@ -108,18 +108,18 @@ def deny(state: State = STATE) -> None:
 
 
 def print_first_look(state: Path, stored: StoredMembership) -> None:
-    """After enrolment: what the run asks, and the policy that allows it, unless there is one."""
+    """After enrolment, print what the run asks, and write a policy unless there is one."""
     try:
         view = _view(state, stored)
         made = adopt(state, view, stored.coordinator)
         policy = _policy(policy_path(state))
-    except PubSwapError as error:  # enrolled it is, all the same
+    except PubSwapError as error:  # the enrolment has succeeded anyway
         typer.echo(f"The policy was not checked: {error.detail}", err=True)
         return
     asked = ask_of(view, stored.coordinator)
     print_compared(policy, asked, _refused(policy, asked))
     if made is not None:
-        typer.echo(f"{made} allows this and no more: read it. It is taken as approved.")
+        typer.echo(f"{made} allows this and no more: read it. The run counts as approved.")
     elif policy.approve != "never":
         typer.echo("Approve it with `pubswap client approve` before the daemon takes part.")
 
@@ -127,8 +127,8 @@ def print_first_look(state: Path, stored: StoredMembership) -> None:
 def _policy(path: Path) -> LocalPolicy:
     if not path.exists():
         raise InvalidSettings(
-            f"There is no {path}. `pubswap client enroll` writes it, and `pubswap client start`; "
-            "is it the right --state?"
+            f"There is no {path}. `pubswap client enroll` and `pubswap client start` write it; is "
+            "this the right --state?"
         )
     return load_policy(path)
 
@@ -148,7 +148,7 @@ def _ask_of_file(run_file: str) -> Ask:
     settings, source = recipe.run_settings, recipe.model.source
     folder = local_folder(recipe.model.location, recipe.model.revision)
     if folder is None:
-        typer.echo(f"The base model {source} is not on this machine, and is not checked.", err=True)
+        typer.echo(f"The base model {source} is not on this machine: not checked.", err=True)
         return Ask(settings, recipe.name, model=source)
     card = model_card(folder, settings.lora, source, recipe.model.revision)
     size = largest_update(card.layout, settings)
@@ -156,7 +156,7 @@ def _ask_of_file(run_file: str) -> Ask:
 
 
 def _refused(policy: LocalPolicy, asked: Ask) -> list[str]:
-    """What the policy refuses of the run, whatever the hour and whoever approves it."""
+    """What the policy refuses of the run, regardless of the hour and of approval."""
     return [f"{line.code}: {line.what}" for line in compare(policy, asked) if line.code]
 
 
@@ -169,7 +169,7 @@ def print_compared(policy: LocalPolicy, asked: Ask, refused: list[str]) -> None:
         Column(no_wrap=True),
     )
     for line in compare(policy, asked):
-        # A person decides by what is shown here, and what is asked is in the coordinator's words.
+        # The text is the coordinator's, and must not be able to change what a person sees here.
         asks = printable(line.asks)
         table.add_row(line.what, asks, line.allows, "✗" if line.code else "✓")
     Console(markup=False).print(table)

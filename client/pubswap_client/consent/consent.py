@@ -1,4 +1,4 @@
-"""The policy at work beside a daemon: read from the state folder, asked before anything leaves."""
+"""Enforce the policy in the state folder before anything is sent."""
 
 import json
 import logging
@@ -30,8 +30,8 @@ from pubswap_protocol.messages import RunView, SubmitUpdate
 log = logging.getLogger(__name__)
 
 AWAY = "away"
-WORK = ("responses", "upload", "update")  # of a round
-FREE = ("question", "enrolment", "hello")  # what a run that is refused is still sent
+WORK = ("responses", "upload", "update")  # kinds of requests that belong to a round
+FREE = ("question", "enrolment", "hello")  # kinds that are sent even if the run is refused
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -42,9 +42,9 @@ def local_now() -> datetime:
 def sent_since(state: Path, now: datetime) -> Sent:
     """What was sent since the day (UTC) of `now` began.
 
-    Should the clock have gone back, what was sent on later days counts too: no limit is passed by
-    it. Entries are read as they are; `pubswap client audit verify` checks them. Raises
-    LedgerDamaged for what is no entry: what was sent is not known then.
+    If the clock went back, later days count too, so that no limit is bypassed. Entries are not
+    verified; `pubswap client audit verify` does that. Raises LedgerDamaged if a line is not an
+    entry, because what was sent is then unknown.
     """
     today = now.astimezone(UTC).date().isoformat()
     size, works, last = 0, set[Work](), None
@@ -53,7 +53,7 @@ def sent_since(state: Path, now: datetime) -> Sent:
             continue
         for line in path.read_bytes().splitlines(keepends=True):
             if not line.endswith(b"\n"):
-                continue  # a crash came in the middle of it: nothing of it was sent
+                continue  # a crash cut this line off, so its request was not sent
             try:
                 entry = json.loads(line)
                 size += entry["size"]
@@ -62,17 +62,18 @@ def sent_since(state: Path, now: datetime) -> Sent:
                     works.add(_work(entry, entry["content"], entry["digest"]))
             except (ValueError, LookupError, TypeError):
                 raise LedgerDamaged(
-                    f"{path} is not as it was written, so that what was sent today is not known. "
-                    "See `pubswap client audit verify`, and restore its files; or, to begin a new "
-                    f"ledger, move {path.parent} away and keep it."
+                    f"{path} was changed, so what was sent today is not known. Run `pubswap client "
+                    "audit verify`, and restore the ledger's files; or, to begin a new ledger, "
+                    f"move {path.parent} away and keep it."
                 ) from None
     return Sent(size, frozenset(works), None if last is None else datetime.fromisoformat(last))
 
 
 def _work(what: Mapping[str, Any], content: Any, digest: str) -> Work:
-    """What is sent of a round. An update is its adapter: sent again, it may tell other seconds.
+    """A request's work in a round. An update is identified by its adapter, not by its figures.
 
-    So is the upload that announces the adapter, whose update may never be asked for.
+    Figures may differ when it is sent again. So is the upload that announces the adapter, because
+    its update may never be sent.
     """
     if isinstance(content, dict):
         digest = content.get("adapter") or content.get("digest") or digest
@@ -81,9 +82,9 @@ def _work(what: Mapping[str, Any], content: Any, digest: str) -> Work:
 
 @dataclass
 class Consent:
-    """What one organisation allows one coordinator's run, of which it may train a lower `rank`.
+    """What one organisation allows one coordinator's run, which it may train at a lower `rank`.
 
-    The files are read again each time: what a person changes holds from the next request on.
+    The files are read again each time, so a person's changes apply from the next request on.
     """
 
     state: Path
@@ -92,12 +93,12 @@ class Consent:
     clock: Callable[[], datetime] = local_now
     rank: int | None = None
     _ask: Ask | None = field(default=None, init=False)
-    _lacked: int = field(default=0, init=False)  # bytes of a request that was refused
-    _refused: Work | None = field(default=None, init=False)  # what it had of a round
-    _fault: str = field(default="", init=False)  # of the policy, as it was logged
+    _lacked: int = field(default=0, init=False)  # bytes of the last refused request
+    _refused: Work | None = field(default=None, init=False)  # the work of that request
+    _fault: str = field(default="", init=False)  # the policy's last logged fault
 
     def check_coordinator(self) -> None:
-        """Before anything is sent. Raises RefusedByPolicy, or InvalidSettings for a bad policy."""
+        """Raise RefusedByPolicy if it is not allowed, InvalidSettings if the policy is invalid."""
         if not policy_path(self.state).exists():
             return
         if not trusts(load_policy(policy_path(self.state)), self.coordinator):
@@ -114,7 +115,7 @@ class Consent:
         return self.refusals(max(self._ask.sent_bytes or 0, self._lacked), next_work)
 
     def refusals(self, next_bytes: int, next_work: Work | None = None) -> tuple[Refusal, ...]:
-        """What is refused now, with this to be sent next; nothing before the first run."""
+        """What is refused now if this is sent next; nothing before the first `attend`."""
         if self._ask is None:
             return ()
         try:
@@ -128,13 +129,13 @@ class Consent:
         return judge(policy, self._ask, approval, now, sent, next_bytes, next_work)
 
     def silence(self) -> tuple[Refusal, ...]:
-        """Why this coordinator may not even be asked anything: nothing while it is trusted.
+        """Why not even a question may be sent to this coordinator; empty while it is trusted.
 
-        A policy that is gone or mistyped may have trusted it no more.
+        A missing or invalid policy counts as a refusal, because it may not trust the coordinator.
         """
         path = policy_path(self.state)
         if self._ask is None and not path.exists():
-            return ()  # the first one is made of what the run asks
+            return ()  # the first policy is made from what the run asks
         try:
             policy = load_policy(path)
         except InvalidSettings as error:
@@ -148,10 +149,10 @@ class Consent:
         return Refusal(Code.UNREADABLE, "This organisation's policy cannot be read.")
 
     def record(self, method: str, target: str, media_type: str, pieces: Iterable[bytes]) -> None:
-        """Record in the ledger what may leave now, or raise RefusedByPolicy.
+        """Record a request in the ledger if it may be sent now, or raise RefusedByPolicy.
 
-        Whatever the policy says, the coordinator hears that we are away, and why; while it is
-        trusted, it is also asked what does not belong to a public step.
+        A message that we are away, and why, may always be sent. A question outside a public step
+        needs only a trusted coordinator.
         """
         what, round_ = described(method, target), None
         if what["kind"] == "upload" and method == "POST" and self._ask is not None:
@@ -173,33 +174,33 @@ class Consent:
         self.ledger.record(method, target, media_type, pieces, round_)
 
     def buckets(self) -> tuple[str, ...]:
-        """Where adapters may go beside the coordinator: nowhere unless the policy says so."""
+        """Prefixes of buckets that adapters may go to directly; none unless the policy has some."""
         try:
             return load_policy(policy_path(self.state)).buckets
         except InvalidSettings:
-            return ()  # it is said where it is waited for
+            return ()  # `refusals` reports the fault
 
     def withhold(self, message: M) -> M:
         """A message without the counters that may not be sent."""
         try:
             allowed = load_policy(policy_path(self.state)).counters
         except InvalidSettings:
-            allowed = ()  # it is said where it is waited for
+            allowed = ()  # `refusals` reports the fault
         return without(message, allowed)
 
 
 def refused_now(state: Path, policy: LocalPolicy, ask: Ask) -> tuple[Refusal, ...]:
-    """What a policy refuses of a run at this moment, for a person who asks."""
+    """What a policy refuses of a run at this moment, for a command."""
     now = local_now()
     approval, sent = read_approval(state, ask.run or ""), sent_since(state, now)
     return judge(policy, ask, approval, now, sent, ask.sent_bytes or 0)
 
 
 def adopt(state: Path, view: RunView, coordinator: str) -> Path | None:
-    """Give a state folder without a policy the default one, and take the run as approved.
+    """Write a default policy if the state folder has none, and approve the run.
 
-    What a person has decided before stands. Returns the policy's path, or None if there was one.
-    Raises NotSaved.
+    A person's earlier decision stands. Returns the policy's path, or None if there was one. Raises
+    NotSaved.
     """
     path = policy_path(state)
     if path.exists():
@@ -212,7 +213,7 @@ def adopt(state: Path, view: RunView, coordinator: str) -> Path | None:
 
 
 def without(message: M, allowed: str | Iterable[str]) -> M:
-    """A message's copy with only these counters; those that it must have stay."""
+    """A copy of a message with only these counters, and its required fields."""
     if allowed == "all":
         return message
     if isinstance(message, SubmitUpdate):

@@ -1,4 +1,4 @@
-"""What a policy allows of a run's numbers, each by its setting's name: `swap.period` at least 4."""
+"""A policy's limits on a run's numeric settings by name, such as `swap.period` at least 4."""
 
 from collections.abc import Iterator, Mapping
 from functools import reduce
@@ -11,11 +11,11 @@ from pubswap_protocol.settings import RunSettings
 
 Number = Annotated[float, Field(strict=True)]
 
-OTHER_NAME = "members.expected"  # of `clients`, which is where a run has the number
+OTHER_NAME = "members.expected"  # an alias of `clients`, under which settings have the number
 
 
 class Limit(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
-    """The least and the most of a number. One that a run leaves unset is not within any limit."""
+    """The smallest and the largest value of a number. An unset number is outside every limit."""
 
     min: Number | None = None
     max: Number | None = None
@@ -25,7 +25,7 @@ class Limit(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
         if self.min is None and self.max is None:
             raise ValueError("a limit has a min, a max, or both, such as {max = 8}")
         if self.min is not None and self.max is not None and self.min > self.max:
-            raise ValueError(f"nothing is {self}")
+            raise ValueError(f"no number is {self}")
         return self
 
     def __str__(self) -> str:
@@ -71,7 +71,7 @@ def _is_number(kind: Any) -> bool:
 
 
 def _by_name(values: Any) -> Any:
-    """Tables in tables as limits by name; raises ValueError for what is no number of a run."""
+    """Flatten nested tables to limits by name; raises ValueError for unknown numeric settings."""
     if not isinstance(values, Mapping):
         return values
     limits = dict(_flat(values))
@@ -79,7 +79,7 @@ def _by_name(values: Any) -> Any:
     for name in limits:
         if name not in known:
             said = unknown_key(name, known)
-            raise ValueError(f"each is of a number in a run's settings; {said}")
+            raise ValueError(f"a limit is on a number in a run's settings; {said}")
     return limits
 
 
@@ -92,4 +92,4 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 Limits = Annotated[dict[str, Limit], BeforeValidator(_by_name)]
-"""By name: in TOML limits.swap.period.min = 4, or "swap.period" = {min = 4} below [limits]."""
+"""Limits by name. In TOML: limits.swap.period.min = 4, or "swap.period" = {min = 4} in [limits]."""

@@ -23,7 +23,7 @@ COUNTERS = tuple(
         if not field.is_required()
     )
 )
-"""What may be left out of the messages; rounds, steps and the number of examples may not."""
+"""Optional fields of the messages; rounds, steps and the number of examples are required."""
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
@@ -91,7 +91,7 @@ class LocalPolicy(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
     def _known_counters(cls, counters: Any) -> Any:
         unknown = [name for name in counters if name not in COUNTERS] if counters != "all" else []
         if unknown:
-            raise ValueError(f"{unknown[0]!r} is no counter; they are {', '.join(COUNTERS)}")
+            raise ValueError(f"{unknown[0]!r} is not one of the counters {', '.join(COUNTERS)}")
         return counters
 
     @field_validator("buckets")
@@ -101,7 +101,7 @@ class LocalPolicy(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
             parts = urlsplit(url)
             if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
                 raise ValueError(
-                    f"{url!r} is no bucket's address, such as https://s3.example.org/bucket"
+                    f"{url!r} is not a bucket's address, such as https://s3.example.org/bucket"
                 )
         return buckets
 
@@ -110,12 +110,12 @@ class LocalPolicy(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
     def _are_hours(cls, hours: str | None) -> str | None:
         match = _HOURS.fullmatch(hours) if hours is not None else None
         if hours is not None and (match is None or match.groups()[:2] == match.groups()[2:]):
-            raise ValueError(f'{hours!r} is no span of hours, such as "18:00-07:00"')
+            raise ValueError(f'{hours!r} is not a span of hours, such as "18:00-07:00"')
         return hours
 
     @property
     def span(self) -> tuple[int, int]:
-        """The hours' beginning and end in minutes; the end is behind the beginning."""
+        """The hours' beginning and end in minutes; the end is always after the beginning."""
         if self.hours is None:
             return 0, 24 * 60
         begin, end = (60 * int(text[:2]) + int(text[3:]) for text in self.hours.split("-"))
@@ -123,15 +123,15 @@ class LocalPolicy(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
 
 
 def policy_path(state: Path) -> Path:
-    """Where a state folder has its policy."""
+    """The path of `policy.toml` in a state folder."""
     return state / "policy.toml"
 
 
 def load_policy(path: Path) -> LocalPolicy:
-    """The policy; raises InvalidSettings naming the key that is wrong, and the keys there are."""
+    """The policy; raises InvalidSettings naming the wrong key, or the unknown and known ones."""
     values = read_toml(path)
-    if not values:  # as while an editor writes it
-        raise InvalidSettings(f"{path} is empty, which is no policy; one key is enough.")
+    if not values:  # for example while an editor saves it
+        raise InvalidSettings(f"{path} is empty; a policy has at least one key.")
     try:
         return LocalPolicy.model_validate(values)
     except ValidationError as error:
@@ -139,7 +139,7 @@ def load_policy(path: Path) -> LocalPolicy:
         if first["type"] == "extra_forbidden" and len(first["loc"]) == 1:
             keys = ", ".join(sorted(LocalPolicy.model_fields))
             raise InvalidSettings(
-                f"{path} has the key {first['loc'][0]!r}, which there is not; the keys are {keys}."
+                f"{path} has the unknown key {first['loc'][0]!r}; the keys are {keys}."
             ) from None
         raise InvalidSettings(f"{path}: {first_fault(error)}") from None
 
@@ -170,9 +170,9 @@ def default_text(ask: Ask) -> str:
 
 
 _HEAD = """\
-# What this organisation allows; it outranks the coordinator, and is read again as it is needed.
-# Written from what the run asked then: should it ask for more, it is refused.
-# docs/organisation.md explains the keys; `pubswap client policy check` tries them.
+# What this organisation allows. It outranks the coordinator, and changes apply at once.
+# Written from what the run asked then. If the run asks for more, it is refused.
+# docs/organisation.md explains the keys; `pubswap client policy check` tests them.
 """
 _MORE = """
 # limits.grpo.responses_per_prompt.max = 8

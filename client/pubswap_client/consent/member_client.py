@@ -1,4 +1,4 @@
-"""The client of a member's commands: what it asks is recorded, and goes where the policy allows."""
+"""The client for a member's commands: the ledger records its requests, the policy limits them."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,11 +11,11 @@ from pubswap_client.state.membership import StoredMembership
 
 
 def member_client(state: Path, stored: StoredMembership, backoff: Backoff) -> CoordinatorClient:
-    """A membership's client.
+    """A client for a membership.
 
-    Before anything is sent, a request raises RefusedByPolicy for a coordinator that the policy does
-    not allow (any more), InvalidSettings for a bad policy, and NotSaved or LedgerDamaged unless it
-    is in the ledger.
+    Before anything is sent, a request raises RefusedByPolicy if the policy does not allow the
+    coordinator (any more), InvalidSettings if the policy is invalid, and NotSaved or LedgerDamaged
+    if the ledger cannot record it.
     """
     consent = Consent(state, stored.coordinator, Ledger(state))
 

@@ -1,4 +1,4 @@
-"""The rules: policy, what a run asks, approval, the moment and what was sent → what is refused."""
+"""Rules: policy, what a run asks, approval, time and what was sent → what is refused."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ CLOCK_TOLERANCE = timedelta(minutes=5)
 
 
 class Code(StrEnum):
-    """Why an organisation stays away; stable, and told to the coordinator."""
+    """Why an organisation stays away. The codes are stable, and sent to the coordinator."""
 
     COORDINATOR = "coordinator_not_allowed"
     RUN = "run_not_allowed"
@@ -33,7 +33,7 @@ class Code(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One reason. The coordinator is told the words, so they hold nothing of this machine."""
+    """One reason. The text is sent to the coordinator, so it says nothing about this machine."""
 
     code: Code
     detail: str
@@ -41,7 +41,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One thing that a run asks for beside what the policy allows; `code` if it is refused."""
+    """One thing that a run asks for, and what the policy allows; `code` if it is refused."""
 
     what: str
     allows: str
@@ -55,7 +55,7 @@ Work = tuple[str, int, int | None, str]
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Bytes of bodies, the updates and the responses to public steps, and when last."""
+    """What was sent: bytes of bodies, updates and responses to public steps, and the last time."""
 
     size: int = 0
     work: frozenset[Work] = frozenset()
@@ -63,10 +63,10 @@ class Sent:
 
     @property
     def rounds(self) -> int:
-        """Those of which something was sent, each as often as it was made.
+        """The number of rounds in which something was sent, each as often as it was made.
 
-        A number comes again after a rollback, or from a coordinator that lies: with another
-        adapter, or with other responses to the same public step, it is another round.
+        A round's number repeats after a rollback, or if the coordinator lies. With another adapter,
+        or with other responses to the same public step, it counts as another round.
         """
         made: dict[tuple[str, int], int] = {}
         for step, times in Counter(work[:3] for work in self.work).items():
@@ -74,14 +74,14 @@ class Sent:
         return sum(made.values())
 
     def begins(self, run: str | None, round_: int, next_: Work | None) -> bool:
-        """Whether what comes next, if that is known, or else the round, is of another one."""
+        """Whether `next_`, or the round if that is not known, is of a new round."""
         if next_ is not None:
             return replace(self, work=self.work | {next_}).rounds > self.rounds
         return all(work[:2] != (run, round_) for work in self.work)
 
 
 def _not_allowed(code: Code, what: str) -> Refusal:
-    return Refusal(code, f"The {what} is none that this organisation allows.")
+    return Refusal(code, f"This organisation does not allow the {what}.")
 
 
 NOT_TRUSTED = _not_allowed(Code.COORDINATOR, "coordinator")
@@ -94,9 +94,9 @@ def trusts(policy: LocalPolicy, coordinator: str) -> bool:
 
 
 def compare(policy: LocalPolicy, ask: Ask) -> list[Line]:
-    """Line by line, in the order of the ask's facts; what is unknown is refused by nothing.
+    """Compare line by line, in the order of the ask's facts. Unknown facts are not refused.
 
-    Limits of other settings come last.
+    Limits on other settings come last.
     """
     facts = ask.facts()
     addresses = policy.coordinators and [url.rstrip("/") for url in policy.coordinators]
@@ -157,7 +157,7 @@ def _size(limit: int | None, asked: int | None) -> Line:
 
 
 def _gain(counters: str | tuple[str, ...]) -> Line:
-    """Never refused: who does not tell has the least weight."""
+    """Never refused, because a member that does not report its gain has the least weight."""
     told = counters == "all" or "improvement" in counters
     return Line(SENDS_GAIN, "yes" if told else "no: it is left out")
 
@@ -171,9 +171,9 @@ def judge(
     next_bytes: int = 0,
     next_work: Work | None = None,
 ) -> tuple[Refusal, ...]:
-    """All reasons to stay away at a local time; none if the organisation takes part.
+    """All reasons to stay away at a local time; empty if the organisation takes part.
 
-    `sent` is what was sent on its day; `next_bytes` and `next_work` are to be sent next.
+    `sent` is what was sent on that day; `next_bytes` and `next_work` are to be sent next.
     """
     return (
         *_asks_too_much(policy, ask),
@@ -221,7 +221,7 @@ def _hours(policy: LocalPolicy, now: datetime) -> Iterator[Refusal]:
 
 
 def opens_at(policy: LocalPolicy, now: datetime) -> datetime:
-    """The first moment from now on that is within the policy's hours: now, if it is."""
+    """The next moment within the policy's hours, which may be `now`."""
     begin, end = (timedelta(minutes=minutes) for minutes in policy.span)
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
     for ahead in range(-1, 8):  # hours that began yesterday may go over midnight
@@ -250,7 +250,7 @@ def _day(
     if limit is not None and sent.size + next_bytes > limit:
         yield Refusal(
             Code.BYTES,
-            # Without what is sent so far, which telling this would change.
+            # Does not name the bytes sent so far, because sending this would change them.
             f"This organisation sends at most {limit:,} bytes a day; what comes next, of "
             f"{next_bytes:,} bytes, waits for the next day (UTC).{went_back}",
         )

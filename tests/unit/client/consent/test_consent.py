@@ -137,16 +137,16 @@ def test_a_mistyped_policy_names_the_key_and_those_there_are(tmp_path: Path) -> 
     """Nothing of it is taken."""
     path = policy_path(tmp_path)
     for text, said in (
-        ("max_rnak = 2", r"the key 'max_rnak', which there is not; the keys are approve, base_mod"),
+        ("max_rnak = 2", r"the unknown key 'max_rnak'; the keys are approve, base_mod"),
         ("max_rounds_a_day = 0", "max_rounds_a_day: Input should be greater than 0"),
         ("max_rounds_a_day = true", "max_rounds_a_day: Input should be a valid integer"),
         ('send_responses = "no"', "send_responses: Input should be a valid boolean"),
-        ('hours = "8-18"', "hours: '8-18' is no span of hours"),
-        ('hours = "08:00-08:00"', "is no span of hours"),
+        ('hours = "8-18"', "hours: '8-18' is not a span of hours"),
+        ('hours = "08:00-08:00"', "is not a span of hours"),
         ('days = ["monday"]', "days.0: Input should be 'mon'"),
-        ('counters = ["rewards"]', "'rewards' is no counter; they are reward, loss"),
+        ('counters = ["rewards"]', "'rewards' is not one of the counters reward, loss"),
         ("coordinators = []", "coordinators"),
-        ('buckets = ["s3://bucket"]', "'s3://bucket' is no bucket's address"),
+        ('buckets = ["s3://bucket"]', "'s3://bucket' is not a bucket's address"),
         ('base_models = ["org/model"]', "base_models"),
         ("limits.grpo.kl_beta.min = nan", "limits.grpo.kl_beta.min"),
         ('limits.lora.rank.max = "8"', "limits.lora.rank.max"),
@@ -158,11 +158,11 @@ def test_a_mistyped_policy_names_the_key_and_those_there_are(tmp_path: Path) -> 
         ("limits.swap.perod.min = 4", "swap.perod: there is no such key; is swap.period meant"),
         ("limits.members.expected.min = 3", "members.expected: there is no such key"),
         ("limits.rank.max = 4", "rank: there is no such key; is lora.rank meant"),
-        ("limits.method.max = 4", "of a number in a run's settings; method: there is no such key"),
+        ("limits.method.max = 4", "on a number in a run's settings; method: there is no such key"),
         ('[limits]\nhours = "08:00-18:00"', "a run's settings; hours: there is no such key"),
         ('approve = "always"', "approve: Input should be 'first'"),
         ("= 3", "is not TOML"),
-        ("# max_rounds_a_day = 2", "is empty, which is no policy"),
+        ("# max_rounds_a_day = 2", "is empty; a policy has"),
     ):
         path.write_text(text)
         with pytest.raises(InvalidSettings, match=said):
@@ -406,7 +406,7 @@ def test_a_damaged_ledger_passes_no_limit(tmp_path: Path, line: bytes) -> None:
     day.write_bytes(line + day.read_bytes())
     changed(tmp_path, max_bytes_a_day="1_000_000_000")
     for act in (lambda: consent.attend(view()), lambda: consent.record(*ANSWERS, [b"1"])):
-        with pytest.raises(LedgerDamaged, match=r"not as it was written.*audit verify"):
+        with pytest.raises(LedgerDamaged, match=r"was changed.*audit verify"):
             act()
 
 
