@@ -1,1 +1,1 @@
-"""The ledger: every request to the coordinator, recorded before it leaves."""
+"""The ledger: every request to the coordinator, recorded before it is sent."""

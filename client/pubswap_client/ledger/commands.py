@@ -1,4 +1,4 @@
-"""`pubswap client audit`: read, check and hand on the ledger of what was sent."""
+"""`pubswap client audit`: read, check and export the ledger of what was sent."""
 
 from pathlib import Path
 from typing import Annotated

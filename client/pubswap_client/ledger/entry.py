@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, JsonValue, ValidationError
 from pubswap_protocol import paths
 from pubswap_protocol.digests import PATTERN, digest_of
 
-BEGINNING = digest_of(b"")  # what the first entry has for its previous one's hash
+BEGINNING = digest_of(b"")  # `previous` of the first entry
 
 KINDS = {
     ("POST", paths.ENROLL): "enrolment",
@@ -33,11 +33,11 @@ _RUN = re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/?]+)", paths.RUN) + r"([/?].*)?
 
 
 class Damaged(ValueError):
-    """A line is not one that the ledger has written."""
+    """A line is not as the ledger wrote it."""
 
 
 class Entry(BaseModel, extra="forbid", frozen=True, strict=True):
-    """What was about to be sent, and its place in the chain."""
+    """A request that was about to be sent, and its place in the hash chain."""
 
     number: int = Field(ge=1, description="1, 2, ... over all days.")
     at: str = Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$", description="UTC.")
@@ -47,8 +47,8 @@ class Entry(BaseModel, extra="forbid", frozen=True, strict=True):
     exchange: int | None = None
     method: str
     target: str = Field(
-        description="Path and query, behind the coordinator's address; of a bucket, its address "
-        "without a query."
+        description="Path and query, relative to the coordinator's address; for a bucket, its "
+        "address without a query."
     )
     size: int = Field(ge=0, description="Bytes of the body.")
     digest: str = Field(pattern=PATTERN, description="Of the body.")
@@ -57,18 +57,18 @@ class Entry(BaseModel, extra="forbid", frozen=True, strict=True):
     previous: str = Field(pattern=PATTERN, description="The hash of the entry before.")
 
     def line(self) -> bytes:
-        """The entry as JSON with its hash, which is the digest of all that stands before it."""
+        """The entry as JSON, ending with its hash: the digest of everything before it."""
         text = json.dumps(self.model_dump(), ensure_ascii=False, separators=(",", ":"))[:-1]
         return f'{text},"hash":"{digest_of(text.encode())}"}}\n'.encode()
 
     @property
     def hash(self) -> str:
-        """What the next entry has as `previous`."""
+        """The hash of this entry, which is `previous` in the next one."""
         return str(json.loads(self.line())["hash"])
 
     @classmethod
     def parse(cls, line: bytes) -> Self:
-        """The entry of a line; raises Damaged unless it is the very line that `line()` gives."""
+        """Parse a line; raises Damaged unless `line()` gives exactly the same line."""
         try:
             values: dict[str, Any] = json.loads(line)
             values.pop("hash")
@@ -82,7 +82,7 @@ class Entry(BaseModel, extra="forbid", frozen=True, strict=True):
 
 
 def described(method: str, target: str) -> dict[str, Any]:
-    """The kind, and the run, round and exchange of a request, as far as it has them."""
+    """The kind of a request and, if it has them, its run, round and exchange."""
     for (of, pattern), kind in _PATTERNS.items():
         if of == method and (match := pattern.fullmatch(target)):
             return {"kind": kind, **dict(_places(match.groupdict()))}

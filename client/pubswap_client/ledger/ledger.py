@@ -1,11 +1,11 @@
-"""The ledger on disk: an entry is there, whole and synced, before its request may leave.
+"""The ledger on disk: an entry is complete and synced before its request may be sent.
 
     STATE/ledger/2026-11-23.jsonl   one day's entries (UTC), each chained to the one before
-    STATE/ledger/head               number and hash of the last entry, so that a cut end shows
-    STATE/ledger/bodies/HEX         bodies that are no JSON or a large one, by their digest:
-                                    responses; adapters if the settings say so
+    STATE/ledger/head               number and hash of the last entry, to detect truncation
+    STATE/ledger/bodies/HEX         bodies that are not JSON, or large, by their digest: responses,
+                                    and adapters if the settings say so
 
-Secrets are not in it: the token travels in a header, and of an enrolment there is only a digest.
+It holds no secrets: the token is sent in a header, and an enrolment is recorded by its digest only.
 """
 
 import fcntl
@@ -25,7 +25,7 @@ from pubswap_protocol.files import append_durably, write_whole
 
 _HEAD = re.compile(rb"(\d+) (" + PATTERN.strip("^$").encode() + rb")\n")
 
-LARGEST_CONTENT = 1 << 20  # bytes of a body that is held in an entry; a larger one is kept apart
+LARGEST_CONTENT = 1 << 20  # bytes of a body that is stored in its entry; larger ones get a file
 
 
 def ledger_folder(state: Path) -> Path:
@@ -41,7 +41,7 @@ def body_path(folder: Path, digest: str) -> Path:
 
 
 class Ledger:
-    """Appends entries; several processes and threads may have one folder's open."""
+    """Appends entries; several processes and threads may use the same folder."""
 
     def __init__(
         self,
@@ -63,10 +63,10 @@ class Ledger:
         pieces: Iterable[bytes],
         round_: int | None = None,
     ) -> None:
-        """Record a request that is about to be sent; `round_` is its round if no path says it.
+        """Record a request that is about to be sent; `round_` is its round unless the path has one.
 
-        Raises NotSaved if the disk does not take it, and LedgerDamaged if its end was changed:
-        nothing may be sent then.
+        Raises NotSaved if the entry cannot be written, and LedgerDamaged if the ledger's end was
+        changed. Nothing may be sent then.
         """
         what = {"round": round_, **described(method, target)}
         hold = what["kind"] != "enrolment" and (what["kind"] != "adapter" or self._keep_adapters)
@@ -96,7 +96,7 @@ class Ledger:
                 kept=kept,
                 previous=last.hash if last else BEGINNING,
             )
-            # A clock that goes back must not bring the days out of order.
+            # A clock that goes back must not put the days out of order.
             path = max(self._folder / f"{entry.at[:10]}.jsonl", last_file or self._folder)
             self._seen = (path, append_durably(path, entry.line()), entry)
             write_head(self._folder, entry.number, entry.hash)
@@ -112,11 +112,11 @@ class Ledger:
         if not days:
             return None, None
         if end < days[-1].stat().st_size:
-            os.truncate(days[-1], end)  # a line that was never finished: nothing of it was sent
+            os.truncate(days[-1], end)  # an unfinished line, whose request was not sent
         return days[-1], last
 
     def _read_last(self, days: list[Path]) -> tuple[int, Entry | None]:
-        """Where in the last day its last entry ends, and the last entry of all days."""
+        """The end of the last entry in the last day's file, and the last entry of all days."""
         if self._seen and days and self._seen[:2] == (days[-1], days[-1].stat().st_size):
             return self._seen[1:]
         for path in reversed(days):
@@ -139,11 +139,11 @@ class Ledger:
             raise self._damaged(f"entries {number + 1} to {head_number} are missing")
         # A crash after an entry leaves the head behind, and nothing is missing.
         if head_number == number and head_hash != hash_:
-            raise self._damaged(f"entry {number} is another one")
+            raise self._damaged(f"entry {number} is a different one")
 
     def _damaged(self, fault: str) -> LedgerDamaged:
         return LedgerDamaged(
-            f"{self._folder}: {fault}, so nothing is sent. See `pubswap client audit verify`. "
+            f"{self._folder}: {fault}, so nothing is sent. Run `pubswap client audit verify`. "
             "Restore its files; or, to begin a new ledger, move that folder away and keep it."
         )
 
@@ -160,14 +160,14 @@ class Ledger:
                     os.close(descriptor)
             except OSError as error:
                 raise NotSaved(
-                    f"The ledger in {self._folder} does not take an entry: {error.strerror}. "
-                    "Nothing was sent without one; make room and start again."
+                    f"The ledger in {self._folder} cannot be written: {error.strerror}. Nothing is "
+                    "sent without an entry; make room and start again."
                 ) from None
 
 
 @contextmanager
 def at_rest(folder: Path) -> Iterator[None]:
-    """Keep entries from being added meanwhile; a copy of a ledger has no lock, and needs none."""
+    """Keep entries from being added meanwhile. A copy of a ledger has no lock and needs none."""
     lock = folder / "lock"
     with ExitStack() as stack:
         if lock.exists():
@@ -176,7 +176,7 @@ def at_rest(folder: Path) -> Iterator[None]:
 
 
 def read_head(folder: Path) -> tuple[int, str]:
-    """The number and hash of the entry written last; raises Damaged for what is no head."""
+    """The number and hash of the last entry; raises Damaged if the head is missing or malformed."""
     try:
         match = _HEAD.fullmatch((folder / "head").read_bytes())
     except FileNotFoundError:
@@ -187,5 +187,5 @@ def read_head(folder: Path) -> tuple[int, str]:
 
 
 def write_head(folder: Path, number: int, hash_: str) -> None:
-    """Make an entry the last one, durably; raises NotSaved."""
+    """Write the last entry's number and hash, durably; raises NotSaved."""
     write_whole(folder / "head", f"{number} {hash_}\n".encode())

@@ -1,4 +1,4 @@
-"""Entries as text for people: a line each, what was in it, and all of them in a signed report."""
+"""Entries as text for people: one line each, their contents, and all of them in a signed report."""
 
 import json
 import shutil
@@ -29,7 +29,7 @@ def entries(folder: Path) -> Iterator[Entry]:
     for path in day_files(folder):
         with path.open("rb") as file:
             for line in file:
-                if line.endswith(b"\n"):  # an unfinished one was never sent
+                if line.endswith(b"\n"):  # an unfinished line's request was never sent
                     yield Entry.parse(line)
 
 
@@ -48,7 +48,7 @@ def line(entry: Entry) -> str:
 
 
 def content(folder: Path, entry: Entry, decode: Decode | None) -> Iterator[str]:
-    """What was in an entry's body, as lines; of responses their text, or their tokens' ids."""
+    """An entry's body as lines; responses as text or, without `decode`, as token ids."""
     if entry.content is not None:
         yield escaped(json.dumps(entry.content, ensure_ascii=False))
     elif entry.kind == "responses" and entry.kept:
@@ -81,14 +81,14 @@ def _responses(body: bytes, decode: Decode | None) -> Iterator[str]:
 def export(ledger: Path, out: Path, key: Path, decode: Decode | None) -> str:
     """Write a report for an auditor to a new folder and sign it; returns the last entry's hash.
 
-    Raises LedgerDamaged if the ledger is not as it was written.
+    Raises LedgerDamaged if the ledger was changed.
     """
     with whole_folder(out, mode=0o700) as made:
         leave_out = shutil.ignore_patterns("lock", "*.tmp", made.name)
         shutil.copytree(ledger, made, ignore=leave_out, dirs_exist_ok=True)
         verdict = verify(made)
         if verdict.faults:
-            raise LedgerDamaged(f"{ledger} is not as it was written: {verdict.faults[0]}.")
+            raise LedgerDamaged(f"{ledger} was changed: {verdict.faults[0]}.")
         (made / REPORT).write_text(text(made, verdict.head, decode), encoding="utf-8")
         make_key(key)
         files = (path for path in made.rglob("*") if path.is_file())
@@ -97,9 +97,9 @@ def export(ledger: Path, out: Path, key: Path, decode: Decode | None) -> str:
 
 
 def text(folder: Path, head: str, decode: Decode | None) -> str:
-    """The report: what it shows and how to check it, sums by kind, and each entry that has a body.
+    """The report: its content and how to check it, sums by kind, and each entry that has a body.
 
-    Questions (requests without a body) are counted; the ledger beside has them one by one.
+    Questions (requests without a body) are only counted; the ledger beside it lists them.
     """
     all_entries = list(entries(folder))
     sent = [entry for entry in all_entries if entry.size]
@@ -125,7 +125,7 @@ def text(folder: Path, head: str, decode: Decode | None) -> str:
     ]
     for entry in sent:
         lines += [f"## Entry {entry.number}", "", "    " + line(entry)]
-        # Indented, a response stays text, whatever is in it.
+        # Indented, so that no Markdown in a response takes effect.
         lines += ["    " + shown for shown in content(folder, entry, decode)] + [""]
     return "\n".join(lines)
 

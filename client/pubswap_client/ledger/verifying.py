@@ -1,4 +1,4 @@
-"""Whether a ledger is as it was written: any change, gap, reordering or cut end."""
+"""Check a ledger for any change, gap, reordering or truncation."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from pubswap_protocol.digests import digest_of_file
 
 @dataclass(frozen=True)
 class Verdict:
-    """The entries that were read, the last one's hash, and the first fault of each file."""
+    """The number of entries read, the last one's hash, and the faults found."""
 
     entries: int
     head: str
@@ -19,10 +19,10 @@ class Verdict:
 
 
 def verify(folder: Path) -> Verdict:
-    """Read a whole ledger; a chain ends at its first fault, for what follows proves nothing.
+    """Check a whole ledger. The chain ends at its first fault, because the rest proves nothing.
 
-    Whoever can write the folder can write a ledger anew: to show that none was, keep the head of
-    an earlier day elsewhere, such as in a signed export.
+    Anyone who can write to the folder can write a new ledger. To rule that out, keep the head of an
+    earlier day elsewhere, such as in a signed export.
     """
     number, previous, day = 0, BEGINNING, ""
     faults: list[str] = []
@@ -31,7 +31,7 @@ def verify(folder: Path) -> Verdict:
     for path in days:
         lines = path.read_bytes().splitlines(keepends=True)
         if path == days[-1] and lines and not lines[-1].endswith(b"\n"):
-            lines.pop()  # a crash came in the middle of it: nothing of it was sent
+            lines.pop()  # a crash cut this line off, so its request was not sent
         for place, line in enumerate(lines, 1):
             where = f"{path.name}, line {place}"
             try:

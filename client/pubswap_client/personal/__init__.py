@@ -1,1 +1,1 @@
-"""An organisation's own adapter on top of the shared one, which it keeps to itself."""
+"""An organisation's own, private adapter on top of the shared one."""

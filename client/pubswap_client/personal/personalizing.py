@@ -1,4 +1,4 @@
-"""Train a private adapter on top of the shared one; no connection is opened, to any host.
+"""Train a private adapter on top of the shared one, without opening any connection.
 
 The shared adapter's products are added to the base weights, and a new adapter, whose product begins
 at zero, is trained on private problems by the run's private steps. Both are written as one, with
@@ -60,21 +60,21 @@ class Measured:
 def personalize(
     settings: ClientSettings, shared: Path, steps: int, out: Path, say: Callable[[str], object]
 ) -> Measured:
-    """Train for so many steps, going on after the last one that is kept; write the PEFT folder.
+    """Train `steps` steps, continuing after the last saved one, and write the PEFT folder.
 
-    Raises InvalidSettings, InvalidProblems or InvalidAdapter, before anything is trained, for what
-    is not there or not of the run.
+    Raises InvalidSettings, InvalidProblems or InvalidAdapter, before anything is trained, if
+    something is missing or not of the run.
     """
     require_vacant(out)
-    # An engine with a copy of the base model does not see the shared adapter in it.
+    # An engine with its own copy of the base model would not have the shared adapter in it.
     settings = settings.model_copy(update={"engine": "transformers", "rank": None})
     member = load_membership(settings.state).membership
     if not (shared / WEIGHTS).is_file():
         raise InvalidSettings(
-            f"{shared} holds no adapter. `pubswap client adapter --out FOLDER` gets the run's: "
-            "name it with --adapter."
+            f"{shared} holds no adapter. `pubswap client adapter --out FOLDER` downloads the "
+            "run's: give it with --adapter."
         )
-    run = read_card(settings.state / CARD)  # which the daemon has written
+    run = read_card(settings.state / CARD)  # written by the daemon
     rules = _private(own_settings(settings, run.settings), steps)
     problems, held_out = _problems(settings, rules)
     source = open_adapter(shared, run)
@@ -113,8 +113,8 @@ def personalize(
 _README = """\
 # The adapter of {name} with this organisation's own on top
 
-Trained on private problems, and no part of the run: it was sent to nobody, no differential privacy
-bounds what it tells of them, and it is this organisation's to keep.
+It was trained on private problems, and is not part of the run. It was sent to nobody, and no
+differential privacy limits what it reveals about them: keep it within this organisation.
 """
 
 
@@ -126,9 +126,9 @@ def _trained(
     round_: int,
     say: Callable[[str], object],
 ) -> Adapter:
-    """The adapter after all steps, each on disk before the next one.
+    """The adapter after all steps, each saved before the next one.
 
-    The round behind the run's last gives draws that no step of the run had.
+    `round_` is the one after the run's last, so that no step of the run had the same draws.
     """
     trainer.begin_round(round_, start)
     kept, done = journal.checkpoint(), list[StepMetrics]()
@@ -154,20 +154,20 @@ def stacked(shared: AdapterFile, own: Adapter) -> tuple[AdapterLayout, Adapter]:
 
 
 def _private(run: RunSettings, steps: int) -> RunSettings:
-    """A run of nobody else's: private steps alone, from which nothing is released."""
+    """Settings without other members: only private steps, from which nothing is released."""
     alone = {"method": "fedavg", "local_steps": steps}
     default = {"aggregation": AggregationSettings(), "privacy": PrivacySettings()}
     return run.model_copy(update={**alone, **default})
 
 
 def _problems(settings: ClientSettings, rules: RunSettings) -> tuple[list[Problem], list[Problem]]:
-    """What is trained on, and what is held out, as in the run."""
+    """The problems to train on, and the held-out ones, as in the run."""
     if settings.data is None:
         raise InvalidSettings("Say where the private problems are: --data private.jsonl")
     if not settings.holdout:
         raise InvalidSettings(
-            "Nothing is held out, and so nothing would tell whether the personal adapter is "
-            "better. Give `holdout` in client.toml, as in the run."
+            "No problems are held out, so nothing would show whether the personal adapter is "
+            "better. Set `holdout` in client.toml, as in the run."
         )
     problems, held_out = split(read_problems(settings.data), settings.holdout)
     if len(problems) < (least := rules.grpo.prompts_per_step):

@@ -1,1 +1,1 @@
-"""What an adapter tells of the problems that it was trained on, measured by attacks."""
+"""Measure, by attacks, what an adapter reveals about the problems that it was trained on."""

@@ -1,10 +1,10 @@
-"""Membership attacks on an adapter: what somebody who has it can compute of a problem.
+"""Membership inference attacks on an adapter: scores that its holder can compute for a problem.
 
-Each is a score that is larger for a member, a problem that was trained on, if the attack works.
-Thresholds on the loss are Yeom et al.'s (CSF 2018); the base model as a reference is Carlini et
-al.'s (USENIX Security 2021). GRPO trains on no answer but on the model's own responses, and their
-drift from the base model tells more ("Auditing Data Membership in Reinforcement Learning With
-Verifiable Rewards", arXiv 2511.14045). So both are made on the answer and on responses.
+If an attack works, its score is higher for a member: a problem that was trained on. A threshold on
+the loss is due to Yeom et al. (CSF 2018), the base model as a reference to Carlini et al. (USENIX
+Security 2021). GRPO does not train on answers but on the model's own responses, and their drift
+from the base model reveals more ("Auditing Data Membership in Reinforcement Learning With
+Verifiable Rewards", arXiv 2511.14045). So both are applied to the answer and to responses.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +28,7 @@ _PART = 32  # problems sampled at a time
 
 @dataclass(frozen=True, slots=True)
 class Likelihoods:
-    """Of one problem: mean log-probabilities of a token, in nats, at the run's temperature."""
+    """One problem's mean log-probabilities per token, in nats, at the run's temperature."""
 
     answer: float
     answer_base: float  # under the base model
@@ -38,42 +38,42 @@ class Likelihoods:
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """A score, and what somebody does who uses it: "an attacker who …"."""
+    """A score, and the attacker's action, as in "an attacker who …"."""
 
     name: str
     words: str
     score: Callable[[Likelihoods], float]
 
     def scores(self, found: Sequence[Likelihoods]) -> Scores:
-        """The score of each problem; raises InvalidAdapter if one is no number."""
+        """The score of each problem; raises InvalidAdapter if one is not finite."""
         scores = np.array([self.score(each) for each in found])
         if not np.isfinite(scores).all():
-            raise InvalidAdapter("The adapter gives text a likelihood that is no number.")
+            raise InvalidAdapter("The adapter gives text a likelihood that is not finite.")
         return scores
 
 
 ATTACKS = (
-    Attack("answer", "looks how likely the adapter makes the answer", lambda x: x.answer),
+    Attack("answer", "checks how likely the adapter makes the answer", lambda x: x.answer),
     Attack(
         "answer, against base",
-        "looks how much likelier than for the base model the adapter makes the answer",
+        "checks how much likelier the adapter makes the answer than the base model does",
         lambda x: x.answer - x.answer_base,
     ),
-    Attack("responses", "has it respond and looks how sure it is of its words", lambda x: x.own),
+    Attack("responses", "has it respond and checks how sure it is of its words", lambda x: x.own),
     Attack(
         "responses, against base",
-        "has it respond and looks how much likelier these words are than for the base model",
+        "has it respond and checks how much likelier its words are than for the base model",
         lambda x: x.own - x.own_base,
     ),
 )
 
-# Without the adapter there is nothing to find: it shows whether the sets differ of themselves.
+# Without the adapter there is nothing to find, so this shows whether the sets differ by themselves.
 CONTROL = Attack("base model alone", "has no adapter", lambda x: x.answer_base)
 
 
 @dataclass(frozen=True)
 class Attacker:
-    """Holds what is released: the base model with the adapter, and an engine that samples of it."""
+    """Has what is released: the base model with the adapter, and an engine that samples from it."""
 
     policy: Policy
     engine: RolloutEngine
@@ -81,7 +81,7 @@ class Attacker:
     budget: int  # tokens computed at a time
 
     def look(self, problems: Sequence[Problem], purpose: str) -> Iterator[Likelihoods]:
-        """What each problem gives; `purpose` sets its draws apart from those of other problems."""
+        """The likelihoods of each problem; `purpose` separates the draws of sets of problems."""
         grpo = self.policy.settings.grpo
         for first in range(0, len(problems), _PART):
             part = problems[first : first + _PART]
@@ -106,8 +106,8 @@ class Attacker:
                 yield Likelihoods(answer, answer_base, fmean(own), fmean(own_base))
 
     def _answer(self, problem: Problem) -> Response:
-        """The answer as a response; beyond what a response may have, it is cut."""
-        # One that has no token of its own ends at once.
+        """The answer as a response, truncated to the longest response."""
+        # An answer without tokens becomes an end-of-sequence token.
         tokens = self.encode_answer(problem.answer) or self.policy.card.eos_token_ids
         tokens = tokens[: self.policy.settings.grpo.max_response_tokens]
         return Response(np.array(tokens, np.int32), np.zeros(len(tokens), np.float32))

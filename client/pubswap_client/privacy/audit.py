@@ -1,4 +1,4 @@
-"""The wiring of `pubswap client privacy audit`; the coordinator is only asked."""
+"""Wire `pubswap client privacy audit` together; it only reads from the coordinator."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -27,7 +27,7 @@ from pubswap_protocol.problems import Problem, read_problems
 from pubswap_protocol.required import check_known
 from pubswap_protocol.tensors.adapter import decode_adapter
 
-Advance = Callable[[str, int, int], object]  # what is done, how many of them, of how many
+Advance = Callable[[str, int, int], object]  # problems that are attacked, how many, of how many
 
 
 def audit(
@@ -37,10 +37,10 @@ def audit(
     round_: int | None,
     advance: Advance,
 ) -> AuditReport:
-    """Audit a round's adapter, by default a finished run's last.
+    """Audit a round's adapter, by default the last of a finished run.
 
-    Members are the problems of a file, or what the run's schedule has drawn of the private ones.
-    Raises InvalidSettings, InvalidProblems or WrongState for what cannot be audited.
+    Members are the problems in a file, or the private ones that the run's schedule has drawn.
+    Raises InvalidSettings, InvalidProblems or WrongState if they cannot be audited.
     """
     stored = load_membership(settings.state)
     run, number, adapter = _released(settings.state, stored, round_)
@@ -83,7 +83,7 @@ def _released(
 
 
 def _attacker(settings: ClientSettings, run: WholeRun) -> Attacker:
-    """The run's policy on one device, which transformers samples from."""
+    """An attacker with the run's policy on one device, sampled by transformers."""
     folder, _ = own_model(settings, run)
     policy: Policy = load_policy(settings, folder, run.model, run.settings)
     check_packed_path(policy)

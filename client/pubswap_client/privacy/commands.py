@@ -1,4 +1,4 @@
-"""`pubswap client privacy`: measured before an organisation agrees to a release."""
+"""`pubswap client privacy`: measure before an organisation agrees to a release."""
 
 import logging
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which problems are members, those that the adapter was trained on, and which are not."""
+"""Tell members, the problems that the adapter was trained on, from others."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,11 +20,11 @@ _GIVE_BOTH = "Give the problems that were trained on with --members, and others 
 def counted(
     history: Sequence[RoundFigures], rounds: Sequence[RoundSummary], last: int
 ) -> dict[int, int]:
-    """How many steps were made in each round that the adapter of round `last` came of.
+    """The number of steps made in each round that led to the adapter of round `last`.
 
-    A round was undone by a rollback if the run's was begun after another number of them. Where the
-    coordinator does not say, or was put back from a backup, one that began from, or led to,
-    another adapter than the run's was undone, too.
+    A round was undone by a rollback if the run's round began after another number of rollbacks. If
+    the coordinator does not report that, or was restored from a backup, a round was also undone if
+    it began from, or led to, another adapter than the run's.
     """
     adapters = {each.round: each.adapter for each in rounds}
     rollbacks = {each.round: each.rollbacks for each in rounds}
@@ -42,18 +42,18 @@ def counted(
 def drawn(settings: RunSettings, client: str, size: int, rounds: Mapping[int, int]) -> set[int]:
     """Indices of the problems that a client's private steps have drawn.
 
-    `rounds` has how many steps were made of each, `settings` the client's own b, and `size` is the
-    number of its private problems. Raises InvalidSettings if the run resamples, or draws by a
-    secret: what that takes is not kept.
+    `rounds` gives the number of steps made in each, `settings` the client's own b, and `size` is
+    the number of its private problems. Raises InvalidSettings if the run resamples, or draws with a
+    secret, because those draws are not recorded.
     """
     if settings.grpo.resample:
         raise InvalidSettings(
-            "The run replaces groups by fresh problems (grpo.resample), and which is not kept. "
+            "The run replaces groups by fresh problems (grpo.resample), which are not recorded. "
             + _GIVE_BOTH
         )
     if settings.privacy.epsilon is not None:
         raise InvalidSettings(
-            "The run draws problems by a secret (privacy.epsilon), and which is not kept. "
+            "The run draws problems with a secret (privacy.epsilon), and they are not recorded. "
             + _GIVE_BOTH
         )
     return {
@@ -79,12 +79,12 @@ def of_run(
     rounds: Mapping[int, int],
     holdout: int = 0,
 ) -> tuple[list[Problem], list[Problem]]:
-    """Members and others of a client's private file, by the run's own schedule.
+    """Members and others in a client's private file, by the run's own schedule.
 
-    `settings` and `rounds` are as for `drawn`, `holdout` is the client's. Others are what no step
-    has drawn, held-out problems among them, unless a file has them.
+    `settings` and `rounds` are as for `drawn`, `holdout` is the client's. Others are the problems
+    that no step has drawn, including held-out ones, unless a file gives them.
 
-    Raises InvalidSettings if that cannot be known.
+    Raises InvalidSettings if the draws cannot be known.
     """
     if not rounds:
         raise InvalidSettings(
@@ -94,7 +94,7 @@ def of_run(
     problems, held_out = split(read_problems(data), holdout)
     indices = drawn(settings, client, len(problems), rounds)
     members = [problem for index, problem in enumerate(problems) if index in indices]
-    known = {problem.prompt for problem in members}  # a prompt may be there twice
+    known = {problem.prompt for problem in members}  # a prompt may occur twice
     rest = [problem for problem in problems if problem.prompt not in known]
     return members, read_problems(others) if others else [*rest, *held_out]
 
@@ -112,11 +112,11 @@ def checked(
         )
     if len(members) < FEWEST:
         raise InvalidProblems(
-            f"{len(members)} problems were trained on; it takes {FEWEST} to say anything."
+            f"{len(members)} problems were trained on; the audit needs at least {FEWEST}."
         )
     if len(others) < FEWEST:
         raise InvalidProblems(
-            f"{len(others)} problems were not trained on; it takes {FEWEST} to say anything, "
-            "better hundreds. Give some of the same kind, that were in no run, with --others."
+            f"{len(others)} problems were not trained on; the audit needs at least {FEWEST}, "
+            "better hundreds. Give some of the same kind, from no run, with --others."
         )
     return sample(members, MOST, "audit", "members"), sample(others, MOST, "audit", "others")

@@ -1,4 +1,4 @@
-"""What an audit found, as JSON and in plain words. It holds no prompt, answer or id."""
+"""An audit's results, as JSON and in plain words. They contain no prompt, answer or id."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from pubswap_protocol.messages import Digest
 
 CONFIDENCE = 0.95  # that all intervals and counts hold at once
 FALSE_ALARMS = 0.01
-# Bonferroni's share of each: an interval and a count of every attack, and of the control.
+# Bonferroni correction, for an interval and a count of every attack and of the control.
 LEVEL = (1 - CONFIDENCE) / (2 * (len(ATTACKS) + 1))
 
 Verdict = Literal["told apart", "not told apart", "not comparable"]
@@ -25,15 +25,15 @@ Looks = Sequence[Likelihoods]
 class AttackResult(BaseModel, frozen=True):
     attack: str
     words: str
-    auc: float = Field(description="The share of pairs of a member and another that it gets right.")
+    auc: float = Field(description="The share of (member, other) pairs that it gets right.")
     lower: float
     upper: float
     found: float = Field(description="The share of members that it finds at 1 % false alarms.")
-    chance: float = Field(description="That a score which says nothing finds as many.")
+    chance: float = Field(description="The probability that a random score finds as many.")
 
     @classmethod
     def of(cls, attack: Attack, members: Looks, others: Looks) -> Self:
-        """The outcome on what members (m,) and others (n,) gave."""
+        """An attack's result on the likelihoods of members (m,) and others (n,)."""
         inside, outside = attack.scores(members), attack.scores(others)
         area = auc(inside, outside)
         lower, upper = auc_interval(area, len(inside), len(outside), 1 - LEVEL)
@@ -50,15 +50,15 @@ class AttackResult(BaseModel, frozen=True):
 
     @property
     def tells(self) -> bool:
-        """Whether it does what a coin does not: in all pairs, or for a few members surely."""
+        """Whether it beats a coin toss, over all pairs or by finding a few members for sure."""
         return not self.lower <= 0.5 <= self.upper or self.chance < LEVEL
 
     @property
     def pairs(self) -> str:
-        """Of 100 pairs, those told right; an attack that is mostly wrong is turned round."""
+        """The pairs of 100 that it gets right; an attack that is mostly wrong is inverted."""
         low, middle, high, how = self.lower, self.auc, self.upper, ""
         if middle < 0.5:
-            low, middle, high, how = 1 - high, 1 - middle, 1 - low, ", turned round"
+            low, middle, high, how = 1 - high, 1 - middle, 1 - low, ", inverted"
         return f"{100 * middle:.0f} of 100 pairs ({100 * low:.0f} to {100 * high:.0f}{how})"
 
 
@@ -67,7 +67,7 @@ class AuditReport(BaseModel, frozen=True):
     round: int
     adapter: Digest
     members: int = Field(description="How many problems that the adapter was trained on.")
-    others: int = Field(description="How many that it was not trained on.")
+    others: int = Field(description="How many problems that it was not trained on.")
     outcomes: list[AttackResult]
     control: AttackResult = Field(description="The base model's, which was trained on neither.")
 
@@ -84,7 +84,7 @@ class AuditReport(BaseModel, frozen=True):
 
     @property
     def json_text(self) -> str:
-        """All of it, with the verdict as a word and as text."""
+        """The whole report, with the verdict as a word and as text."""
         verdict = {"verdict": self.verdict, "text": self.text}
         return json.dumps(self.model_dump(mode="json") | verdict, indent=2, ensure_ascii=False)
 
@@ -116,7 +116,7 @@ def _sentences(report: AuditReport) -> Iterator[str]:
     strongest = max(report.outcomes, key=lambda each: (each.tells, abs(each.auc - 0.5)))
     attacker = (
         f"an attacker who has adapter, base model and a problem with its answer, and "
-        f"{strongest.words}, is right in {strongest.pairs}; 50 is a coin"
+        f"{strongest.words}, is right in {strongest.pairs}; 50 is a coin toss"
     )
     if report.verdict == "not comparable":
         yield "The two sets cannot be compared: the base model, which was trained on neither, is"
@@ -124,11 +124,11 @@ def _sentences(report: AuditReport) -> Iterator[str]:
         yield "different kinds, or it knew some of them. Give others of the same kind as those that"
         yield "were trained on."
     elif report.verdict == "told apart":
-        yield f"Which problems were trained on shows: {attacker}. With one false alarm in 100 it"
-        yield f"finds {100 * strongest.found:.0f} of 100 that were trained on; a coin finds 1."
-        yield "These attacks tell which problems were trained on, and read no text out."
+        yield f"It shows which problems were trained on: {attacker}. With one false alarm in 100 it"
+        yield f"finds {100 * strongest.found:.0f} of 100 that were trained on; a coin toss finds 1."
+        yield "These attacks tell which problems were trained on, and extract no text."
     else:
-        yield "On these problems no attack did better than a coin may."
+        yield "On these problems no attack did better than chance."
         yield f"The strongest: {attacker}."
         yield "That is no proof. More problems, or a better attack, may find what these did not;"
         yield "only differential privacy bounds them all."

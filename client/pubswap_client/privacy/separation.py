@@ -11,9 +11,9 @@ Scores = NDArray[np.float64]
 
 
 def auc(members: Scores, others: Scores) -> float:
-    """The share of the m n pairs in which the member has the larger score; equal ones count half.
+    """The share of the m n pairs in which the member has the larger score; ties count half.
 
-    It is the area under the ROC curve, and U / (m n) of Mann and Whitney's test.
+    It is the area under the ROC curve, and U / (m n) of the Mann-Whitney test.
     """
     ordered = np.sort(others)
     below = np.searchsorted(ordered, members, "left")
@@ -28,8 +28,8 @@ def auc_interval(area: float, members: int, others: int, confidence: float) -> t
 
         s(a)^2 = a (1 - a) / (m n) (1 + N ((1 - a) / (2 - a) + a / (1 + a))).
 
-    s(1/2) is that of Mann and Whitney's test, so 1/2 is outside where the test rejects. It has a
-    width also where all members are above all others, for which DeLong's interval has none.
+    s(1/2) is that of the Mann-Whitney test, so 1/2 is outside if the test rejects. Unlike DeLong's
+    interval, it has a width even if all members are above all others.
     """
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     half = (members + others) / 2 - 1
@@ -42,7 +42,7 @@ def auc_interval(area: float, members: int, others: int, confidence: float) -> t
 
 
 def _edge(inside: Callable[[float], bool], within: float, beyond: float) -> float:
-    """The end of the interval between a value inside of it and one that is not, by bisection."""
+    """The interval's end between a value inside it and one that is not, by bisection."""
     for _ in range(50):
         middle = (within + beyond) / 2
         within, beyond = (middle, beyond) if inside(middle) else (within, middle)
@@ -59,10 +59,10 @@ def found_at(members: Scores, others: Scores, share: float) -> int:
 
 
 def chance_of(found: int, members: int, others: int, share: float) -> float:
-    """How likely `found_at` is `found` or more for a score that says nothing.
+    """The probability that `found_at` is `found` or more for a random score.
 
-    It is, where of the first found + a of all m + n in a random order, at most a = share n are
-    others: a sum of hypergeometric probabilities.
+    That is the case if, of the first found + a of all m + n in a random order, at most a = share n
+    are others: a sum of hypergeometric probabilities.
     """
     allowed = int(share * others)
     first = found + allowed

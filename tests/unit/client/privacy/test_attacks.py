@@ -128,7 +128,7 @@ def test_the_verdict_is_in_plain_words() -> None:
     coin = audited("run", 1, DIGEST, likelihoods(inside, inside), likelihoods(outside, outside))
     assert coin.verdict == "not told apart" and "no proof" in coin.text
     outcome = AttackResult(attack="", words="", auc=0.3, lower=0.2, upper=0.45, found=0, chance=1)
-    assert outcome.pairs == "70 of 100 pairs (55 to 80, turned round)"
+    assert outcome.pairs == "70 of 100 pairs (55 to 80, inverted)"
 
 
 def test_a_few_members_that_stand_out_are_told() -> None:
