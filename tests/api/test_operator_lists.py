@@ -20,7 +20,7 @@ def test_an_empty_list_says_what_fills_it(tmp_path: Path) -> None:
             assert done.exit_code == 0, done.output
             return done.stdout
 
-        assert "There is no run. Create one: pubswap run create FILE\n" in said("run", "list")
+        assert "There are no runs. Create one: pubswap run create FILE\n" in said("run", "list")
         assert "Add one: pubswap viewer add NAME\n" in said("viewer", "list")
         name = create(server).run.name
         assert f"pubswap invite {name} NAME" in said("member", "list", name)

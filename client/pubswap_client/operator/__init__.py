@@ -1,1 +1,1 @@
-"""What the operator does over HTTP: runs and invites."""
+"""The operator's commands over HTTP: runs, members and viewers."""

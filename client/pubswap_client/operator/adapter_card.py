@@ -16,14 +16,14 @@ from pubswap_protocol.tensors.peft_folder import ranks_of
 
 
 def adapter_text(run: WholeRun, number: int) -> str:
-    """What the adapter of a round is; that of round 0 is never called trained."""
+    """Describe the adapter of a round; round 0's is never called trained."""
     if number == 0:
-        return "the untrained initial adapter, with which the model is as its base"
+        return "the untrained initial adapter, which leaves the base model unchanged"
     return f"the adapter after round {number} of {run.settings.rounds}"
 
 
 def loading(run: WholeRun, adapter: bytes, folder: str, merged: bool) -> Iterator[str]:
-    """What loads an exported folder: a line of Python, and what serves it with vLLM."""
+    """How to load an exported folder: a line of Python, and a vLLM command."""
     if merged:
         yield f"transformers.AutoModelForCausalLM.from_pretrained({folder!r})"
         yield f"vllm serve {shlex.quote(folder)}"
@@ -39,7 +39,7 @@ def loading(run: WholeRun, adapter: bytes, folder: str, merged: bool) -> Iterato
 
 
 def card_text(run: WholeRun, number: int, adapter: bytes, merged: bool = False) -> str:
-    """Markdown with the hub's metadata. Members have a number and no name."""
+    """The card as Markdown, with the hub's metadata. Members are numbered, not named."""
     head, settings = _head(run, number, adapter, merged), _settings(run.settings)
     return "\n".join([*head, *settings, *_privacy(run, number), *_rounds(run)]) + "\n"
 
@@ -57,16 +57,16 @@ def _head(run: WholeRun, number: int, adapter: bytes, merged: bool) -> Iterator[
         yield f"- Its {name}: `{getattr(model, name + '_digest')}`"
     yield f"- Adapter: `{digest_of(adapter)}`"
     yield f"- Run: `{run.id}`, {run.state}; method {run.settings.method}"
-    if run.members:  # which a member is not told
+    if run.members:  # empty if a member asks
         yield f"- Members: {', '.join(_members(run.members))}"
     yield f"- Written by PubSwap {__version__}"
-    yield from ("", "## Load it", "", "FOLDER is where this file is.", "", "```text")
+    yield from ("", "## Load it", "", "FOLDER is the folder of this file.", "", "```text")
     yield from loading(run, adapter, "FOLDER", merged)
     yield from ("```", "")
 
 
 def _members(members: list[MemberView]) -> Iterator[str]:
-    """Such as client-2, numbered by role in the order of the names, which the operator knows."""
+    """Members as client-2, numbered by role in the order of their names, known to the operator."""
     numbers: Counter[str] = Counter()
     for member in sorted(members, key=lambda member: (member.role, member.name)):
         numbers[member.role] += 1

@@ -1,4 +1,4 @@
-"""A round's adapter as a folder to keep: for PEFT and vLLM, or merged into its base model."""
+"""Write a round's adapter to a folder: for PEFT and vLLM, or merged into its base model."""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -24,7 +24,7 @@ class Format(StrEnum):
 
 
 def _require_torch(format_: Format) -> Format:
-    """Raises ModuleNotFoundError, before anything is asked for, if the format needs torch."""
+    """Raise ModuleNotFoundError, before anything is requested, if the format's torch is missing."""
     if format_ is Format.MERGED:
         import pubswap_client.rollout.merged_model  # noqa: F401
     return format_
@@ -54,7 +54,7 @@ def which_adapter(run: "WholeRun", round_: int | None) -> str:
     if run.state != "finished":
         made = [each.round for each in run.rounds if each.adapter is not None]
         raise WrongState(
-            f"Run {run.name} is {run.state}, so it has no final adapter. For a round's so far give "
+            f"Run {run.name} is {run.state}, so it has no final adapter. For an earlier one, give "
             f"--round, from 0 (untrained) to {max(made, default=0)}."
         )
     return "final"
@@ -69,10 +69,10 @@ def take_adapter(
     base: str | None = None,
     finish: Callable[[Path], object] = lambda folder: None,
 ) -> list[str]:
-    """Write the `final`, the `best` or a round's adapter to the folder `out`; what to say of it.
+    """Write the `final`, the `best` or a round's adapter to the folder `out`; returns a report.
 
-    The folder is there whole or not at all; `finish` adds to it. `base` is where a merged one's
-    base model is, if not where the run says. Raises InvalidSettings if something is there already.
+    The folder appears complete or not at all; `finish` may add to it before. For the merged format,
+    `base` is the base model's place if it is not the run's. Raises InvalidSettings if `out` exists.
     """
     from pubswap_client.operator.adapter_card import adapter_text, loading
 
@@ -99,9 +99,9 @@ def write_adapter(
 ) -> None:
     """Write a round's adapter in a format, with a model card, into the folder `out`.
 
-    `base` is where a merged one's base model is, if not where the run says. Raises InvalidSettings
-    if it is not to be had, BaseModelMismatch if it is another one, InvalidAdapter for numbers or
-    tensors that the run's adapters do not have.
+    For the merged format, `base` is the base model's place if it is not the run's. Raises
+    InvalidSettings if that is not available, BaseModelMismatch if it is a different one, and
+    InvalidAdapter for numbers or tensors that the run's adapters do not have.
     """
     from pubswap_client.operator.adapter_card import card_text
 

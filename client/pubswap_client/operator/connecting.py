@@ -1,4 +1,4 @@
-"""What the operator's commands share: the coordinator's address, the token, and a client."""
+"""Shared by the operator's commands: the coordinator's address, the token, and a client."""
 
 import os
 from collections.abc import Callable
@@ -41,7 +41,7 @@ CaFile = Annotated[
 
 
 def operator_token(file: Path) -> str:
-    """The operator's token; raises InvalidSettings saying where it is looked for."""
+    """The operator's token; raises InvalidSettings, saying where it was looked for."""
     if token := os.environ.get("PUBSWAP_OPERATOR_TOKEN"):
         return token
     try:
@@ -66,7 +66,7 @@ def connect(
 def client_with(
     url: str, token: str | None, token_file: Path, ca_file: Path | None
 ) -> "CoordinatorClient":
-    """The same with a token that may be known; other TLS files are named by the environment."""
+    """Like `connect`, optionally with a known token. Other TLS files come from the environment."""
     from pubswap_client.coordinator.client import CoordinatorClient
 
     tls = from_environment(ca_file)
@@ -76,7 +76,7 @@ def client_with(
 def connected(
     command: Callable[Concatenate["CoordinatorClient", P], None],
 ) -> Callable[..., None]:
-    """Give a command the options of `connect`, and call it with the client that they give."""
+    """Give a command the options of `connect`, and call it with the resulting client."""
 
     @wraps(command)
     def closing(api: "CoordinatorClient", **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""What an operator cannot take back: each asks first and says what is lost."""
+"""The operator's irreversible commands: each asks first, and says what is lost."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,7 +54,7 @@ def delete(api: "CoordinatorClient", run: Run, yes: Yes = False) -> None:
     view = api.run(run)
     confirm(
         f"{_described(view)} Deleting is final: its adapters, updates, evaluations and log are "
-        "removed, and its members' tokens are worthless.",
+        "removed, and its members' tokens become invalid.",
         yes,
     )
     api.delete_run(view.id)
@@ -105,7 +105,7 @@ def rollback(
 def revoke(api: "CoordinatorClient", run: Run, name: Name, yes: Yes = False) -> None:
     """Invalidate a member's token for good; its earlier contributions count."""
     confirm(
-        f"Revoking {name} of run {run} is final: its token is worthless at once, and its name "
+        f"Revoking {name} of run {run} is final: its token becomes invalid at once, and its name "
         "stays taken.",
         yes,
     )

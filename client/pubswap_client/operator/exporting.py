@@ -1,4 +1,4 @@
-"""`pubswap run export`: a global adapter out of the coordinator; `pubswap export verify`."""
+"""`pubswap run export`: download a global adapter; `pubswap export verify`: verify a folder."""
 
 import shutil
 from pathlib import Path
@@ -68,7 +68,7 @@ def verify(
 
 def end_with(found: list[str]) -> None:
     """Print the first of a folder's faults, if there are any, and end the command with status 1."""
-    for fault in found[:_SHOWN]:  # a file's name may move the cursor
+    for fault in found[:_SHOWN]:  # a file's name may contain control characters
         typer.echo(fault if fault.isprintable() else ascii(fault), err=True)
     if len(found) > _SHOWN:
         typer.echo(f"... and {len(found) - _SHOWN} more", err=True)

@@ -42,7 +42,7 @@ def invite(
 
 
 def invite_seconds(hours: float) -> int:
-    """An invite's life; raises InvalidSettings for less than a second or more than 10 years."""
+    """An invite's validity; raises InvalidSettings below a second or above 10 years."""
     if not 1 / 3600 <= hours <= LONGEST_HOURS:
         raise InvalidSettings(f"--hours is between 1/3600 and {LONGEST_HOURS}, not {hours:g}.")
     return max(1, int(hours * 3600))
@@ -125,7 +125,7 @@ def _fingerprint(file: Path) -> str:
     import ssl
 
     try:
-        # Of a chain, the first: a decoder of all of it may find bytes that are no certificate.
+        # The first of a chain only, because decoding all of it may give bytes of no certificate.
         first, end, _ = file.read_text(encoding="ascii").partition(ssl.PEM_FOOTER)
         der = ssl.PEM_cert_to_DER_cert(first + end)
     except (OSError, ValueError) as error:

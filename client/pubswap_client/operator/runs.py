@@ -1,4 +1,4 @@
-"""`pubswap run ...`: create, see and move runs."""
+"""`pubswap run ...`: create, show and control runs."""
 
 import json
 from pathlib import Path
@@ -39,7 +39,7 @@ def create(
     ] = None,
     changes: Changes = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the cost and the whole run file; no more.")
+        bool, typer.Option("--dry-run", help="Only print the cost and the whole run file.")
     ] = False,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = DEFAULT_TOKEN_FILE,
@@ -85,7 +85,7 @@ def list_runs(api: "CoordinatorClient", as_json: AsJson = False) -> None:
         typer.echo(json.dumps([run.model_dump(mode="json") for run in found], indent=2))
         return
     if not found:
-        typer.echo("There is no run. Create one: pubswap run create FILE")
+        typer.echo("There are no runs. Create one: pubswap run create FILE")
         return
     Console(markup=False).print(runs_table(found))
     for run in found:
@@ -105,7 +105,7 @@ def show(
     """Show a run: its last rounds, pass@1, bytes, and each member's progress."""
     if as_json:
         if watch:
-            raise typer.BadParameter("--watch shows a table; ask again for --json.")
+            raise typer.BadParameter("--watch shows a table; --json prints once. Give one of them.")
         typer.echo(escaped(api.whole_run(run).model_dump_json(indent=2)))
     elif watch:
         watch_run(lambda: _read(api, run), Console())
@@ -114,7 +114,7 @@ def show(
 
 
 def _read(api: "CoordinatorClient", run: str) -> tuple[RenderableType, bool]:
-    """A run for people, and whether it has ended."""
+    """A run as tables, and whether it has ended."""
     view = api.run(run)
     rounds = list(api.rounds(view.id, after=max(-1, view.round - SHOWN_ROUNDS)))
     lines = [
@@ -127,7 +127,7 @@ def _read(api: "CoordinatorClient", run: str) -> tuple[RenderableType, bool]:
         score, best = f"{view.best.pass_at_1:.3f}", view.best.round
         lines.append(f"The best so far: pass@1 {score} after round {best}")
     if rounds and rounds[0].round > 0:
-        lines.append(f"The rounds from {rounds[0].round} on; --json has them all.")
+        lines.append(f"Rounds from {rounds[0].round} on; --json prints all of them.")
     tables = rounds_table(rounds), members_table(view.members)
     return Group(*lines, *tables), view.state.ended
 

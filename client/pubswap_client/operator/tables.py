@@ -1,4 +1,4 @@
-"""Runs and members as tables for a terminal, and what fills their cells."""
+"""Runs and members as tables for a terminal, and the text of their cells."""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,7 +12,7 @@ FOLDED = 24  # characters of a name in a line
 
 
 def runs_table(runs: list[RunView]) -> Table:
-    ids = Column("id", no_wrap=True)  # which other commands are given
+    ids = Column("id", no_wrap=True)  # other commands take it as an argument
     texts = [Column(name, overflow="fold") for name in ("state", "round", "model")]
     table = Table(ids, _names("name", runs), *texts, "pass@1")
     for run in runs:
@@ -28,9 +28,9 @@ def runs_table(runs: list[RunView]) -> Table:
 
 
 def _names(heading: str, named: Sequence[RunView | MemberView]) -> Column:
-    """A column that a narrow terminal does not cut: what it has goes into other commands.
+    """A column that a narrow terminal does not truncate, because other commands take the names.
 
-    Names too long to leave the others room are folded.
+    Names that are too long to leave other columns room are folded.
     """
     short = all(len(each.name) <= FOLDED for each in named)
     return Column(heading, no_wrap=short, max_width=FOLDED, overflow="fold")
@@ -60,7 +60,7 @@ def rounds_table(rounds: Iterable[RoundSummary]) -> Table:
 
 
 def members_table(members: list[MemberView]) -> Table:
-    active = Column("active", overflow="fold")  # a code is searched for
+    active = Column("active", overflow="fold")  # not truncated, because people search for a code
     names = _names("member", members)
     table = Table(names, "role", active, "last seen", "round", "step", "reward", "tokens/s")
     for member in members:
@@ -91,7 +91,7 @@ def _activity(member: MemberView) -> str:
 
 
 def doubt_text(member: MemberView) -> str:
-    """What speaks against the responses that it donates; empty if nothing."""
+    """Doubts about the responses that a member donates; empty if there are none."""
     sampling = member.sampling
     if sampling is None or not sampling.doubting:
         return "unverified" if member.unverified else ""
@@ -108,7 +108,7 @@ def age_text(seconds: float | None) -> str:
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """The values as a row of blocks, lowest to highest; flat where they are all the same."""
+    """The values as a row of blocks, lowest to highest; flat if they are all the same."""
     low, high = min(values, default=0.0), max(values, default=0.0)
     if high <= low:
         return BLOCKS[0] * len(values)

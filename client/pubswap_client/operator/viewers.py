@@ -1,4 +1,4 @@
-"""`pubswap viewer ...`: who may look at the dashboard, and change nothing."""
+"""`pubswap viewer ...`: read-only access to the dashboard."""
 
 import json
 from typing import TYPE_CHECKING, Annotated
@@ -33,7 +33,7 @@ def list_viewers(api: "CoordinatorClient", as_json: AsJson = False) -> None:
         typer.echo(json.dumps([viewer.model_dump(mode="json") for viewer in found], indent=2))
         return
     if not found:
-        typer.echo("There is no viewer. Add one: pubswap viewer add NAME")
+        typer.echo("There are no viewers. Add one: pubswap viewer add NAME")
     for viewer in found:
         typer.echo(f"{viewer.name}, since {viewer.created_at:%F}")
 

@@ -1,4 +1,4 @@
-"""Looking again and again, through a coordinator's restarts: live views and followed logs."""
+"""Live views and followed logs, which continue through a coordinator's restarts."""
 
 import json
 import time
@@ -26,9 +26,9 @@ EVERY = 2.0  # seconds
 def repeated(
     read: Callable[[], T], pause: Callable[[float], None] = time.sleep
 ) -> Iterator[T | PubSwapError]:
-    """What is read, every 2 s, or the fault for which it could not be, if trying again may help.
+    """The result of `read` every 2 s, or its error if that is retryable.
 
-    Raises what the first reading raises: an address that never answered is not waited for.
+    An error of the first call is raised, because an address that never answered may be wrong.
     """
     yield read()
     while True:
@@ -46,21 +46,21 @@ def watch(
     console: Console,
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Show what is read (and whether it is the last) until it is; say so when it is stale."""
+    """Show the result of `read` until its flag says that it is the last; say if it is stale."""
     shown: RenderableType = ""
     at = datetime.now()
     screen = console.is_terminal
     with Live(console=console, screen=screen, auto_refresh=False) as live:
         for found in repeated(read, pause):
             if isinstance(found, PubSwapError):
-                stale = f"As of {at:%H:%M:%S}; not heard since: {found.detail} Trying again."
+                stale = f"As of {at:%H:%M:%S}; no answer since: {found.detail} Trying again."
                 live.update(Group(Text(stale, style="bold red"), shown), refresh=True)
                 continue
             (shown, last), at = found, datetime.now()
             live.update(shown, refresh=True)
             if last:
                 break
-    if screen:  # which is gone with what it showed
+    if screen:  # the alternate screen is gone with what it showed
         console.print(shown)
 
 
@@ -73,7 +73,7 @@ def lines(
     member: str | None = None,
     pause: Callable[[float], None] = time.sleep,
 ) -> Iterator[str]:
-    """The log's lines, of some kinds and one member, or all; followed, until the run has ended."""
+    """The log's lines, all or of some kinds or one member; with `follow`, until the run ends."""
     seen = set[str]()
     for event in events(api, run, follow, partial(typer.echo, err=True), pause):
         seen.add(event.kind)
@@ -92,9 +92,9 @@ def events(
     on_silence: Callable[[str], None],
     pause: Callable[[float], None] = time.sleep,
 ) -> Iterator[Event]:
-    """The log; followed, through restarts of the coordinator, until the run has ended.
+    """The log; with `follow`, through restarts of the coordinator, until the run has ended.
 
-    `on_silence` is told why nothing is heard, once for each time.
+    `on_silence` is called with the reason once for each outage.
     """
     after, silent = 0, False
     while page := api.events(run, after).events:
@@ -104,7 +104,7 @@ def events(
         return
 
     def read() -> tuple[list[Event], bool]:
-        # In this order: what ends a run is in the log when the run has ended.
+        # In this order, because an ended run's last event is already in the log.
         ended = api.run(run).state.ended
         return api.events(run, after).events, ended
 

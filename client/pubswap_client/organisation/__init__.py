@@ -1,1 +1,1 @@
-"""What an organisation sees of its run: `pubswap client status`, what it came to, its adapter."""
+"""An organisation's view of its run: `pubswap client status`, the outcome, the adapter."""

@@ -26,19 +26,19 @@ _SECRET = "enrolment-key"  # noqa: S105 - a file's name
 def enroll(coordinator: str, invite: str, state: Path, tls: TlsFiles) -> StoredMembership:
     """Use the invite and keep the token in the state folder.
 
-    Whatever goes wrong after the invite is spent, the same invite gets the same token again into
-    this folder. Raises, before that, StateInUse for a folder that holds a membership, and
-    RefusedByPolicy for a coordinator that the folder's policy does not allow.
+    If anything goes wrong after the invite is spent, repeating this with the same folder gets the
+    same token. Before that, raises StateInUse if the folder holds a membership, and RefusedByPolicy
+    if its policy does not allow the coordinator.
     """
-    invite = invite.strip()  # as it is pasted
+    invite = invite.strip()  # a pasted one may have spaces around it
     if not (invite.isascii() and invite.isprintable()):
-        raise InvalidSettings("The invite has characters that no invite has; copy all of it.")
+        raise InvalidSettings("The invite has characters that no invite has; copy it again.")
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
     with locked(state):
         _require_vacant(state)
         consent = Consent(state, coordinator, Ledger(state))
         consent.check_coordinator()
-        # The same in this folder, and known nowhere else.
+        # The key is always the same in this folder, and known nowhere else.
         digest = hmac.digest(_kept_secret(state), invite.encode(), "sha256")
         key = base64.urlsafe_b64encode(digest).decode()
         with CoordinatorClient(coordinator, backoff=ONCE, tls=tls, on_send=consent.record) as api:
@@ -49,8 +49,8 @@ def enroll(coordinator: str, invite: str, state: Path, tls: TlsFiles) -> StoredM
             save_membership(state, stored)
         except NotSaved as error:
             raise NotSaved(
-                f"{error.detail} The invite is not lost: give the same command again, which gets "
-                "the same token."
+                f"{error.detail} The invite is not lost: repeat the command, and it gets the same "
+                "token."
             ) from None
         (state / _SECRET).unlink(missing_ok=True)
     return stored
@@ -69,7 +69,7 @@ def _require_vacant(state: Path) -> None:
 
 
 def _kept_secret(state: Path) -> bytes:
-    """The folder's own random secret, on the disk before any invite is spent with it."""
+    """The folder's own random secret, saved before any invite is spent with it."""
     path = state / _SECRET
     if not path.exists():
         write_whole(path, secrets.token_bytes(32))

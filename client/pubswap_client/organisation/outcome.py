@@ -1,4 +1,4 @@
-"""What a run came to, for one of its organisations: said, summed up in a page, and the adapter."""
+"""A run's outcome for one of its organisations: log lines, a summary page, and the adapter."""
 
 import logging
 import time
@@ -22,9 +22,9 @@ LONGEST_WAIT, SHORTEST_PAUSE = 600.0, 2.0  # seconds
 
 
 def conclude(state: Path) -> None:
-    """Say what a run that has ended came to; leave its summary and adapter in the state folder.
+    """Log an ended run's outcome, and save its summary and adapter in the state folder.
 
-    What cannot be had now is warned of, and changes nothing about how the run has ended.
+    A failure is only logged as a warning, because the run has ended in any case.
     """
     stored = load_membership(state)
     member = stored.membership
@@ -53,10 +53,10 @@ def evaluated(
     pause: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> WholeRun:
-    """The run when its last round is evaluated, if there is an evaluator that keeps up.
+    """Wait until all rounds are evaluated, if an evaluator keeps up; returns the run.
 
-    It is waited for twice as long as its rounds took it, ten minutes at most, and asked about four
-    times for each: every question is an entry of the ledger.
+    Waits twice the longest evaluation so far for each missing round, at most ten minutes in all.
+    Asks about four times for each, because every request is an entry in the ledger.
     """
     began = clock()
     while True:

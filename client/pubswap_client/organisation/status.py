@@ -1,4 +1,4 @@
-"""An organisation's view of its run: what the state folder says, and what the coordinator does."""
+"""An organisation's view of its run, from the state folder and the coordinator."""
 
 import json
 import time
@@ -23,12 +23,12 @@ from pubswap_protocol.errors import PubSwapError
 from pubswap_protocol.messages import Membership, Role, RunView
 
 WIDTH = 60  # steps in the curve
-ASK_SECONDS = 30.0  # the coordinator, where nothing has happened here
+ASK_SECONDS = 30.0  # between requests to the coordinator, while nothing happens here
 
 
 @dataclass(frozen=True)
 class MemberStatus:
-    """`process` is the running daemon's number; `fault` says why the coordinator told nothing."""
+    """`process` is the running daemon's id; `fault` says why the coordinator did not answer."""
 
     member: Membership
     process: str | None
@@ -40,12 +40,12 @@ class MemberStatus:
 
     @property
     def rewards(self) -> list[float | None]:
-        """Own reward of each step so far, of the round under way too."""
+        """Own reward of each step so far, including the current round's."""
         rewards = [reward for each in self.history for reward in each.rewards]
         now = self.daemon
         if now is None:
             return rewards
-        # A round may come again, after a rollback, and is another one then.
+        # After a rollback, a round with the same number is another one.
         kept = any(
             each.round == now.round and each.rewards[: len(now.rewards)] == now.rewards
             for each in self.history[-1:]
@@ -54,14 +54,14 @@ class MemberStatus:
 
     @property
     def over(self) -> bool:
-        """Whether there is nothing more to look at: no daemon, or no run."""
+        """Whether there is nothing more to watch: no daemon runs, or the run has ended."""
         return self.process is None or (self.run is not None and self.run.state.ended)
 
 
 class Observer:
-    """Looks at the state folder as often as it is told to, and at the coordinator now and then.
+    """Reads the state folder on each `look`, but asks the coordinator only now and then.
 
-    Each question to it is an entry of the ledger. It is asked again when the daemon has come to
+    Each request to it is an entry in the ledger. It is asked again when the daemon has reached
     another round or has ended, and otherwise every 30 s.
     """
 
@@ -82,7 +82,7 @@ class Observer:
         self._fault: str | None = None
 
     def look(self) -> MemberStatus:
-        """The status now. Without the coordinator it is the state folder's alone."""
+        """The status now; if the coordinator does not answer, from the state folder alone."""
         state, run = self._state, self._member.run
         process, daemon = holder(state), read_status(state, run)
         place = process, daemon.round if daemon else 0
@@ -139,9 +139,9 @@ def rendered(status: MemberStatus, now: datetime | None = None) -> RenderableTyp
         head += f": {state_text(run)}, round {run.round} of {run.settings.rounds}"
     lines = [Text(head, "bold")]
     if status.fault is not None:
-        lines.append(Text(f"The coordinator does not say how the run is: {status.fault}", "red"))
+        lines.append(Text(f"The run's state is unknown: {status.fault}", "red"))
     if run is not None and run.waiting_for is not None:
-        lines.append(Text(f"The operator must see to it: {run.waiting_for}", "yellow"))
+        lines.append(Text(f"The operator must act: {run.waiting_for}", "yellow"))
     table = Table.grid(padding=(0, 2))
     for name, value in _rows(status, now or datetime.now(UTC)):
         table.add_row(name, Text(value))
@@ -153,17 +153,17 @@ def _rows(status: MemberStatus, now: datetime) -> Iterator[tuple[str, str]]:
     if status.process is not None:
         yield "now", daemon.doing if daemon else "running"
     elif daemon is None:
-        yield "daemon", "not running, and it has done nothing here yet"
+        yield "daemon", "not running; it has done nothing here yet"
         if run is not None and not run.state.ended:
             client = status.member.role is Role.CLIENT
             start = "client start --data FILE, once client doctor finds nothing wrong"
             yield "next", f"pubswap {start if client else 'evaluate'}"
     else:
         ago = duration_text((now - daemon.at).total_seconds())
-        yield "daemon", f"not running; it last lived {ago} ago, {daemon.at.astimezone():%F %T %Z}"
+        yield "daemon", f"not running; last active {ago} ago, {daemon.at.astimezone():%F %T %Z}"
         yield "last", daemon.doing
         if run is not None and not run.state.ended:
-            yield "next", "pubswap client start, with the options as before: it goes on from there"
+            yield "next", "pubswap client start, with the same options: it continues from there"
     if daemon is not None and daemon.step:
         left = daemon.left_seconds
         end = (

@@ -1,6 +1,6 @@
-"""What a run came to: pass@1 from the base model to the last round in words, and `summary.html`.
+"""A run's outcome: pass@1 from the base model to the last round in words, and `summary.html`.
 
-That is a page without scripts or other files, to be forwarded.
+The page has no scripts and needs no other files, so it can be forwarded.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ def lines(run: WholeRun) -> Iterator[str]:
     """The gain, overall and by topic, the best round, and what is not known yet."""
     found = measured(run)
     if len(found) < 2:
-        yield "No pass@1 is known after a round: the run has no evaluator, or it is not done yet."
+        yield "No round has a pass@1: the run has no evaluator, or it is not done yet."
         return
     (_, base), (last, final) = found[0], found[-1]
     best, highest = max(((n, each.pass_at_1) for n, each in found[1:]), key=lambda one: one[1])
@@ -39,11 +39,11 @@ def lines(run: WholeRun) -> Iterator[str]:
     for topic, before, after in by_topic(base, final):
         yield f"  {plain(topic)}: {change_text(before, after)}"
     if last < run.round:
-        yield f"Round {run.round} is not evaluated yet; `pubswap client status` will say it."
+        yield f"Round {run.round} is not evaluated yet; `pubswap client status` will show it."
 
 
 def by_topic(base: Evaluation, final: Evaluation) -> list[tuple[str, float, float]]:
-    """Both scores of each topic; nothing if there is but one, which is the whole."""
+    """Both scores of each topic; empty for a single topic, which is the whole set."""
     topics = sorted(base.by_topic.keys() & final.by_topic.keys())
     if len(topics) < 2:
         return []
@@ -51,7 +51,7 @@ def by_topic(base: Evaluation, final: Evaluation) -> list[tuple[str, float, floa
 
 
 def comparable(scores: Sequence[HeldOutScore]) -> list[HeldOutScore]:
-    """Those on the problems that are held out now, without rounds that the run went back before."""
+    """Scores on the problems that are held out now, without rounds undone by a rollback."""
     kept: list[HeldOutScore] = []
     for each in scores:
         if each.digest == scores[-1].digest:
@@ -62,7 +62,7 @@ def comparable(scores: Sequence[HeldOutScore]) -> list[HeldOutScore]:
 
 
 def held_out_text(scores: Sequence[HeldOutScore]) -> str:
-    """From the first adapter that was measured on the organisation's own problems to the last."""
+    """The change on our own problems, from the first measured adapter to the last."""
     scores = comparable(scores)
     first, last = scores[0], scores[-1]
     if len(scores) == 1:
@@ -83,7 +83,7 @@ def page(
     history: Sequence[RoundFigures],
     held_out: Sequence[HeldOutScore] = (),
 ) -> str:
-    """The whole page. Text from elsewhere is inert in it."""
+    """The whole page. Text from elsewhere is escaped."""
     scores, kept = measured(run), comparable(held_out)
     rewards = [reward for each in history for reward in each.rewards]
     pages = Environment(
@@ -117,7 +117,7 @@ def _row(each: RoundFigures) -> list[str]:
 
 @dataclass(frozen=True)
 class SummaryPlot:
-    """A line over its axes; the ends of both are named."""
+    """A line plot; the ends of both axes are labelled."""
 
     across: str
     first: int
@@ -128,7 +128,7 @@ class SummaryPlot:
 
     @classmethod
     def of(cls, across: str, points: Sequence[tuple[int, float]]) -> Self | None:
-        """The curve of some points in order, thinned out; None if there is none."""
+        """The curve through some points in order, thinned out; None without points."""
         if not points:
             return None
         points = points[:: len(points) // MOST_POINTS + 1]

@@ -377,7 +377,7 @@ def test_sigterm_ends_a_waiting_daemon_cleanly_and_the_run_goes_on(
     """A daemon that is told to stop exits with 130 at once; started again, it finishes its run.
 
     While it runs, its state folder takes no second one. Another terminal sees what it does and
-    waits for, and when it last lived. In the end it says what came out, and has the adapter.
+    waits for, and when it was last active. In the end it says what came out, and has the adapter.
     """
     run = create_run(coordinator, {"name": "stopping", "rounds": 1, "clients": 1, "local_steps": 8})
     state = enroll(coordinator, run, "lone")
@@ -400,7 +400,7 @@ def test_sigterm_ends_a_waiting_daemon_cleanly_and_the_run_goes_on(
     assert not (seen := status_of(state))["running"]
     assert (seen["daemon"]["doing"], seen["rewards"]) == (waiting, [])
     shown = pubswap("client", "status", "--state", str(state)).stdout
-    assert "lone in stopping: open" in shown and "not running; it last lived" in shown
+    assert "lone in stopping: open" in shown and "not running; last active" in shown
     early = pubswap("client", "adapter", "--state", str(state), "--out", str(tmp_path / "early"))
     assert early.returncode == 1 and "no final adapter" in early.stderr
 

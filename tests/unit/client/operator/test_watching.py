@@ -38,7 +38,7 @@ def test_a_view_says_that_it_is_stale_and_goes_on() -> None:
     read = answering(("round one", False), Unreachable("It is gone."), ("round two", True))
     watch(read, console, never)
     shown = screen.getvalue()
-    stale = shown.index("not heard since: It is gone. Trying again.")
+    stale = shown.index("no answer since: It is gone. Trying again.")
     assert stale < shown.rindex("round one") < shown.index("round two")
 
 

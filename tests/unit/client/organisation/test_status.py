@@ -170,7 +170,7 @@ def test_own_pass_at_1_is_shown_where_problems_are_held_out(state: Path) -> None
 def test_a_daemon_that_does_not_run_is_said_to_have_lived(state: Path) -> None:
     """When, what it did then, and what to do; nothing to do once the run has ended."""
     text, found = shown(state, run(RunState.TRAINING))
-    assert found.over and "not running; it last lived 2 h ago" in text
+    assert found.over and "not running; last active 2 h ago" in text
     assert "pubswap client start" in text and WAITS in text and "to the end" not in text
     assert "pubswap client start" not in shown(state, run(RunState.FINISHED))[0]
     assert "nothing here yet" in shown(state / "other", run(RunState.OPEN))[0]
@@ -190,7 +190,7 @@ def test_open_paused_and_finished_are_told_apart(state: Path) -> None:
     words = [head.partition(": ")[2].partition(",")[0] for head in heads]
     assert words == ["open", "training (paused)", "finished", "cancelled"]
     text, _ = shown(state, run(RunState.TRAINING, False, "[too] few clients"))
-    assert "The operator must see to it: [too] few clients" in text
+    assert "The operator must act: [too] few clients" in text
 
 
 def test_without_the_coordinator_the_state_folder_is_shown(state: Path) -> None:
@@ -198,7 +198,7 @@ def test_without_the_coordinator_the_state_folder_is_shown(state: Path) -> None:
     with locked(state):
         text, found = shown(state, Unreachable("It is away."))
     assert not found.over
-    assert "does not say how the run is: It is away." in text and WAITS in text
+    assert "The run's state is unknown: It is away." in text and WAITS in text
     told = json.loads(as_json(found))
     assert told["run"] is None and told["coordinator_fault"] == "It is away."
     assert told["running"] is True and told["rewards"] == [0.0, 0.125, 0.25, 0.5]
