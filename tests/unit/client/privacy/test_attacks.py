@@ -146,5 +146,5 @@ def test_a_few_members_that_stand_out_are_told() -> None:
 
 def test_what_is_no_number_is_refused() -> None:
     """A comparison with it would be false, whichever way."""
-    with pytest.raises(InvalidAdapter, match="no number"):
+    with pytest.raises(InvalidAdapter, match="not finite"):
         audited("run", 1, DIGEST, likelihoods([float("nan")], [0.0]), likelihoods([0.0], [0.0]))
