@@ -355,7 +355,7 @@ def adapted_modules(model: Any, card: ModelCard) -> list[str]:
     if missing:
         raise InvalidSettings(
             f"The base model has no linear layer {missing[0]!r} (and {len(missing) - 1} others), "
-            f"which the run adapts; it is a {type(model).__name__}, the run's a "
+            f"which the run adapts; it is a {type(model).__name__}, the run's is a "
             f"{card.architecture}. Ask the operator for a run with other lora.target_modules."
         )
     return targets

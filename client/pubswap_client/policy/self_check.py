@@ -73,7 +73,7 @@ class PathChoice:
     refused: tuple[str, ...]
 
     def __str__(self) -> str:
-        text = f"{_NAMES[self.path]}: the model's own pass within {self.difference}"
+        text = f"{_NAMES[self.path]}: matches the model's own pass within {self.difference}"
         text += "" if self.linear_head else "; logits by the model's own scaling, computed twice"
         return "; ".join([text, *self.refused])
 
