@@ -70,10 +70,10 @@ def sent_since(state: Path, now: datetime) -> Sent:
 
 
 def _work(what: Mapping[str, Any], content: Any, digest: str) -> Work:
-    """A request's work in a round. An update is identified by its adapter, not by its figures.
+    """A request's work in a round. An update is its adapter, because its figures may change.
 
-    Figures may differ when it is sent again. So is the upload that announces the adapter, because
-    its update may never be sent.
+    The upload that announces the adapter counts as the same work, because its update may never be
+    requested.
     """
     if isinstance(content, dict):
         digest = content.get("adapter") or content.get("digest") or digest
@@ -151,8 +151,8 @@ class Consent:
     def record(self, method: str, target: str, media_type: str, pieces: Iterable[bytes]) -> None:
         """Record a request in the ledger if it may be sent now, or raise RefusedByPolicy.
 
-        A message that we are away, and why, may always be sent. A question outside a public step
-        needs only a trusted coordinator.
+        A message that we are away, and why, may always be sent. Enrolment, hello, and questions
+        outside a public step need only a trusted coordinator.
         """
         what, round_ = described(method, target), None
         if what["kind"] == "upload" and method == "POST" and self._ask is not None:

@@ -128,7 +128,7 @@ def policy_path(state: Path) -> Path:
 
 
 def load_policy(path: Path) -> LocalPolicy:
-    """The policy; raises InvalidSettings naming the wrong key, or the unknown and known ones."""
+    """The policy; raises InvalidSettings naming the wrong key and, if it is unknown, all keys."""
     values = read_toml(path)
     if not values:  # for example while an editor saves it
         raise InvalidSettings(f"{path} is empty; a policy has at least one key.")

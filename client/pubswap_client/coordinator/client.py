@@ -1,4 +1,4 @@
-"""The coordinator's API, one method for each endpoint; every request to a coordinator is here."""
+"""The coordinator's API: one method for each endpoint, and everything that is sent to it."""
 
 import logging
 import re

@@ -288,7 +288,7 @@ def _read(reply: httpx.Response, most: int) -> httpx.Response:
 def parse(model: type[M], reply: httpx.Response, told: bool = True) -> M:
     """Parse an answer, ignoring fields that a later version may have added.
 
-    With `told`, for a member, raises ServerFault for more values than fit into memory.
+    With `told`, for a member, raises ServerFault for more values than its memory has room for.
     """
     if told and too_many_values(reply.content):
         raise ServerFault(f"{reply.url.path} was answered with more than {MOST_VALUES}.")

@@ -85,7 +85,7 @@ class AnsweredRequests:
 
 
 class Relay:
-    """Forwards one folder's requests to one coordinator, whatever host they name."""
+    """Forwards one folder's requests to one coordinator, whatever they contain."""
 
     def __init__(self, folder: Path, url: str, tls: TlsFiles) -> None:
         """Raises InvalidSettings if others can access the folder."""

@@ -204,7 +204,7 @@ def _send_rest(
         requests.send(session.upload, first, view[first : first + size])
         first += size
         # On a fast link a request costs more than its bytes, so chunks grow. On a slow one they
-        # stay small: waiting for one's end is feasible, and little is lost if a proxy buffered it.
+        # stay small, so that each ends before a timeout, and little is lost if a proxy buffers it.
         if time.monotonic() - began < QUICK_SECONDS:
             size = min(4 * size, session.largest_chunk_bytes)
     requests.finish(session.upload, session.digest)

@@ -72,7 +72,7 @@ class HeldOut:
         return pass_at_1
 
     def improvement(self, trainer: LocalTrainer, reporter: Reporter, before: float) -> float:
-        """The gain of the trainer's own adapter over the score before its round, equal draws."""
+        """The gain of the trainer's own adapter since `before`, with the same draws."""
         reporter.doing(f"measuring our own adapter on {len(self.problems)} held-out problems")
         gained = trainer.pass_at_1(trainer.adapter(), self.problems) - before
         log.info("Our own adapter: pass@1 %+.3f in this round, which sets its weight.", gained)

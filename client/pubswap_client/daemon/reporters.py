@@ -236,7 +236,7 @@ class Tracking(Reporter):
     def step(self, report: StepReport) -> None:
         figures = asdict(replace(report.metrics, donors={}))
         left_out = {"donors"}
-        if not report.metrics.donated_tokens:  # keep steps without any off the curve
+        if not report.metrics.donated_tokens:  # the curve shows only steps with some
             left_out |= {"donated_probability", "donated_clip_share"}
         values = {f"train/{name}": value for name, value in figures.items() if name not in left_out}
         values |= {

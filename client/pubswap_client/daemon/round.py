@@ -238,7 +238,7 @@ class LocalRound:
     def _forget_undone(self, checkpoint: Checkpoint | None) -> None:
         """Drop the residual of an update that a rollback has undone, or may have undone.
 
-        After a rollback, it still counts if the checkpoint is of this round and the same adapter.
+        After a rollback, it still counts if the checkpoint is of this round, from the same adapter.
         """
         kept = self.journal.update()
         if kept is None:

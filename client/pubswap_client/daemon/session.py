@@ -107,7 +107,7 @@ def make_daemon(
     """A client's daemon, with its journal in the state folder.
 
     Raises InvalidProblems if there are too few private problems, or a private or public prompt is
-    too long. Every client refuses the same public prompts, at the start and not in a step.
+    too long. Every client thus refuses the same public prompts, at the start rather than in a step.
     """
     run = session.run
     if settings.holdout:
@@ -212,7 +212,7 @@ def compare_adapters(settings: ClientSettings, folder: Path) -> dict[str, list[f
 
 
 def _problem_set(session: Session, kind: SetKind) -> list[Problem]:
-    """A set of the run. Raises InvalidProblems if it is empty, or listing too long prompts."""
+    """A set of the run. Raises InvalidProblems if it is empty, or naming prompts too long."""
     text = session.api.problem_set(session.run.id, kind)
     problems = parse_problems(text, f"the {kind} set", extra="ignore")
     if not problems:

@@ -24,7 +24,7 @@ class Format(StrEnum):
 
 
 def _require_torch(format_: Format) -> Format:
-    """Raise ModuleNotFoundError, before anything is requested, if the format's torch is missing."""
+    """Raise ModuleNotFoundError before any request if the format needs torch and it is missing."""
     if format_ is Format.MERGED:
         import pubswap_client.rollout.merged_model  # noqa: F401
     return format_
@@ -69,10 +69,11 @@ def take_adapter(
     base: str | None = None,
     finish: Callable[[Path], object] = lambda folder: None,
 ) -> list[str]:
-    """Write the `final`, the `best` or a round's adapter to the folder `out`; returns a report.
+    """Write the `final`, the `best` or a round's adapter to `out`; returns lines to print.
 
     The folder appears complete or not at all; `finish` may add to it before. For the merged format,
-    `base` is the base model's place if it is not the run's. Raises InvalidSettings if `out` exists.
+    `base` is the base model if it is not where the run says. Raises InvalidSettings if `out` is
+    taken.
     """
     from pubswap_client.operator.adapter_card import adapter_text, loading
 
@@ -99,8 +100,8 @@ def write_adapter(
 ) -> None:
     """Write a round's adapter in a format, with a model card, into the folder `out`.
 
-    For the merged format, `base` is the base model's place if it is not the run's. Raises
-    InvalidSettings if that is not available, BaseModelMismatch if it is a different one, and
+    For the merged format, `base` is the base model if it is not where the run says. Raises
+    InvalidSettings if it is not available, BaseModelMismatch if it is a different one, and
     InvalidAdapter for numbers or tensors that the run's adapters do not have.
     """
     from pubswap_client.operator.adapter_card import card_text

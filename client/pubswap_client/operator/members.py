@@ -125,7 +125,7 @@ def _fingerprint(file: Path) -> str:
     import ssl
 
     try:
-        # The first of a chain only, because decoding all of it may give bytes of no certificate.
+        # Only the first of a chain: decoded as a whole, it may not be a certificate.
         first, end, _ = file.read_text(encoding="ascii").partition(ssl.PEM_FOOTER)
         der = ssl.PEM_cert_to_DER_cert(first + end)
     except (OSError, ValueError) as error:

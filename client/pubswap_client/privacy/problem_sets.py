@@ -1,4 +1,4 @@
-"""Tell members, the problems that the adapter was trained on, from others."""
+"""Separate members, the problems that the adapter was trained on, from others."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
