@@ -1,4 +1,4 @@
-"""One run of the benchmark: its model, workloads and sides, and the figures found so far."""
+"""One run of the benchmark: its model, workloads and sides, and the figures so far."""
 
 import json
 from collections.abc import Callable
@@ -45,7 +45,7 @@ class Bench:
         return self._side("ours"), best
 
     def compare(self, name: str, ours: Side, theirs: TrlSide) -> None:
-        """The figures of the workload "ragged" or "uniform"."""
+        """Measure the workload "ragged" or "uniform"."""
         work = self.workload(getattr(self, name))
         raw = self.result["raw"][name] = {"workload": work.describe()}
         self.note(f"{name}: {raw['workload']}")
@@ -62,10 +62,10 @@ class Bench:
         self._speed_figures(name, work, raw, whole)
 
     def compare_packed(self) -> None:
-        """The figure beside TRL's packed trainer, on ragged lengths, without a reference pass.
+        """Measure against TRL's packed trainer, on ragged lengths, without a reference pass.
 
-        It weighs the tokens of each of its packs alike, which is our weight only where all packs
-        are alike: that both do the same work is asserted on the uniform lengths.
+        TRL weighs all tokens of a pack the same. That equals our weights only if all packs are
+        alike, so the assertion that both do the same work uses the uniform lengths.
         """
         settings = without_reference(run_settings(self.ragged))
         ours = OurSide(self.folder, settings, "cpu")
@@ -73,7 +73,7 @@ class Bench:
         work = self.workload(self.ragged)
         raw: dict[str, Any] = {"apart": self._same_work(self.workload(self.uniform), ours, theirs)}
         works = {"ours": _timed(ours, work, False), "trl": _timed(theirs, work, False)}
-        interleaved(1, works, lambda: None, self.note)  # torch's own warm-up, on these lengths
+        interleaved(1, works, lambda: None, self.note)  # warm up torch on these lengths
         times = interleaved(self.repeats, works, lambda: None, self.note)
         for side, found in times.items():
             raw[side] = {"medians": medians(found), "repeats": [asdict(one) for one in found]}
@@ -85,7 +85,7 @@ class Bench:
         self.result["update_ragged_vs_trl_async"] = line["ratio"]
 
     def memory(self) -> None:
-        """The figure of peak memory, each side alone in a process."""
+        """Measure peak memory, with each side alone in a process."""
         ours, trl = (
             peak(side, self.folder, self.ragged, "cpu", self.threads) for side in ("ours", "trl")
         )
@@ -94,11 +94,11 @@ class Bench:
         self.result["memory_vs_trl"] = line["ratio"]
 
     def workload(self, lengths: Lengths) -> Workload:
-        """The one that these lengths give, always the same."""
+        """The workload of these lengths; always the same."""
         return Workload.make(lengths, self._config()["vocab_size"])
 
     def note(self, text: str) -> None:
-        """Say how far the run is, apart from its output."""
+        """Print progress to stderr."""
         self.console.print(text, style="dim", highlight=False, soft_wrap=True)
 
     def _speed_figures(self, name: str, work: Workload, raw: dict[str, Any], whole: bool) -> None:
@@ -119,11 +119,11 @@ class Bench:
             self.result["flops_vs_matmul"] = raw["update_flops"] / ours["update"] / rate
 
     def _same_work(self, work: Workload, ours: Side, theirs: Side) -> dict[str, float]:
-        """Also the warm-up of both sides."""
+        """Check that both sides do the same work; this also warms them up."""
         ours.reset()
         theirs.reset()
         apart = same_work(ours.update(work), theirs.update(work), ours.start)
-        self.note(f"The same work: the sides' results are apart by {apart}")
+        self.note(f"The same work: the sides' results differ by {apart}")
         return apart
 
     def _side(self, name: str, rows: int = 8) -> Side:

@@ -1,4 +1,4 @@
-"""Comparisons of the two sides: that they do the same work, and how long it takes them."""
+"""Compare the two sides: check that they do the same work, and time them."""
 
 import json
 import math
@@ -22,19 +22,19 @@ HEAP = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
 
 
 def keep_heap() -> None:
-    """Start this process anew with a heap that is never given back, unless it has one.
+    """Restart this process with a heap that is never returned to the system, unless it has one.
 
-    PyTorch asks glibc for each large tensor, which maps and unmaps fresh pages for it. Their
-    price is the machine's (on some virtual machines it is most of the run), not a trainer's, so
-    that both sides are timed on pages that are there already. Such a heap is fragmented: it takes
-    more memory than either side by itself. Peak memory is measured without this.
+    For each large tensor, glibc maps and unmaps fresh pages. Their cost depends on the machine (on
+    some virtual machines it is most of the run) and not on the trainer, so both sides are timed on
+    pages that are mapped already. Such a heap is fragmented and takes more memory than either side
+    by itself, so peak memory is measured without it.
     """
     if any(os.environ.get(name) != value for name, value in HEAP.items()):
         os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | HEAP)
 
 
 def same_work(ours: Outcome, theirs: Outcome, start: Adapter) -> dict[str, float]:
-    """How far one update's results are apart; raises AssertionError if it was other work.
+    """How far the sides' results of an update differ; raises AssertionError if by too much.
 
     The factors' change is compared because it depends on every gradient of both epochs.
     """
@@ -58,7 +58,7 @@ def interleaved(
     between: Callable[[], None],
     note: Callable[[str], None],
 ) -> dict[str, list[Times]]:
-    """Each work `repeats` times, in turn; the order is turned round each time."""
+    """Run each work `repeats` times, in turn, reversing the order each time."""
     found: dict[str, list[Times]] = {name: [] for name in works}
     for repeat in range(repeats):
         between()
@@ -70,10 +70,10 @@ def interleaved(
 
 
 def best_rows(sides: Mapping[int, Side], workload: Workload) -> tuple[int, dict[int, float]]:
-    """Of TRL's sides by micro-batch size, the one with the shortest update.
+    """The micro-batch size with which TRL's update is shortest, and the seconds of each.
 
-    The largest goes first, once more, so that the heap has grown before anything is timed. A size
-    that does not fit in memory counts as endless.
+    The largest also runs once before, so that the heap has grown before anything is timed. A size
+    that does not fit in memory counts as infinite.
     """
     if len(sides) == 1:
         return next(iter(sides)), {}
@@ -88,7 +88,7 @@ def best_rows(sides: Mapping[int, Side], workload: Workload) -> tuple[int, dict[
 
 
 def peak(side: str, folder: Path, lengths: Lengths, device: str, threads: int) -> dict[str, int]:
-    """memory.py's measure of one side, in a fresh process with the allocator's own defaults."""
+    """memory.py's measurement of one side, in a fresh process with the allocator's defaults."""
     environment = {name: value for name, value in os.environ.items() if name not in HEAP}
     command = [
         *(sys.executable, str(Path(__file__).with_name("memory.py"))),
@@ -101,7 +101,7 @@ def peak(side: str, folder: Path, lengths: Lengths, device: str, threads: int) -
 
 
 def medians(times: list[Times]) -> dict[str, float]:
-    """Of each phase, in seconds."""
+    """The median of each phase, in seconds."""
     return {
         "rollout": median(one.rollout for one in times),
         "update": median(one.update for one in times),

@@ -2,12 +2,12 @@
 
     python tests/benchmarks/coordinator.py                          # everything, in 35 minutes
     python tests/benchmarks/coordinator.py --only floor,heartbeats  # some parts
-    python tests/benchmarks/coordinator.py --quick                  # small sizes, nothing kept
+    python tests/benchmarks/coordinator.py --quick                  # small sizes, saves nothing
 
-Each part's figures are merged into results/coordinator.json as soon as they are there. Our side is
-always a real `pubswap serve` with its defaults, SQLite and a local folder (in one part a bucket):
-every receipt durable.
-Clients are processes of their own, on the same machine and cores as the server.
+Each part's figures are merged into results/coordinator.json as soon as they are measured. Our side
+is always a real `pubswap serve` with its defaults, SQLite and a local folder (in one part a
+bucket), so that every receipt is durable. Clients are processes of their own, on the same machine
+and cores as the server.
 """
 
 import argparse
@@ -52,9 +52,9 @@ def options() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", type=_parts, default=ALL, help=f"Some of {','.join(ALL)}.")
-    parser.add_argument("--sizes", type=_sizes, help="Of the rounds, such as 4x35,4x140.")
-    parser.add_argument("--quick", action="store_true", help="Small sizes; prints, keeps nothing.")
-    parser.add_argument("--scratch", type=Path, help="Where adapters are kept meanwhile: a disk.")
+    parser.add_argument("--sizes", type=_sizes, help="Sizes of the rounds, such as 4x35,4x140.")
+    parser.add_argument("--quick", action="store_true", help="Small sizes; prints, saves nothing.")
+    parser.add_argument("--scratch", type=Path, help="Folder for the adapters, on a real disk.")
     parser.add_argument("--out", type=Path, help=f"{results.PATH.name} unless --quick.")
     chosen = parser.parse_args()
     if chosen.out is None and not chosen.quick:
@@ -77,7 +77,7 @@ def _sizes(text: str) -> tuple[rounds.Size, ...]:
 
 
 def run(chosen: argparse.Namespace, scratch: Path, console: Console) -> dict[str, Any]:
-    """Measure the chosen parts, and keep each as soon as it is there."""
+    """Measure the chosen parts, and save each as soon as it is measured."""
     kept = results.Results(chosen.out)
 
     def tell(what: str) -> None:
@@ -97,14 +97,14 @@ def run(chosen: argparse.Namespace, scratch: Path, console: Console) -> dict[str
 
 
 def main() -> None:
-    """Measure, keep, print the table."""
+    """Measure, save, print the table."""
     chosen = options()
     console = Console()
-    # Stopped from outside, it still ends what it has started.
+    # Exit in order on SIGTERM, so that all child processes are ended.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
-    # The processes that are started find these modules as this one does.
+    # Child processes must find these modules too.
     here = str(Path(__file__).parent)
-    sys.path.append(str(Path(__file__).parents[1]))  # what tests share
+    sys.path.append(str(Path(__file__).parents[1]))  # for `support`
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
     with tempfile.TemporaryDirectory(prefix="pubswap-bench-", dir=chosen.scratch) as scratch:
         found = run(chosen, Path(scratch), console)

@@ -1,9 +1,8 @@
 """Whole rounds of up to 1,000 members: public steps, uploads, heartbeats, long polls.
 
-Each member has a connection of its own, and reports what it has found of its donors. A few threads
-do what members send; all that members wait for are long polls on one event loop, as many as there
-are members. Meanwhile one thread beats for one member after another and notes how long the answers
-take.
+Each member has a connection of its own, and reports the evidence on its donors. A few threads send
+for all members. Whatever members wait for is a long poll on one event loop, one for each member.
+Meanwhile one thread sends heartbeats for one member after another and times the replies.
 """
 
 import asyncio
@@ -42,7 +41,7 @@ STEPS = 4  # all of them public
 PROMPTS, RESPONSES, TOKENS = 8, 8, 32
 THREADS = 4
 BEAT_SECONDS = 0.1
-HONEST = -3.0  # nats for each response, of a donor that sampled
+HONEST = -3.0  # nats of evidence for each response of an honest donor
 Until = Callable[[httpx.Response], bool]
 
 
@@ -69,7 +68,7 @@ class MeasuredCrowd:
         self._waits.close()
 
     def round(self, number: int) -> None:
-        """A round, from its task to the next one's, of every member."""
+        """Run a round of all members, until they get the next round's task."""
         over = threading.Event()
         beating = threading.Thread(target=self._beat, args=(over, number))
         beating.start()
@@ -89,7 +88,7 @@ class MeasuredCrowd:
             list(pool.map(work, range(len(self._seats))))
 
     def _answer(self, number: int, swap: int, member: int) -> None:
-        """Hand in the responses to a public step; every second member's are mostly right."""
+        """Hand in the responses of a public step; every second member's are mostly right."""
         client, run = self._clients[member], self._run.id
         asked = client.swap_prompts(run, number, swap)
         with self._making:
@@ -105,7 +104,7 @@ class MeasuredCrowd:
         client.submit_responses(run, number, swap, encode_responses(indexes, groups))
 
     def _receive(self, number: int, swap: int) -> None:
-        """Wait for the exchange, and count what each member got, and of whom."""
+        """Wait for the exchange, and count the responses each member got from each donor."""
         path = paths.SWAP_EXCHANGED.format(run=self._run.id, round=number, swap=swap)
         replies = self._waits.all(
             self._seats, path, lambda reply: reply.status_code == 200, seeds=True
@@ -163,7 +162,7 @@ class Waits:
     def all(
         self, seats: Sequence[Seat], path: str, until: Until, **query: Any
     ) -> list[httpx.Response]:
-        """Have all members ask until they are told; returns what each was told."""
+        """Have all members ask until `until` holds; returns each one's reply."""
         asking = self._all(seats, path, until, query)
         return asyncio.run_coroutine_threadsafe(asking, self._loop).result()
 
@@ -186,12 +185,12 @@ class Waits:
                 return reply
 
     def close(self) -> None:
-        """End the loop."""
+        """Stop the loop."""
         self._loop.call_soon_threadsafe(self._loop.stop)
 
 
 def settings() -> dict[str, Any]:
-    """The run's settings beside its size."""
+    """The run's settings, except its size."""
     grpo = {
         "prompts_per_step": PROMPTS,
         "responses_per_prompt": RESPONSES,

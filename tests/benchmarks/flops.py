@@ -1,9 +1,9 @@
-"""How many floating-point operations a GRPO step needs: a count of the model's, not a measure.
+"""The floating-point operations that a GRPO step needs: counted from the model, not measured.
 
-A multiply-add is two operations. Only matrix products are counted, and only of tokens that must
-be computed: a prompt once for its K responses, no padding. Nothing is counted twice because an
-implementation computes it twice (recomputed activations, a separate pass for pi_old), so that
-FLOPs / seconds compares implementations.
+A multiply-add is two operations. Only matrix products count, and only for tokens that must be
+computed: a prompt once for its K responses, no padding. What an implementation computes twice
+(recomputed activations, a separate pass for pi_old) counts once, so that FLOPs / seconds compares
+implementations.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 GroupLengths = tuple[int, Sequence[int]]
-"""A prompt's tokens, and those of each of its responses."""
+"""A prompt's number of tokens, and that of each of its responses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,22 +44,23 @@ class ModelShape:
 
     @property
     def attention_width(self) -> int:
-        """What the scores, and the sum of the values, cost per pair of tokens and layer: / 2."""
+        """Half the FLOPs per pair of tokens and layer of the scores, or of the sum of values."""
         return self.heads * self.head_dim
 
     @property
     def linear(self) -> int:
-        """Weights of all layers' linear modules, without embeddings and head."""
+        """Weights of all layers' linear modules, without the embeddings and the head."""
         return self.layers * sum(inputs * outputs for inputs, outputs in self._modules())
 
     @property
     def lora(self) -> int:
-        """Weights of A (rank, in) and B (out, rank) on all of them."""
+        """Weights of A (rank, in) and B (out, rank) on all linear modules."""
         return self.layers * sum(self.lora_rank * (i + o) for i, o in self._modules())
 
     @property
     def of_embeddings(self) -> int:
-        """Weights, and A's, that read the embeddings, which get no gradient: layer 0's q, k, v."""
+        """Weights, including A's, that read the embeddings, which need no gradient: layer 0's
+        q, k, v."""
         return sum(inputs * (outputs + self.lora_rank) for inputs, outputs in self._modules()[:3])
 
     @property
@@ -93,9 +94,9 @@ def forward_flops(shape: ModelShape, groups: Sequence[GroupLengths], adapter: bo
 
 
 def backward_flops(shape: ModelShape, groups: Sequence[GroupLengths]) -> int:
-    """The gradients of one pass: of inputs but the embeddings, of weights for LoRA's factors alone.
+    """The gradients of one pass: of all inputs except the embeddings, and of LoRA's factors only.
 
-    Attention's two products give four in the backward pass.
+    Attention's two products become four in the backward pass.
     """
     tokens, pairs, scored = _sizes(groups)
     attention = 8 * shape.attention_width * shape.layers * pairs
@@ -108,7 +109,7 @@ def update_flops(
 ) -> int:
     """The update phase: the reference's pass if there is one, and both passes of each epoch.
 
-    pi_old is the first epoch's own forward pass.
+    pi_old comes from the first epoch's forward pass.
     """
     once = forward_flops(shape, groups) + backward_flops(shape, groups)
     return epochs * once + (forward_flops(shape, groups, adapter=False) if reference else 0)
@@ -117,12 +118,12 @@ def update_flops(
 def step_flops(
     shape: ModelShape, groups: Sequence[GroupLengths], epochs: int, reference: bool
 ) -> int:
-    """A whole step: sampling, which is one forward pass over the same tokens, and the update."""
+    """A whole step: sampling, counted as one forward pass over the same tokens, and the update."""
     return forward_flops(shape, groups) + update_flops(shape, groups, epochs, reference)
 
 
 def _sizes(groups: Sequence[GroupLengths]) -> tuple[int, int, int]:
-    """Distinct inputs, pairs of one with one that it attends to (itself too), and tokens scored.
+    """Distinct inputs, attended pairs (including each token with itself), and tokens scored.
 
     A response's last token is scored and never an input.
     """

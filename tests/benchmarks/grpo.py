@@ -5,13 +5,12 @@
     python tests/benchmarks/grpo.py --only ragged --no-rollout   # one figure
 
 Both sides' updates do the same work, which is asserted before anything is timed: old and
-reference log-probabilities, and two optimizer steps on all 64 rows. Tokens per second are of
-real tokens (every row's prompt and response, without padding), so that what is shared or packed
-counts as speed. A figure `..._vs_trl` is our tokens per second / TRL's; memory_vs_trl is our
-bytes / TRL's.
+reference log-probabilities, and two optimizer steps on all 64 rows. Tokens per second count real
+tokens (every row's prompt and response, without padding), so that sharing and packing show up as
+speed. A figure `..._vs_trl` is our tokens per second / TRL's; memory_vs_trl is our bytes / TRL's.
 
-TRL's experimental AsyncGRPOTrainer, which packs, is driven without its vLLM server: its update
-alone, beside ours without a reference pass, which it has not.
+TRL's experimental AsyncGRPOTrainer, which packs, runs without its vLLM server: only its update is
+compared with ours, without a reference pass, because TRL's has none.
 """
 
 import argparse
@@ -39,17 +38,17 @@ def options() -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="Small workloads, 3 repeats.")
     parser.add_argument("--only", choices=PARTS, nargs="+", default=PARTS)
-    parser.add_argument("--no-rollout", action="store_true", help="Updates alone, no whole step.")
+    parser.add_argument("--no-rollout", action="store_true", help="Updates only, no whole steps.")
     parser.add_argument("--repeats", type=int, help="5 unless --quick.")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument(
         "--trl-rows", type=int, nargs="+", default=[8, 16], help="Micro-batches to try for TRL."
     )
     parser.add_argument(
-        "--clock", choices=["wall", "cpu"], default="wall", help="cpu: on a machine in use."
+        "--clock", choices=["wall", "cpu"], default="wall", help="cpu: for a busy machine."
     )
     parser.add_argument("--heap", choices=["kept", "default"], default="kept")
-    parser.add_argument("--out", type=Path, help="Unless --quick or --only, a file in results/.")
+    parser.add_argument("--out", type=Path, help="results/grpo.json unless --quick or --only.")
     chosen = parser.parse_args()
     chosen.repeats = chosen.repeats or (3 if chosen.quick else 5)
     if chosen.out is None and not chosen.quick and tuple(chosen.only) == PARTS:

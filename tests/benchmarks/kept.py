@@ -1,7 +1,7 @@
-"""Bytes that a token keeps in each layer until its backward pass: counted, not estimated.
+"""Bytes kept for each token and layer until the backward pass: counted, not estimated.
 
-`python tests/benchmarks/kept.py` prints them at a model's shape, as PEFT computes LoRA and as we
-do. A GPU is needed only to count them with liger-kernel's layers.
+`python tests/benchmarks/kept.py` prints them for a model's shape, with LoRA as PEFT computes it and
+as we do. Only counting them with liger-kernel's layers needs a GPU.
 """
 
 import argparse
@@ -30,7 +30,7 @@ NAME = "kept_counted"
 
 
 class _LikeFlash(torch.autograd.Function):
-    """Keeps what flash attention keeps, and computes nothing."""
+    """Saves what flash attention saves for its backward pass, and computes nothing."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ def _attention(_: Any, query: Tensor, key: Tensor, value: Tensor, *__: Any, **__
 def kept_bytes(
     sizes: dict[str, Any], dtype: torch.dtype, rank: int, fused: bool, liger: bool = False
 ) -> float:
-    """Of one token and layer of a Qwen3 of these sizes, without what each pass keeps but once."""
+    """Bytes of one token and layer of a Qwen3 of these sizes, without what a pass keeps once."""
     per_token = []
     for layers in (1, 2):
         model = _model(Qwen3Config(**sizes, vocab_size=32, num_hidden_layers=layers), dtype, liger)
@@ -75,13 +75,13 @@ def _with_lora(base: Any, rank: int, fused: bool) -> Any:
 
 
 def _kept(model: Any, decoder: Any, tokens: int) -> int:
-    """Bytes that a forward pass keeps, each storage once and parameters not."""
+    """Bytes that a forward pass keeps, counting each storage once and no parameters."""
     parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     kept: dict[int, Tensor] = {}
 
     def keep(tensor: Tensor) -> Tensor:
         kept[tensor.untyped_storage().data_ptr()] = (
-            tensor  # alive, so that no other takes its place
+            tensor  # keep it alive, so that no other storage gets its address
         )
         return tensor
 
@@ -97,7 +97,7 @@ def _kept(model: Any, decoder: Any, tokens: int) -> int:
 
 
 def main() -> None:
-    """Print a line for each way to compute LoRA, and the estimate."""
+    """Print a line for each way of computing LoRA, and the estimate."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rank", type=int, default=32)
     rank = parser.parse_args().rank

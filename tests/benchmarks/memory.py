@@ -1,11 +1,11 @@
-"""The peak memory of one update over the loaded model and trainer, alone in its process.
+"""The peak memory of one update above the loaded model and trainer, alone in its process.
 
-Called by grpo.py once for each side, in a fresh process, so that neither side's allocator has
-seen the other's work. A small update goes first on both sides: the optimizer's state and the
-libraries' own buffers are then part of what is loaded, and not of the growth.
+grpo.py runs this once for each side, in a fresh process, so that neither side's allocator has seen
+the other's work. A small update goes first, so that the optimizer's state and the libraries' own
+buffers count as loaded and not as growth.
 
-On a CPU: growth of the resident set's high-water mark, which Linux lets a process reset. On a
-GPU: growth of torch's allocated memory.
+On a CPU this is the growth of the resident set's high-water mark, which Linux lets a process reset.
+On a GPU it is the growth of torch's allocated memory.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def growth(device: str, work: Callable[[], object]) -> dict[str, int]:
         before = torch.cuda.memory_allocated()
         work()
         return {"before": before, "growth": torch.cuda.max_memory_allocated() - before}
-    # Freed memory that the allocator keeps would hide as much of the growth.
+    # Freed memory that the allocator keeps would hide part of the growth.
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")
     before = _status("VmRSS")

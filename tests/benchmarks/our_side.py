@@ -25,7 +25,7 @@ from pubswap_protocol.tensors.responses import Response
 
 
 class OurSide:
-    """A policy with an optimizer that lives across updates, as in a round."""
+    """A policy with an optimizer that persists across updates, as in a round."""
 
     def __init__(self, folder: Path, settings: RunSettings, device: str) -> None:
         """Load the model in `folder`."""
@@ -33,13 +33,13 @@ class OurSide:
         self.settings = settings
         self.policy = Policy.load(folder, card, settings, device)  # type: ignore[arg-type]
         self.start = start_adapter(card.layout)
-        # What the client uses when nothing is set.
+        # The client's default.
         self.budget = TokenBudget(default_budget(self.policy, checkpointing=False))
         self.clock = Clock(self.policy.device)
         self.reset()
 
     def reset(self) -> None:
-        """Back to the start adapter, with a new optimizer."""
+        """Go back to the start adapter, with a new optimizer."""
         self.policy.load_adapter(self.start)
         factors = self.policy.trainable()
         grpo = self.settings.grpo
@@ -49,7 +49,7 @@ class OurSide:
         )
 
     def update(self, workload: Workload) -> Outcome:
-        """The update phase: responses and rewards are known, `gradient_epochs` steps follow."""
+        """The update phase: `gradient_epochs` steps on known responses and rewards."""
         groups = frozen_groups(workload)
         started = self.clock()
         batch = collate(
@@ -62,7 +62,7 @@ class OurSide:
         return Outcome(times, metrics.loss, metrics.grad_norm, self.policy.adapter())
 
     def step(self, workload: Workload) -> Times:
-        """A whole private step: rollout to the workload's responses, rewards, update."""
+        """A whole private step: a rollout of the workload's responses, rewards, update."""
         engine = _ForcedEngine(self.policy, workload, self.clock)
         problems = [
             Problem(id=str(place), prompt=text(prompt), answer="-")
@@ -84,7 +84,7 @@ class OurSide:
 
 
 class _ForcedEngine(TransformersEngine):
-    """Samples as ever, but from logits that leave only the workload's next token."""
+    """Samples as usual, but from logits that allow only the workload's next token."""
 
     def __init__(self, policy: Policy, workload: Workload, clock: Clock) -> None:
         super().__init__(policy)
@@ -116,14 +116,14 @@ class _ForcedEngine(TransformersEngine):
         return state, force(logits, self._table[state.rows, 0])
 
     def _decode(self, state, tokens):  # type: ignore[no-untyped-def]
-        # A GPU's rows go on for a few tokens when all have ended.
+        # On a GPU, rows go on for a few tokens after all have ended.
         self._place = min(self._place + 1, self._table.shape[1] - 1)
         logits = super()._decode(state, tokens)
         return force(logits, self._table[state.rows, self._place])
 
 
 def forced_tokens(rows: Sequence[Sequence[int]]) -> Tensor:
-    """The rows' tokens (B, T), and EOS ever after."""
+    """The rows' tokens (B, T), padded with EOS."""
     table = torch.full((len(rows), max(map(len, rows))), EOS)
     for place, row in enumerate(rows):
         table[place, : len(row)] = torch.tensor(row)
@@ -131,5 +131,5 @@ def forced_tokens(rows: Sequence[Sequence[int]]) -> Tensor:
 
 
 def force(logits: Tensor, tokens: Tensor) -> Tensor:
-    """Logits (B, V) that leave only `tokens` (B,)."""
+    """Logits (B, V) that allow only `tokens` (B,)."""
     return logits.fill_(-torch.inf).scatter_(1, tokens[:, None], 0.0)

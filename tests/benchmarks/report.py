@@ -1,4 +1,4 @@
-"""The figures as a table, and as JSON with all that they come from."""
+"""The figures as a table, and as JSON with the raw data."""
 
 import json
 import platform
@@ -14,7 +14,7 @@ PACKAGES = ("torch", "transformers", "peft", "trl", "accelerate", "numpy")
 
 
 def environment(device_name: str, threads: int) -> dict[str, Any]:
-    """What the figures were measured with."""
+    """The software and device that the figures were measured with."""
     return {
         "python": platform.python_version(),
         "packages": {name: version(name) for name in PACKAGES},
@@ -24,7 +24,7 @@ def environment(device_name: str, threads: int) -> dict[str, Any]:
 
 
 def show(console: Console, result: dict[str, Any]) -> None:
-    """One line for each figure that was measured."""
+    """Print a line for each measured figure."""
     table = Table(title="PubSwap against TRL, medians")
     for column in ("", "PubSwap", "TRL", "ratio"):
         table.add_column(column, justify="left" if column == "" else "right")
@@ -39,7 +39,7 @@ def show(console: Console, result: dict[str, Any]) -> None:
 
 
 def throughput_line(ours: float, trl: float, tokens: int) -> dict[str, Any]:
-    """Real tokens per second of two times; above 1, we are faster."""
+    """Real tokens per second from two times; a ratio above 1 means that we are faster."""
     return {
         "ours": f"{tokens / ours:,.0f} tok/s",
         "trl": f"{tokens / trl:,.0f} tok/s",
@@ -48,7 +48,7 @@ def throughput_line(ours: float, trl: float, tokens: int) -> dict[str, Any]:
 
 
 def memory_line(ours: dict[str, int], trl: dict[str, int]) -> dict[str, Any]:
-    """Growth over what is loaded; below 1, we need less."""
+    """Growth above what is loaded; a ratio below 1 means that we need less."""
     return {
         "ours": f"{ours['growth'] / 2**20:,.0f} MiB",
         "trl": f"{trl['growth'] / 2**20:,.0f} MiB",
@@ -57,7 +57,7 @@ def memory_line(ours: dict[str, int], trl: dict[str, int]) -> dict[str, Any]:
 
 
 def write(result: dict[str, Any], path: Path) -> None:
-    """The figures first, then what they come from."""
+    """Write the figures first, then the raw data."""
     figures = {name: round(value, 4) for name, value in result.items() if type(value) is float}
     rest = {name: value for name, value in result.items() if name not in figures}
     rest.pop("lines")

@@ -1,10 +1,10 @@
-"""Tokens a second that transformers samples, and the operations in which the time goes.
+"""Tokens per second that transformers samples, and the operations that take the time.
 
     python tests/benchmarks/rollout.py                  # a Qwen3 of 40M parameters on a CPU
     python tests/benchmarks/rollout.py --gpu            # Qwen3-1.7B's shape in bfloat16
-    python tests/benchmarks/rollout.py --merge --static # a GPU's ways on a CPU
+    python tests/benchmarks/rollout.py --merge --static # a GPU's code paths on a CPU
 
-No response ends before its limit, so that all rows are there to the end.
+No response ends before its limit, so that all rows run to the end.
 """
 
 import argparse
@@ -44,17 +44,17 @@ def options() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--gpu", action="store_true", help="Qwen3-1.7B's shape, in bfloat16.")
-    parser.add_argument("--rows", type=int, help="32, or 64 on a GPU.")
-    parser.add_argument("--prompt", type=int, help="Tokens; 128, or 1024 on a GPU.")
-    parser.add_argument("--response", type=int, help="Tokens; 128, or 2048 on a GPU.")
+    parser.add_argument("--rows", type=int, help="By default 32, or 64 on a GPU.")
+    parser.add_argument("--prompt", type=int, help="Tokens; by default 128, or 1024 on a GPU.")
+    parser.add_argument("--response", type=int, help="Tokens; by default 128, or 2048 on a GPU.")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--merge", action="store_true", help="As ever on a GPU.")
-    parser.add_argument("--static", action="store_true", help="As ever on a GPU.")
+    parser.add_argument("--merge", action="store_true", help="As always on a GPU.")
+    parser.add_argument("--static", action="store_true", help="As always on a GPU.")
     return parser.parse_args()
 
 
 def engine_on(folder: Path, device: Any) -> TransformersEngine:
-    """An engine on the model in `folder`, with an adapter that changes it."""
+    """An engine on the model in `folder`, with an adapter that has an effect."""
     settings = RunSettings()
     card = model_card(folder, settings.lora, "benchmark", None)
     policy = Policy.load(folder, card, settings, device)

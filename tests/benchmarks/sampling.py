@@ -1,27 +1,27 @@
-"""How well a receiver finds responses that were not sampled, on the demo's model and problems.
+"""How well a receiver detects responses that were not sampled, on the demo's model and problems.
 
     python tests/benchmarks/sampling.py              # into results/sampling.json
-    python tests/benchmarks/sampling.py --cost       # what the check costs alone; the rest stays
-    python tests/benchmarks/sampling.py --seeds 0 1  # other seeds, shown only
-    python tests/benchmarks/sampling.py --quick      # one seed and round, few problems; shown only
+    python tests/benchmarks/sampling.py --cost       # only the check's cost; keeps the rest
+    python tests/benchmarks/sampling.py --seeds 0 1  # other seeds, print only
+    python tests/benchmarks/sampling.py --quick      # one seed and round, few problems, print only
 
 For each seed, four clients train on their private problems and average their adapters after each
-round. In the middle of the first round and at the end of the last one, all answer the public
-problems, and each looks at the others' right responses with the policy that it has then: these are
-honest. Client 2's for client 1 are also replaced by each attack's, which claims the
-log-probabilities that its responses have by the policy that drew them. A score is the larger one of
-the two kinds of evidence against what is taken together (see docs/learning.md), reported for 32
+round. In the middle of the first round and at the end of the last one, all respond to the public
+problems, and each judges the others' right responses with its current policy: these are honest.
+Then client 2's responses to client 1 are replaced by each attack's, which claims the
+log-probabilities that its responses have under the policy that drew them. A score is the larger of
+the two kinds of evidence against a set of responses (see docs/learning.md), reported for 32
 responses at a time.
 
-An attack often comes to the very tokens that the seed gives, above all where right answers are
+An attack often produces exactly the tokens that the seed gives, above all where right answers are
 nearly certain. `altered` is the share of its right responses that differ. `auc_single` and
-`auc_pooled` tell how often the score of one and of 32 altered responses is above that of as many
-honest ones; `auc_sent` is `auc_pooled` of all that is sent, altered or not. `auc_verdict` is of the
-128 of a verdict, as they are sent, and `detected` is the share of such verdicts that are doubts.
-`auc_forged` is `auc_pooled` of whichever forged log-probabilities hide the attack best: those of
-the donor's own policy, certainty, or the least ones by which the noise would choose each token.
-All clients' verdicts on honest ones give `false_alarm_rate`, and `false_alarms` has each seed's,
-and that of its worst pair.
+`auc_pooled` are how often the score of one or of 32 altered responses is above that of as many
+honest ones; `auc_sent` is `auc_pooled` for all responses sent, altered or not. `auc_verdict` is the
+same for the 128 responses of a verdict, and `detected` is the share of such verdicts that doubt the
+donor. `auc_forged` is `auc_pooled` with the forged log-probabilities that hide the attack best:
+those of the donor's own policy, certainty, or the smallest ones with which the noise would choose
+each token. `false_alarm_rate` is over all clients' verdicts on honest responses; `false_alarms` has
+each seed's mean and its worst pair.
 """
 
 import argparse
@@ -69,16 +69,16 @@ from pubswap_protocol.verifiers.registry import score
 from pubswap_server.exchange.sampling import ENOUGH, LIMIT, doubtful
 
 RESULT = Path(__file__).parent / "results" / "sampling.json"
-SEEDS = (7, 8, 9)  # the constants of the evidence were chosen on others
+SEEDS = (7, 8, 9)  # the constants of the evidence were chosen on other seeds
 POOLS, POOLED = 1000, 32
 JUDGE, DONOR = "client-1", "client-2"
 Groups = list[list[Response]]
-Scores = NDArray[np.float64]  # (n, 5): the evidence of each of KINDS against each response, in nats
+Scores = NDArray[np.float64]  # (n, 5): evidence of each of KINDS against each response, in nats
 
 
 @dataclass
 class Lab:
-    """Clients that train beside each other, and a policy to answer and to judge with."""
+    """Clients that train side by side, and a policy to sample and to judge with."""
 
     problems: int
     seed: int
@@ -107,11 +107,11 @@ class Lab:
         return LocalTrainer(policy, engine, self.settings, name, private, self.scored, budget)
 
     def scored(self, cases: Sequence[tuple[str, Problem]]) -> list[float]:
-        """Rewards, computed here: the problems' verifiers are quick."""
+        """Rewards, computed in this process because the problems' verifiers are fast."""
         return [score(case.verifier or self.settings.verifier, text, case) for text, case in cases]
 
     def train(self, round_: int, steps: int) -> dict[str, Adapter]:
-        """The clients' adapters after these steps of a round from the global adapter."""
+        """The clients' adapters after so many steps of a round from the global adapter."""
         for trainer in self.clients.values():
             trainer.begin_round(round_, self.adapter)
             for step in range(1, steps + 1):
@@ -119,14 +119,14 @@ class Lab:
         return {name: trainer.adapter() for name, trainer in self.clients.items()}
 
     def average(self, adapters: dict[str, Adapter]) -> None:
-        """Go on from the mean."""
+        """Make the mean the global adapter."""
         self.adapter = {
             name: np.mean([each[name] for each in adapters.values()], axis=0)
             for name in self.adapter
         }
 
     def sample(self, adapter: Adapter, seed: int, temperature: float | None = None) -> Groups:
-        """K responses to each public problem, by the noise of a sampling seed."""
+        """Sample K responses to each public problem with the noise of a sampling seed."""
         self.policy.load_adapter(adapter)
         grpo = self.settings.grpo
         sampling = SamplingParameters(
@@ -137,7 +137,7 @@ class Lab:
         return TransformersEngine(self.policy).generate(self.prompts, sampling)
 
     def finished(self, adapter: Adapter, groups: Groups, seed: int) -> Groups:
-        """The responses with the second half sampled anew, by other noise."""
+        """The responses with their second half sampled again with other noise."""
         self.policy.load_adapter(adapter)
         grpo, halves = self.settings.grpo, []
         for prompt, group in zip(self.prompts, groups, strict=True):
@@ -156,7 +156,7 @@ class Lab:
         ]
 
     def written(self) -> Groups:
-        """The right answers in words that no policy said."""
+        """The right answers in words that no policy sampled."""
         eos = self.card.eos_token_ids[0]
         count = self.settings.grpo.responses_per_prompt
         answers = [self.policy.encode(f"I say {one.answer}") for one in self.public]
@@ -173,9 +173,10 @@ class Lab:
         return np.array(self.scored(cases)).reshape(len(groups), -1) == 1
 
     def claimed(self, adapter: Adapter, groups: Groups, seed: int, raised: bool = False) -> Groups:
-        """The responses with the log-probabilities that they have by this adapter.
+        """The responses with the log-probabilities that they have under this adapter.
 
-        `raised`: by the least logits by which the noise of the seed would choose each token.
+        With `raised`, logits are first raised just enough for the seed's noise to choose each
+        token.
         """
         self.policy.load_adapter(adapter)
         batch, temperature = self.batch(seeded(groups, seed)), self.settings.grpo.temperature
@@ -205,13 +206,13 @@ class Lab:
         return [[replace(one, logprobs=next(said)[: len(one.tokens)]) for one in g] for g in groups]
 
     def judged(self, judge: Adapter, groups: Groups, seed: int) -> EvidenceTable:
-        """What a receiver with the adapter `judge` finds of each response."""
+        """The evidence on each response found by a receiver with the adapter `judge`."""
         self.policy.load_adapter(judge)
         batch = self.batch(seeded(groups, seed))
         return response_evidence(self.policy, batch, self.settings.grpo.temperature, 1 << 14)
 
     def batch(self, groups: Groups) -> Batch:
-        """A batch, rewarded by turns."""
+        """A batch with rewards alternating between 0 and 1."""
         rewards = [[float(k % 2) for k in range(len(group))] for group in groups]
         return collate(
             [Group(*each) for each in zip(self.prompts, groups, rewards, strict=False)],
@@ -221,7 +222,7 @@ class Lab:
 
 
 def response(tokens: NDArray[np.integer]) -> Response:
-    """A response that claims to be certain."""
+    """A response that claims probability 1 for every token."""
     return Response(tokens.astype(np.int32), np.zeros(len(tokens), np.float32))
 
 
@@ -237,7 +238,7 @@ def _positions(batch: Batch, row: int) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Sight:
-    """What a judge sees of a donor's responses, of which some are looked at."""
+    """A judge's evidence on a donor's responses, and which of them count."""
 
     table: EvidenceTable
     counted: NDArray[np.bool_]
@@ -249,7 +250,7 @@ class Sight:
         return scale
 
     def scores(self, peers: "Iterable[Sight]") -> Scores:
-        """Calibrated by these donors and this one."""
+        """Scores calibrated by these donors and this one."""
         near = calibrated([self.scale, *(peer.scale for peer in peers)])
         scores: Scores = self.table.sums(near).numpy()[self.counted]
         return scores
@@ -257,17 +258,17 @@ class Sight:
 
 @dataclass(frozen=True)
 class Scene:
-    """A moment of a run: what the clients have, of which one judges and one may attack."""
+    """A moment of a run: the clients' policies, of which one judges and one may attack."""
 
     lab: Lab
     clients: dict[str, Adapter]
-    seeds: dict[str, int]  # that they sample by
+    seeds: dict[str, int]  # each client's sampling seed
     start: Adapter  # of this round
-    before: Adapter | None  # of the round before
+    before: Adapter | None  # the start of the round before
     base: Adapter
 
     def fair(self) -> "dict[tuple[str, str], Sight]":
-        """What each client finds of each other one's honest responses, by judge and donor."""
+        """Each client's evidence on every other's honest responses, by judge and donor."""
         found = {}
         for donor, adapter in self.clients.items():
             seed = self.seeds[donor]
@@ -279,17 +280,17 @@ class Scene:
         return found
 
     def counted(self, groups: Groups) -> NDArray[np.bool_]:
-        """Which responses (P K,) are looked at: the right ones, or all if none is."""
+        """Which responses (P K,) count: the right ones, or all if none is right."""
         right = self.lab.right(groups).flatten()
         return right if right.any() else ~right
 
     def altered(self, groups: Groups) -> NDArray[np.bool_]:
-        """Which responses (P K,) are not what their seeds give."""
+        """Which responses (P K,) differ from what their seeds give."""
         pairs = zip(chain(*groups), chain(*self.honest), strict=True)
         return np.array([one.tokens.tolist() != other.tokens.tolist() for one, other in pairs])
 
     def forged(self, groups: Groups, adapter: Adapter) -> list[Groups]:
-        """The same responses with log-probabilities that may hide what they are."""
+        """The same responses with forged log-probabilities that may hide the attack."""
         claimed, seed = self.lab.claimed, self.seeds[DONOR]
         return [
             claimed(self.clients[DONOR], groups, seed),
@@ -299,11 +300,11 @@ class Scene:
 
     @cached_property
     def honest(self) -> Groups:
-        """What the donor should send."""
+        """The responses that the donor should send."""
         return self.lab.sample(self.clients[DONOR], self.seeds[DONOR])
 
     def until_right(self) -> Groups:
-        """Wrong responses replaced by the first right one of seven more."""
+        """Honest responses with each wrong one replaced by the first right one of seven more."""
         donor, seed = self.clients[DONOR], self.seeds[DONOR]
         groups = [list(group) for group in self.honest]
         right = self.lab.right(self.honest)
@@ -317,7 +318,7 @@ class Scene:
 
     @property
     def attacks(self) -> dict[str, tuple[Callable[[], Groups], Adapter]]:
-        """The responses of each attack, and the policy that drew them, by its name."""
+        """Each attack's responses and the policy that drew them, by the attack's name."""
         donor, seed = self.clients[DONOR], self.seeds[DONOR]
         sample, finished = self.lab.sample, self.lab.finished
         attacks: dict[str, tuple[Callable[[], Groups], Adapter]] = {
@@ -329,7 +330,7 @@ class Scene:
             "temperature 1.0": (partial(sample, donor, seed, 1.0), donor),
             "temperature 0.4": (partial(sample, donor, seed, 0.4), donor),
         }
-        if self.before is not None:  # in the first round these are its start, and none
+        if self.before is not None:  # in the first round the base is its start, with none before
             attacks["base model"] = (partial(sample, self.base, seed), self.base)
             attacks["stale policy"] = (partial(sample, self.before, seed), self.before)
         return attacks
@@ -349,9 +350,9 @@ def scenes(lab: Lab, rounds: int) -> Iterator[Scene]:
 
 
 def pooled(scores: Scores, size: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """The score (POOLS,) of so many responses, drawn without replacement for each pool.
+    """The scores (POOLS,) of pools of `size` responses, each drawn without replacement.
 
-    It is what a coordinator knows of them, of which POOLED come in each report.
+    This is what a coordinator computes from reports on POOLED responses each.
     """
     drawn = rng.random((POOLS, len(scores))).argsort(axis=1)[:, :size]
     return score_of(scores[drawn])
@@ -368,12 +369,12 @@ def score_of(pools: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def alarms(pools: NDArray[np.float64]) -> float:
-    """The share of verdicts that are doubts."""
+    """The share of verdicts that doubt the donor."""
     return float(np.mean([bool(doubtful(ENOUGH, pool)) for pool in pools.tolist()]))
 
 
 def cost_share(repeats: int) -> float:
-    """The part of an update's CPU time, of one thread, that checking 24 of 64 responses takes."""
+    """The share of an update's CPU time, on one thread, spent on checking 24 of 64 responses."""
     lab = Lab(problems=48, seed=SEEDS[0])
     groups = seeded(lab.sample(lab.adapter, 1)[:8], 1)
     donated = [
@@ -388,19 +389,19 @@ def cost_share(repeats: int) -> float:
             began = time.process_time()
             update(lab.policy, optimizer, batch, lab.settings, [], TokenBudget(4096))
             times[name].append(time.process_time() - began)
-    # Neighbours in time are compared: the machine is not equally quick all the time.
+    # Compare neighbours in time, because the machine's speed varies.
     pairs = zip(times["checked"], times["plain"], strict=True)
     return max(0.0, statistics.median(1 - plain / checked for checked, plain in pairs))
 
 
 def main() -> None:
-    """Measure, show, and keep the figures."""
+    """Measure, print and save the figures."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="a smaller one, in two minutes")
-    parser.add_argument("--cost", action="store_true", help="what the check costs alone")
-    parser.add_argument("--seeds", type=int, nargs="+", help="other seeds; nothing is kept")
+    parser.add_argument("--quick", action="store_true", help="a smaller run of two minutes")
+    parser.add_argument("--cost", action="store_true", help="only the cost of the check")
+    parser.add_argument("--seeds", type=int, nargs="+", help="other seeds; saves nothing")
     options = parser.parse_args()
     quick = options.quick
     seeds = options.seeds or SEEDS
@@ -452,11 +453,11 @@ def main() -> None:
 
 @dataclass(frozen=True)
 class Found:
-    """What is found of an attack in a scene, of the responses that are looked at."""
+    """The results of an attack in a scene, on the responses that count."""
 
     scores: Scores
     altered: NDArray[np.bool_]
-    forged: list[Scores]  # by how its log-probabilities are forged
+    forged: list[Scores]  # one for each way of forging the log-probabilities
     fair: Scores  # of honest donors, by the same judge
 
     @classmethod
@@ -468,7 +469,7 @@ class Found:
         peers: Sequence[Sight],
         fair: Scores,
     ) -> "Found":
-        """Carry the attack out, with a policy that draws by this adapter."""
+        """Carry out the attack, whose responses the policy with this adapter drew."""
         lab, seed, groups = scene.lab, scene.seeds[DONOR], make()
         judge, counted = scene.clients[JUDGE], scene.counted(groups)
 
@@ -484,17 +485,17 @@ class Found:
 
 
 def others(fair: Mapping[tuple[str, str], Sight], judge: str, donor: str) -> list[Sight]:
-    """What a judge sees of its other donors."""
+    """A judge's evidence on its other donors."""
     return [one for (by, of), one in fair.items() if by == judge and of != donor]
 
 
 def _means(found: list[list[float]]) -> dict[str, list[float]]:
-    """Each kind of evidence against one response, by scene."""
+    """Each kind of evidence against a response, by scene."""
     return dict(zip(KINDS, map(list, zip(*found, strict=True)), strict=True))
 
 
 def _figures(found: list[Found], rng: np.random.Generator) -> dict[str, list[float]]:
-    """Those of each scene, in each of which the attack is held against its honest donors."""
+    """The figures by scene, comparing the attack with the scene's honest donors."""
 
     def together(scores: Scores, fair: Scores, size: int = POOLED) -> float:
         return auc(pooled(scores, size, rng), pooled(fair, size, rng))

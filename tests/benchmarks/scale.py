@@ -1,15 +1,15 @@
 """Rounds of 64, 250 and 1,000 members with public steps: CPU, memory, heartbeats, blocks.
 
     PYTHONPATH=tests python tests/benchmarks/scale.py           # into results/scale.json
-    PYTHONPATH=tests python tests/benchmarks/scale.py --members 64,250  # the other sizes stay
-    PYTHONPATH=tests python tests/benchmarks/scale.py --quick   # a few members; keeps nothing
+    PYTHONPATH=tests python tests/benchmarks/scale.py --members 64,250  # keeps the other sizes
+    PYTHONPATH=tests python tests/benchmarks/scale.py --quick   # a few members; saves nothing
 
-Each member hands in 1 MB, and 8 prompts x 8 responses in each of 4 public steps, and every second
-one reports on some 90 donors, where there are so many. Once a real `pubswap serve` with its
-defaults, SQLite and a local folder; once two of them on PostgreSQL, which share the folder and have
-every second member each. Members are on the same cores. Peak memory is one server's own (anonymous)
-memory. CPU seconds are of all servers, and of PostgreSQL if there is one; growth is theirs from a
-size to the next, over linear growth.
+Each member hands in 1 MB, and 8 prompts x 8 responses in each of 4 public steps. Every second one
+reports on some 90 donors, if there are so many. This runs once on a real `pubswap serve` with its
+defaults, SQLite and a local folder, and once on two of them with PostgreSQL, which share the folder
+and half the members each. Members run on the same cores. Peak memory is one server's own
+(anonymous) memory. CPU seconds are of all servers, and of PostgreSQL if there is one; growth is
+theirs from one size to the next, relative to linear growth.
 """
 
 import argparse
@@ -41,7 +41,7 @@ from support.coordinator.postgres import postgres
 RESULT = Path(__file__).parent / "results" / "scale.json"
 MEMBERS, QUICK_MEMBERS = (64, 250, 1000), (4, 8)
 MEGABYTES = 1
-LOAD = {"429", "503", "507"}  # what a request that is refused for load is answered
+LOAD = {"429", "503", "507"}  # statuses of requests refused because of load
 LINES = {
     "members_growth": "<= 1.2",
     "slowest_heartbeat_seconds": "<= 2",
@@ -53,14 +53,14 @@ LINES = {
 
 @contextmanager
 def sqlite(folder: Path) -> Iterator[tuple[list[MeasuredCoordinator], list[psutil.Process]]]:
-    """One coordinator with its defaults; and the processes that work for it."""
+    """One coordinator with its defaults, and the processes that work for it."""
     with serving(folder) as one:
         yield [one], [psutil.Process(one.pid)]
 
 
 @contextmanager
 def replicas(folder: Path) -> Iterator[tuple[list[MeasuredCoordinator], list[psutil.Process]]]:
-    """Two coordinators on PostgreSQL, with one folder."""
+    """Two coordinators on PostgreSQL, sharing one folder."""
     with postgres() as server, ExitStack() as stack:
         database = ["--database-url", server.new_database()]
         both = [stack.enter_context(serving(folder, database)) for _ in range(2)]
@@ -71,13 +71,13 @@ WAYS = {"one process, SQLite": sqlite, "two processes, PostgreSQL": replicas}
 
 
 def cpu_seconds(processes: Sequence[psutil.Process]) -> float:
-    """Of all these, their children and those that have ended."""
+    """CPU seconds of these processes and their children, including ended ones."""
     family = [p for process in processes for p in (process, *process.children(recursive=True))]
     return sum(sum(process.cpu_times()[:2]) for process in family)
 
 
 def measured(way: str, members: int, folder: Path) -> dict[str, Any]:
-    """One round, after a first one that warms up."""
+    """Measure one round after a warm-up round."""
     with WAYS[way](folder) as (coordinators, processes):
         first = coordinators[0]
         run = opened(first, MEGABYTES, clients=members, rounds=3, **settings())
@@ -102,7 +102,7 @@ def measured(way: str, members: int, folder: Path) -> dict[str, Any]:
 
 
 def refused(coordinator: MeasuredCoordinator) -> float:
-    """How many requests it has refused because there were too many."""
+    """Number of requests refused because there were too many."""
     text = httpx.get(coordinator.url + paths.METRICS).text
     return sum(
         sample.value
@@ -113,7 +113,7 @@ def refused(coordinator: MeasuredCoordinator) -> float:
 
 
 def figures(details: dict[str, dict[str, dict[str, float]]]) -> dict[str, float]:
-    """The worst of both ways and all sizes."""
+    """The worst figures over both ways and all sizes."""
     entries = [entry for sizes in details.values() for entry in sizes.values()]
     growths = [
         growth({int(n): entry["cpu_seconds"] for n, entry in sizes.items()})
@@ -133,7 +133,7 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 
 def show(console: Console, found: dict[str, float], details: dict[str, Any]) -> None:
-    """Each figure, and each round."""
+    """Print each figure, and each round."""
     table = Table("", "measured", "to reach", title="Rounds of many members")
     for name, goal in LINES.items():
         table.add_row(name.replace("_", " "), f"{found[name]:.3g}", goal)
@@ -148,15 +148,15 @@ def show(console: Console, found: dict[str, float], details: dict[str, Any]) -> 
 
 
 def main() -> None:
-    """Measure, keep, print."""
+    """Measure, save, print."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="A few members; keeps nothing.")
+    parser.add_argument("--quick", action="store_true", help="A few members; saves nothing.")
     parser.add_argument("--members", type=_sizes, help="Some of the sizes, such as 64,250.")
     chosen, console = parser.parse_args(), Console()
     sizes = QUICK_MEMBERS if chosen.quick else chosen.members or MEMBERS
-    # Stopped from outside, it still ends what it has started.
+    # Exit in order on SIGTERM, so that all child processes are ended.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     kept = json.loads(RESULT.read_text())["details"] if chosen.members else {}
     details: dict[str, Any] = {way: kept[way] for way in WAYS if way in kept}
@@ -168,7 +168,7 @@ def main() -> None:
                 entries[str(members)] = entry
                 console.log(f"{members} members, {way}: {entry}")
                 found = {name: round(value, 4) for name, value in figures(details).items()}
-                if not chosen.quick:  # what was measured is kept, should it be stopped
+                if not chosen.quick:  # save now, in case it is stopped later
                     result = {**found, "details": details, "machine": machine()}
                     RESULT.write_text(json.dumps(result, indent=2) + "\n")
     show(console, found, details)

@@ -1,4 +1,4 @@
-"""What a side's update or step gave, and a clock that waits for the GPU."""
+"""The results of a side's update or step, and a clock that waits for the GPU."""
 
 import time
 from collections.abc import Callable
@@ -11,16 +11,16 @@ from pubswap_protocol.tensors.adapter import Adapter
 
 
 class Clock:
-    """Seconds, read after all work that was given to the device is done.
+    """Seconds, read after all work queued on the device is done.
 
-    `source` may be time.process_time instead: with one thread it is the time that a side would
-    take alone, also while other processes want the same cores.
+    `source` may be time.process_time instead: with one thread, it is the time that a side would
+    take alone, even while other processes use the same cores.
     """
 
     source: ClassVar[Callable[[], float]] = time.perf_counter
 
     def __init__(self, device: torch.device) -> None:
-        """Of work on `device`."""
+        """Wait for work on `device`."""
         self._device = device
 
     def __call__(self) -> float:
@@ -31,20 +31,20 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds of one step: up to the known tokens, and from there to the last optimizer step."""
+    """Seconds of one step: until the tokens are known, and then to the last optimizer step."""
 
     rollout: float
     update: float
 
     @property
     def step(self) -> float:
-        """Both."""
+        """Both phases."""
         return self.rollout + self.update
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One update: its times, means over its epochs, and the factors that it left."""
+    """One update: its times, means over its epochs, and the resulting factors."""
 
     times: Times
     loss: float

@@ -1,11 +1,11 @@
-"""TRL's AsyncGRPOTrainer: packed rows, shared prompts, token budgets; its loss alone, no rollout.
+"""TRL's AsyncGRPOTrainer: packed rows, shared prompts, token budgets; its update, without rollout.
 
-Nothing of TRL is replaced but what cannot be here: its vLLM server, by a worker with frozen
-responses; its lookup of the GPU's speed, which it only reports; and, on a CPU, its attention kernel
+Only what cannot run here is replaced: its vLLM server, by a worker with frozen responses; its
+lookup of the GPU's speed, which it only reports; and, on a CPU, its attention kernel
 (FlashAttention 3, from a hub), by exact attention over the same segments.
 
-It has no reference pass and no KL term, weighs tokens alike within a micro-batch, and takes pi_old
-from the sampler. An update beside it is run with the same settings, see `without_reference`.
+It has no reference pass and no KL term, weighs tokens equally within a micro-batch, and takes
+pi_old from the sampler. Our update is compared with the same settings, see `without_reference`.
 """
 
 import contextlib
@@ -37,17 +37,17 @@ from pubswap_protocol.model import model_card
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import Adapter
 
-TOKENS = 2048  # ours has as many in a micro-batch on a CPU
+TOKENS = 2048  # as many as in one of our micro-batches on a CPU
 
 
 def without_reference(settings: RunSettings) -> RunSettings:
-    """The same step as AsyncGRPOTrainer makes: no KL term, all tokens alike."""
+    """Settings for the step that AsyncGRPOTrainer makes: no KL term, tokens weighed equally."""
     grpo = settings.grpo.model_copy(update={"kl_beta": 0.0, "loss_aggregation": "token_mean"})
     return settings.model_copy(update={"grpo": grpo})
 
 
 class TrlAsyncSide:
-    """A trainer whose optimizer lives across updates; each update is a `train()` of two steps."""
+    """A trainer whose optimizer persists across updates, each a `train()` of two steps."""
 
     def __init__(
         self,
@@ -88,14 +88,14 @@ class TrlAsyncSide:
         self.reset()
 
     def reset(self) -> None:
-        """Back to the start adapter, with a new optimizer."""
+        """Go back to the start adapter, with a new optimizer."""
         self.trainer.optimizer = None
         with torch.no_grad():
             for name, parameter in self._factors().items():
                 parameter.copy_(torch.from_numpy(self.start[name]))
 
     def update(self, workload: Workload) -> Outcome:
-        """Two optimizer steps on the workload, its output layer at response positions only."""
+        """Two optimizer steps on the workload, with the LM head at response positions only."""
         samples = self._samples(workload)
         budget, packs = closing_budget(samples, self._tokens)
         args = self.trainer.args
@@ -166,15 +166,15 @@ class TrlAsyncSide:
 
 
 def closing_budget(samples: Sequence[RolloutSample], near: int) -> tuple[int, int]:
-    """The token budget near `near` with which a pack ends at the last sample, and how many packs.
+    """A token budget near `near` for which a pack ends at the last sample, and the pack count.
 
-    TRL's packs know no ends of steps: one that is open goes on with the next step's samples.
+    TRL's packs ignore where a step ends: an open pack continues with the next step's samples.
     """
     told = [
         {"input_ids": s.input_ids, "completion_mask": s.completion_mask, "group_id": s.group_id}
         for s in samples
     ]
-    following = told[0] | {"group_id": len(told)}  # of the next step, by which a pack is closed
+    following = told[0] | {"group_id": len(told)}  # of the next step; it closes the last pack
     longest = max(len(one["input_ids"]) for one in told)
     for distance in range(0, near, 32):
         for budget in (near - distance, near + distance):
@@ -187,14 +187,14 @@ def closing_budget(samples: Sequence[RolloutSample], near: int) -> tuple[int, in
 
 
 class _FrozenWorker:
-    """TRL's RolloutWorkerProtocol, without sampling: the queue holds a step's samples, twice."""
+    """TRL's RolloutWorkerProtocol without sampling: the queue repeats the step's samples."""
 
     def __init__(self) -> None:
         self.rollout_buffer: queue.Queue[RolloutSample] = queue.Queue()
         self.metrics_queue: queue.Queue[Any] = queue.Queue()
 
     def give(self, samples: Sequence[RolloutSample], times: int, version: int) -> None:
-        """What the trainer will find; once more than it takes, so that its last pack closes."""
+        """Queue the samples `times` times: once more than needed, so that the last pack closes."""
         while not self.rollout_buffer.empty():
             self.rollout_buffer.get_nowait()
         for number in range(times):
@@ -213,7 +213,7 @@ class _FrozenWorker:
 
 
 class _NoTransfer:
-    """TRL's WeightTransferProtocol: nobody takes the weights."""
+    """TRL's WeightTransferProtocol, transferring nothing."""
 
     def init_weight_transfer(self) -> None: ...
 
@@ -241,7 +241,7 @@ class _Stop(TrainerCallback):
 
 
 class _Portable:
-    """What TRL asks of FlashAttention 3, segment by segment."""
+    """The part of FlashAttention 3 that TRL uses, segment by segment."""
 
     @staticmethod
     def flash_attn_varlen_func(
@@ -276,7 +276,7 @@ class _Portable:
 
 @contextlib.contextmanager
 def _relieved_head() -> Iterator[None]:
-    """Score response positions only on a CPU too, as TRL does by itself where it has Triton."""
+    """Score response positions only on a CPU too, as TRL does by itself with Triton."""
     original = trl.trainer.utils._use_triton
     trl.trainer.utils._use_triton = lambda _device: True
     try:

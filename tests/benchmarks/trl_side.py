@@ -1,8 +1,8 @@
 """TRL's side: GRPOTrainer.train() for one generation batch, timed inside its own loop.
 
-Nothing of TRL is replaced but the source of tokens: `_generate` returns frozen responses, or its
-own sampling is held to them by a logits processor. TRL's names that begin with an underscore are
-private, so that `trl` is pinned in the dev extra.
+Only TRL's source of tokens is replaced: `_generate` returns frozen responses, or a logits processor
+forces TRL's own sampling to them. TRL's names that begin with an underscore are private, so `trl`
+is pinned in the dev extra.
 """
 
 from pathlib import Path
@@ -31,7 +31,7 @@ from pubswap_protocol.tensors.adapter import Adapter
 
 
 class TrlSide:
-    """A trainer whose optimizer lives across updates; each update is a `train()` of two steps."""
+    """A trainer whose optimizer persists across updates, each a `train()` of two steps."""
 
     def __init__(
         self, folder: Path, settings: RunSettings, device: str, rows: int, scratch: Path
@@ -63,8 +63,8 @@ class TrlSide:
         self.reset()
 
     def reset(self) -> None:
-        """Back to the start adapter, with a new optimizer."""
-        self.trainer.optimizer = None  # train() then makes one
+        """Go back to the start adapter, with a new optimizer."""
+        self.trainer.optimizer = None  # train() then creates one
         with torch.no_grad():
             for name, parameter in self._factors().items():
                 parameter.copy_(torch.from_numpy(self.start[name]))
@@ -82,10 +82,10 @@ class TrlSide:
         )
 
     def valid_positions_update(self, workload: Workload) -> Outcome:
-        """The update phase, with TRL's fused LM head at response positions only, on a CPU too.
+        """The update phase with TRL's fused LM head at response positions only, on a CPU too.
 
-        TRL does so by itself where it has Triton; on a CPU it scores prompts and padding as well,
-        which says nothing about a GPU.
+        With Triton TRL does so by itself. On a CPU it also scores prompts and padding, which would
+        say nothing about a GPU.
         """
         original = trl.trainer.utils._use_triton
         trl.trainer.utils._use_triton = lambda _device: True
@@ -168,7 +168,7 @@ class _Stop(TrainerCallback):
 
 
 class _Forced(LogitsProcessor):
-    """Leaves only the workload's next token in each row, as our engine's subclass does."""
+    """Allows only the workload's next token in each row, like our engine's subclass."""
 
     def __init__(self, workload: Workload) -> None:
         self._rows = [tokens for group in workload.responses for tokens in group]
@@ -222,7 +222,7 @@ def _dataset(workload: Workload | None) -> Any:
 
 
 def _record_losses(trainer: Any) -> list[float]:
-    """A list that each training step's loss is added to; they are 1 / accumulation already."""
+    """A list to which each training step adds its loss, already divided by the accumulation."""
     losses: list[float] = []
     original = trainer.training_step
 

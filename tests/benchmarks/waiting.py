@@ -1,4 +1,4 @@
-"""How soon a thousand waiting clients hear of an event."""
+"""How soon a thousand waiting clients learn of an event."""
 
 import time
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ from support.coordinator.crowd import Crowd
 
 
 def long_poll_seconds(count: int, folder: Path, options: Sequence[str] = ()) -> float:
-    """The seconds from the operator's `start` to the last of `count` clients' answer.
+    """Seconds from the operator's `start` until the last of `count` clients is answered.
 
-    The coordinator is a `pubswap serve` of its own, with `options`, on data in `folder`.
+    The coordinator is a `pubswap serve` of its own, with `options` and data in `folder`.
     """
     port = free_port()
     with Processes(folder / "logs") as processes:

@@ -1,7 +1,7 @@
-"""What both sides work on: a random model, and groups whose lengths and tokens are drawn once.
+"""The workload of both sides: a random model, and groups with lengths and tokens drawn once.
 
-A random model hardly ever ends a response, so that sampled lengths would all be the limit, and
-the cost of padding would not be seen. Lengths are drawn here, and both sides are held to them.
+A random model hardly ever ends a response: all sampled lengths would be the limit and hide the cost
+of padding. So lengths are drawn here, and both sides are forced to them.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ SMALL_MODEL: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """How a workload's lengths are drawn: prompts uniform, responses lognormal and cut."""
+    """The distribution of a workload's lengths: prompts uniform, responses lognormal and cut."""
 
     prompts: tuple[int, int]
     median: float
@@ -81,13 +81,13 @@ class Workload:
         return cls(
             prompts=[words(length) for length in before],
             responses=[[response(length) for length in group] for group in after],
-            # The first two differ in every group, so that no group is without a gradient.
+            # The first two differ in every group, so that every group has a gradient.
             rewards=[[1.0, 0.0, *rng.integers(0, 2, RESPONSES - 2).astype(float)] for _ in before],
         )
 
     @property
     def lengths(self) -> list[tuple[int, list[int]]]:
-        """Of each group: the prompt's length, and its responses' lengths."""
+        """Each group's prompt length and response lengths."""
         return [
             (len(prompt), [len(response) for response in group])
             for prompt, group in zip(self.prompts, self.responses, strict=True)
@@ -104,7 +104,7 @@ class Workload:
         return max(length for _, group in self.lengths for length in group)
 
     def describe(self) -> dict[str, Any]:
-        """What a reader needs to judge the figures."""
+        """The facts that a reader needs to judge the figures."""
         responses = [length for _, group in self.lengths for length in group]
         prompts = [prompt for prompt, _ in self.lengths]
         return {
@@ -123,8 +123,8 @@ class Workload:
 def frozen_groups(workload: Workload) -> list[Group]:
     """The responses as if an engine had sampled them.
 
-    An update's ratios are to its own pass before the first step: the log-probabilities given here
-    are never looked at.
+    An update's ratios are relative to its own pass before the first step, so the log-probabilities
+    given here are never used.
     """
     return [
         Group(
@@ -173,7 +173,7 @@ def save_tokenizer(folder: Path, vocabulary: int) -> None:
 
 
 def run_settings(lengths: Lengths) -> RunSettings:
-    """The paper's settings, with TRL's epsilon, which is not to be set there.
+    """The paper's settings, with TRL's epsilon, because TRL has no option for it.
 
     Responses are frozen, so there is no engine whose log-probabilities could be corrected.
     """
@@ -195,7 +195,7 @@ def run_settings(lengths: Lengths) -> RunSettings:
 
 
 def start_adapter(layout: AdapterLayout) -> Adapter:
-    """Factors away from zero, so that the KL term and all gradients are there to be compared."""
+    """Non-zero factors, so that the KL term and all gradients can be compared."""
     rng = np.random.default_rng(1)
     return {
         name: rng.normal(0, 0.02, shape).astype(np.float32)

@@ -1,10 +1,10 @@
-"""The mean as our coordinator makes it, against numpy's in memory, in one process.
+"""The mean as our coordinator computes it, against numpy's in memory, in one process.
 
-Ours reads memory-mapped files (from the page cache here), sums in float64, and gives out the
-canonical file's bytes. The coordinator takes the clients' inner products for the drift in another
-thread meanwhile, which is not in these figures. numpy's is its mean of the arrays in memory:
-`stacking` is `np.stack`, then `mean(axis=0)` in float32, as `np.mean` of a list does it, and what
-the ratio is against; `numpy` is the same of arrays that lie stacked already. One thread each.
+Ours reads memory-mapped files (from the page cache here), sums in float64, and produces the
+canonical file's bytes. The coordinator also computes the clients' inner products for the drift in
+another thread, which is not in these figures. numpy's is the mean of arrays in memory: `stacking`
+is `np.stack` followed by `mean(axis=0)` in float32, as `np.mean` of a list does, and is what the
+ratio compares with; `numpy` is the same without the stacking. One thread each.
 """
 
 import time
@@ -27,7 +27,7 @@ REPEATS = 7
 
 
 def measure(quick: bool, scratch: Path, tell: Tell) -> dict[str, Any]:
-    """Seconds of each way and size, in turns; the first of each warms up."""
+    """Seconds of each way and size, in turns, after a warm-up."""
     return {
         f"{clients} x {megabytes} MB": _size(clients, megabytes, scratch, tell)
         for clients, megabytes in (QUICK_SIZES if quick else SIZES)
@@ -55,7 +55,7 @@ def _size(clients: int, megabytes: float, scratch: Path, tell: Tell) -> dict[str
             began = time.perf_counter()
             made = make()
             seconds[name].append(time.perf_counter() - began)
-            assert float(np.abs(made - expected).max()) < TOLERANCE, f"{name} made another mean"
+            assert float(np.abs(made - expected).max()) < TOLERANCE, f"{name}: the mean differs"
     measured = {name: times[1:] for name, times in seconds.items()}
     medians = {name: median(times) for name, times in measured.items()}
     return {
@@ -89,6 +89,6 @@ def _joined(parts: list[Array]) -> Array:
 
 
 def figures(sizes: dict[str, Any]) -> dict[str, float]:
-    """The worst size's."""
+    """The ratio of the worst size."""
     ratios = [size["vs_stacking"] for size in sizes.values() if isinstance(size, dict)]
     return {"aggregate_vs_numpy": min(ratios)}

@@ -1,7 +1,7 @@
-"""The coordinator's CPU for a round, with adapters through it and straight to and from the bucket.
+"""The coordinator's CPU for a round, with adapters sent through it or straight to the bucket.
 
-Both times the same adapters, the same SQLite and the same kind of store: a real S3 server, rclone.
-CPU seconds are the coordinator's alone, from the first byte sent to the last client holding the new
+Both ways use the same adapters, SQLite and the same kind of store: a real S3 server, rclone. CPU
+seconds are the coordinator's alone, from the first byte sent until the last client has the new
 adapter.
 """
 
@@ -78,6 +78,6 @@ def _environment(more: Mapping[str, str]) -> Iterator[None]:
 
 
 def figures(details: dict[str, Any]) -> dict[str, float]:
-    """CPU with the bytes through the coordinator / with the bytes straight to the bucket."""
+    """CPU with bytes through the coordinator / CPU with bytes straight to the bucket."""
     cpu = {way: details[way]["cpu_seconds"] for way in ("through", "direct")}
     return {"bucket_cpu_ratio": cpu["through"] / cpu["direct"]}

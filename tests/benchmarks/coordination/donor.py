@@ -1,4 +1,4 @@
-"""A client of a public step: long responses, of which a known number are right."""
+"""A client in a public step: long responses, a known number of which are right."""
 
 import time
 from typing import Any
@@ -17,12 +17,12 @@ from pubswap_protocol.tensors.responses import (
 )
 from pubswap_protocol.tokenizer import load_tokenizer
 
-# The last client's answer sets the exchange off; the others are waiting for it by then.
+# The last client's responses trigger the exchange; the others are waiting for it by then.
 WAITING_SECONDS = 0.5
 
 
 class Donor:
-    """Every second client has more right responses than half, the others are given some."""
+    """Every second client has more than half its responses right; the others receive some."""
 
     def __init__(self, seat: Seat, run: RunView, index: int) -> None:
         self._seat, self._run = seat, run
@@ -55,7 +55,7 @@ class Donor:
         return [self._response(answer if k < self._right else wrong) for k in range(self._count)]
 
     def _response(self, answer: str) -> Response:
-        """As many tokens as are allowed, of which the last ones state an answer and the end."""
+        """A response of the longest length allowed, ending in an answer and EOS."""
         length = self._run.settings.grpo.max_response_tokens
         tail = [*self._ids(f"\nAnswer: {answer}"), self._run.model.eos_token_ids[0]]
         body = self._rng.choice(self._words, length - len(tail))
@@ -63,7 +63,7 @@ class Donor:
         return Response(tokens, np.full(length, -0.5, dtype=np.float32))
 
     def go(self) -> dict[str, Any]:
-        """Wait for the groups to train on; the last client hands its responses in before."""
+        """Wait for the groups to train on; the last client hands in its responses first."""
         sent = None
         if self._is_last:
             time.sleep(WAITING_SECONDS)
@@ -73,7 +73,7 @@ class Donor:
         return {"sent": sent, "up": len(self._file), "down": len(self._received)}
 
     def check(self) -> float:
-        """0, or an error if other responses than the rule says were donated."""
+        """Return 0; raises AssertionError if the donated responses do not follow the rule."""
         rules = ResponseRules(
             self._prompts,
             self._count,

@@ -1,4 +1,4 @@
-"""A public step: from the last submission's first byte to the last client's whole answer."""
+"""A public step, from the last submission's first byte to the last client's whole reply."""
 
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ GRPO = {"prompts_per_step": 8, "responses_per_prompt": 8, "max_response_tokens":
 
 
 def measure(quick: bool, scratch: Path, tell: Tell) -> dict[str, Any]:
-    """Seconds of each exchange after a first one that warms up."""
+    """Seconds of each exchange after a warm-up."""
     return {
         str(clients): {
             verifier: _exchanges(
@@ -67,7 +67,7 @@ def _exchanges(
 
 
 def figures(sizes: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """The median of the slower verifier, by the number of clients."""
+    """The slower verifier's median, by number of clients."""
     return {
         "exchange_seconds": {
             clients: max(entry["median"] for entry in by_verifier.values())

@@ -1,4 +1,4 @@
-"""Clients as real processes that wait at a gate: what they prepare is not on the clock."""
+"""Clients as real processes that wait at a gate, so that their preparation is not timed."""
 
 import multiprocessing
 import time
@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol, Self
 
-# Clients are forked, in milliseconds, from a process that has imported all that the script does.
+# Clients are forked, in milliseconds, from a process that has done all the script's imports.
 PRELOAD = ["coordinator"]
 STOP_SECONDS = 10.0
 
@@ -17,15 +17,15 @@ class Client(Protocol):
     """One client of any service."""
 
     def prepare(self, round_: int) -> None:
-        """Make what it sends in a round."""
+        """Make the data to send in a round."""
         ...
 
     def go(self) -> dict[str, Any]:
-        """Do the timed work; returns what it measured itself."""
+        """Do the timed work; returns the client's own measurements."""
         ...
 
     def check(self) -> float:
-        """How far what it received is from what it should be."""
+        """The error of what it received."""
         ...
 
     def close(self) -> None:
@@ -35,9 +35,9 @@ class Client(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Went:
-    """When the gate was opened, and of each client: when it was through, and what it measured.
+    """When the gate opened, and for each client, when it was through and what it measured.
 
-    Times are of the clock that all processes of a machine share.
+    Times are of the machine-wide monotonic clock.
     """
 
     opened: float
@@ -51,10 +51,10 @@ class Went:
 
 
 class MeasuredFleet:
-    """Client processes, all ended when the block does."""
+    """Client processes, which end with the block."""
 
     def __init__(self, makers: list[Callable[[], Client]]) -> None:
-        """One process for each maker, which is called there and must be picklable."""
+        """Start one process for each maker, which is called in it and must be picklable."""
         self._makers = makers
         self._ends: list[Connection] = []
         self._processes: list[BaseProcess] = []
@@ -82,16 +82,16 @@ class MeasuredFleet:
                 process.join()
 
     def prepare(self, round_: int) -> None:
-        """All clients prepare a round."""
+        """Have all clients prepare a round."""
         self._tell("prepare", round_)
         self._answers()
 
     def go(self, places: range | None = None) -> None:
-        """Open the gate for all clients, or those at `places`; `wait` tells how it went."""
+        """Open the gate for all clients, or those at `places`; `wait` returns the outcome."""
         self._tell("go", places=places)
 
     def wait(self, opened: float, places: range | None = None) -> Went:
-        """What came of `go`, once all that went are through."""
+        """The outcome of `go`, once all its clients are through."""
         answers = self._answers(places)
         return Went(opened, [at for at, _ in answers], [measured for _, measured in answers])
 
@@ -103,7 +103,7 @@ class MeasuredFleet:
         return self.wait(opened)
 
     def check(self) -> float:
-        """The largest difference that a client found in what it received."""
+        """The largest error that a client found in what it received."""
         self._tell("check")
         return max(self._answers())
 
@@ -123,7 +123,7 @@ class MeasuredFleet:
 
 
 def _serve(end: Connection, make: Callable[[], Client]) -> None:
-    """A client's process: one order at a time until the other end is closed."""
+    """A client's process: carry out one order at a time until the other end is closed."""
     try:
         client = make()
     except Exception as error:

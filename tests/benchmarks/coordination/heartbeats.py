@@ -1,4 +1,4 @@
-"""Heartbeats of 16 clients that send all the adapters of a round as fast as they can."""
+"""Heartbeats of 16 clients that send all adapters of a round as fast as they can."""
 
 import threading
 import time
@@ -24,7 +24,7 @@ BEAT_SECONDS, QUICK_BEAT_SECONDS = 0.5, 0.02
 
 
 class BusyClient:
-    """Sends one adapter after another, while a thread beats on a connection of its own."""
+    """Sends one adapter after another while a thread sends heartbeats on its own connection."""
 
     def __init__(self, seat: Seat, layout: AdapterLayout, seed: int, pause: float) -> None:
         self._seat, self._layout, self._pause = seat, layout, pause
@@ -34,10 +34,10 @@ class BusyClient:
         self._numbers = rng.standard_normal(layout.parameters, dtype=np.float32)
 
     def prepare(self, round_: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def go(self) -> dict[str, Any]:
-        """Seconds of each answer to a heartbeat, and how much was sent meanwhile."""
+        """Measure the seconds of each heartbeat, and the bytes sent meanwhile."""
         over = threading.Event()
         beats: list[float] = []
         beating = threading.Thread(target=self._beat, args=(over, beats))
@@ -45,7 +45,7 @@ class BusyClient:
         sent = 0
         try:
             for _ in range(ADAPTERS_A_ROUND):
-                # Another adapter each time: what is stored already would not be sent again.
+                # Another adapter each time, because a stored one would not be sent again.
                 self._numbers[0] += 1
                 file = self._layout.header + self._numbers.tobytes()
                 self._api.put_blob(self._seat.run, file)
@@ -63,7 +63,7 @@ class BusyClient:
             beats.append(time.monotonic() - began)
 
     def check(self) -> float:
-        """There is nothing to check."""
+        """Return 0, because there is nothing to check."""
         return 0.0
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ class BusyClient:
 
 
 def measure(quick: bool, scratch: Path, tell: Tell) -> dict[str, Any]:
-    """All heartbeats of all clients."""
+    """Measure all heartbeats of all clients."""
     clients, megabytes, pause = (
         (QUICK_CLIENTS, QUICK_MEGABYTES, QUICK_BEAT_SECONDS)
         if quick
@@ -110,5 +110,5 @@ def measure(quick: bool, scratch: Path, tell: Tell) -> dict[str, Any]:
 
 
 def figures(details: dict[str, Any]) -> dict[str, float]:
-    """The slowest of all."""
+    """The slowest heartbeat."""
     return {"slowest_heartbeat_seconds": details["slowest"]}

@@ -1,7 +1,7 @@
-"""Peak anonymous memory of our server, read from /proc while real clients make a round.
+"""Peak anonymous memory of our server, read from /proc while real clients run a round.
 
-Anonymous memory is what the process itself has asked for. The whole resident set also counts the
-pages of memory-mapped files, which are the system's cache and given back when others need room.
+Anonymous memory is what the process itself has allocated. The resident set also counts pages of
+memory-mapped files, which are the system's cache and are freed when others need memory.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ LIMIT_MB = 150
 
 
 class Watch:
-    """Samples a process's anonymous memory, and that of its children, until the block ends."""
+    """Samples the anonymous memory of a process and its children until the block ends."""
 
     def __init__(self, pid: int) -> None:
         self._process = psutil.Process(pid)
@@ -54,7 +54,7 @@ class Watch:
             self.widest_gap, last = max(self.widest_gap, now - last), now
 
     def entry(self) -> dict[str, Any]:
-        """In 10^6 bytes."""
+        """The measurements, in 10^6 bytes."""
         return {
             "peak_mb": self.peak / 1e6,
             "before_mb": self.before / 1e6,
@@ -65,7 +65,7 @@ class Watch:
 
 
 def anonymous_bytes(pid: int) -> int:
-    """RssAnon; 0 for a process that has ended."""
+    """RssAnon of a process; 0 if it has ended."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("RssAnon:"):
@@ -95,5 +95,5 @@ def measure(quick: bool, scratch: Path, tell: Tell) -> dict[str, Any]:
 
 
 def figures(entries: dict[str, Any]) -> dict[str, float]:
-    """The larger of the two."""
+    """The larger peak of the two sizes."""
     return {"server_peak_mb": max(entry["peak_mb"] for entry in entries.values())}

@@ -1,4 +1,4 @@
-"""A client of our coordinator: what the daemon does around its training."""
+"""A client of our coordinator that does what the daemon does around its training."""
 
 import time
 from typing import Any
@@ -13,7 +13,7 @@ from pubswap_protocol.tensors.adapter import AdapterLayout, decode_adapter
 
 
 class OurClient:
-    """Sends its update, waits for the next round, fetches the adapter."""
+    """Sends its update, waits for the next round, and fetches the adapter."""
 
     def __init__(
         self,
@@ -23,7 +23,7 @@ class OurClient:
         index: int,
         buckets: tuple[str, ...] = (),
     ) -> None:
-        """Straight to the coordinator's bucket, if it is one of these."""
+        """`buckets` are those that it may exchange bytes with directly."""
         self._seat, self._layout, self._payload = seat, layout, payload
         self._api = CoordinatorClient(seat.url, seat.token, buckets=lambda: buckets)
         self._numbers = np.load(payload.update(index))
@@ -31,13 +31,13 @@ class OurClient:
         self._file = self._received = b""
 
     def prepare(self, round_: int) -> None:
-        """Another adapter in each round: what is stored already would not be sent again."""
+        """Make another adapter for each round, because a stored one would not be sent again."""
         self._round = round_
         self._received = b""
         self._file = self._layout.header + (self._numbers + np.float32(round_)).tobytes()
 
     def go(self) -> dict[str, Any]:
-        """From the adapter in memory to the next round's adapter in memory."""
+        """Time from the adapter in memory to the next round's adapter in memory."""
         run = self._seat.run
         began = time.monotonic()
         digest = self._api.put_blob(run, self._file)

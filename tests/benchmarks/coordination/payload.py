@@ -1,6 +1,6 @@
-"""What is moved: an adapter of 392 tensors, and each client's update as one file of its numbers.
+"""The payload: an adapter of 392 tensors, with each client's update as one file of numbers.
 
-numpy alone, for Flower's and NVFlare's environments import it too.
+Only numpy is imported, because Flower's and NVFlare's environments import this module too.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ TOLERANCE = 1e-5
 
 
 def shapes(megabytes: float) -> dict[str, tuple[int, int]]:
-    """Names and shapes of an all-linear rank-16 adapter of about so many 10^6 bytes of float32.
+    """Names and shapes of an all-linear rank-16 adapter of about `megabytes` 10^6 bytes, float32.
 
     28 layers x 7 modules x (A, B) = 392 tensors, in the order of their names.
     """
@@ -56,9 +56,9 @@ def tensors(numbers: Array, megabytes: float) -> dict[str, Array]:
 
 
 def error(found: Mapping[str, Any], expected: Array, megabytes: float) -> float:
-    """The largest difference of any number of an adapter from what it should be."""
+    """The largest difference of any number of an adapter from the expected one."""
     wanted = tensors(expected, megabytes)
-    assert found.keys() == wanted.keys(), "other tensors came back than were sent"
+    assert found.keys() == wanted.keys(), "the tensors received are not those that were sent"
     return max(float(np.abs(np.asarray(found[name]) - wanted[name]).max()) for name in wanted)
 
 
@@ -72,25 +72,25 @@ class Payload:
 
     @property
     def name(self) -> str:
-        """Such as '4 x 35 MB'."""
+        """The name of the size, such as '4 x 35 MB'."""
         return f"{self.clients} x {self.megabytes:g} MB"
 
     @property
     def parameters(self) -> int:
-        """How many numbers an adapter has."""
+        """Number of an adapter's parameters."""
         return sum(rows * columns for rows, columns in shapes(self.megabytes).values())
 
     def update(self, client: int) -> Path:
-        """The numbers of a client's update."""
+        """The file of a client's update."""
         return self.folder / f"update-{client}.npy"
 
     @property
     def mean(self) -> Path:
-        """The numbers of all updates' mean, summed in float64 and rounded once."""
+        """The file of the updates' mean, summed in float64 and rounded once."""
         return self.folder / "mean.npy"
 
     def write(self) -> "Payload":
-        """Draw the updates, and keep them with their mean."""
+        """Draw the updates, and write them and their mean."""
         self.folder.mkdir(parents=True, exist_ok=True)
         total = np.zeros(self.parameters, dtype=np.float64)
         for client in range(self.clients):

@@ -1,4 +1,4 @@
-"""A thousand long polls, and one event that answers them all."""
+"""A thousand long polls, all answered by one event."""
 
 import time
 from functools import partial
@@ -20,7 +20,7 @@ SETTLE_SECONDS = WAIT_SECONDS - 10.0
 
 
 def measure(quick: bool, scratch: Path, tell: Tell) -> dict[str, Any]:
-    """The start of the run, and then its resumption after pauses."""
+    """Measure the start of the run, and then its resumption after pauses."""
     clients, repeats = (QUICK_CLIENTS, QUICK_REPEATS) if quick else (CLIENTS, REPEATS)
     with serving(scratch / "polls") as ours:
         run = opened(ours, 1, clients=clients)
@@ -38,7 +38,7 @@ def measure(quick: bool, scratch: Path, tell: Tell) -> dict[str, Any]:
 def _event(
     ours: MeasuredCoordinator, fleet: MeasuredFleet, run: str, path: str, tell: Tell
 ) -> dict[str, float | str]:
-    """Ask, wait until all wait, move the run; seconds from then to the first and last answer."""
+    """Poll, wait until all wait, move the run; seconds from then to the first and last reply."""
     name = path.rsplit("/", 1)[-1]
     tell(f"long polls: {name}")
     fleet.prepare(1)
@@ -50,7 +50,7 @@ def _event(
     told = time.monotonic() - opened_at
     went = fleet.wait(opened_at).measured[0]
     fleet.check()
-    assert went["first"] >= opened_at, "somebody was answered before anything had happened"
+    assert went["first"] >= opened_at, "a poll was answered before the run moved"
     return {
         "event": name,
         "first": went["first"] - opened_at,
@@ -61,16 +61,16 @@ def _event(
 
 
 def _settle(pid: int) -> float:
-    """Seconds until the server is idle, and so has read every request and waits."""
+    """Seconds until the server is idle, having read every request."""
     process, began = psutil.Process(pid), time.monotonic()
     while True:
         before = sum(process.cpu_times()[:2])
         time.sleep(QUIET_SECONDS)
         if sum(process.cpu_times()[:2]) - before <= 0.1 * QUIET_SECONDS:
             return time.monotonic() - began
-        assert time.monotonic() - began < SETTLE_SECONDS, "the long polls do not come to rest"
+        assert time.monotonic() - began < SETTLE_SECONDS, "the server does not become idle"
 
 
 def figures(details: dict[str, Any]) -> dict[str, float]:
-    """The slowest answer to the slowest event."""
+    """The slowest reply to the slowest event."""
     return {"long_poll_seconds": max(event["last"] for event in details["events"])}

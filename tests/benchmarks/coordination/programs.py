@@ -1,4 +1,4 @@
-"""Servers as processes of their own, ended with the block."""
+"""Servers as processes of their own, which end with the block."""
 
 import socket
 import subprocess
@@ -12,7 +12,7 @@ STOP_SECONDS = 15.0
 
 
 def listens(port: int) -> bool:
-    """Whether something accepts connections on a port of loopback."""
+    """Whether something accepts connections on a port of the loopback."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
@@ -21,7 +21,7 @@ def listens(port: int) -> bool:
 def running(
     command: Sequence[str], log: Path, ready: Callable[[], bool]
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a command from when it is ready until the block ends.
+    """Run a command, ready when the block begins, until the block ends.
 
     Raises RuntimeError with the end of its log if it does not become ready.
     """

@@ -61,7 +61,7 @@ ORDER = (
     "scale_rounds_growth",
     "bucket_cpu_ratio",
 )
-# What the issue asks for: the figure's name there, and what it must reach.
+# The label of each figure, and the goal it must reach.
 LINES = {
     "round_vs_flower": ("a round: Flower's seconds / ours, worst size", ">= 30"),
     "round_vs_nvflare": ("a round: NVFlare's seconds / ours, worst size", ">= 2.5"),
@@ -83,22 +83,22 @@ LINES = {
 
 
 class Results:
-    """What was measured, now or in an earlier run."""
+    """The figures measured now or in an earlier run."""
 
     def __init__(self, path: Path | None) -> None:
-        """Nothing is kept without a path."""
+        """Load earlier figures; without a path, nothing is saved."""
         self._path = path
         self.values: dict[str, Any] = {"details": {}}
         if path is not None and path.exists():
             self.values = json.loads(path.read_text())
 
     def add(self, part: str, details: dict[str, Any]) -> None:
-        """A part's raw figures in place of its earlier ones."""
+        """Replace a part's raw figures."""
         self.values["details"][part] = {"measured_on": _today(), **details}
         self._keep(part, details)
 
     def add_round(self, against: str, size: str, entry: dict[str, Any]) -> None:
-        """The rounds of one size against one peer."""
+        """Replace the rounds of one size against one peer."""
         all_ = self.values["details"].setdefault("rounds", {})
         all_.setdefault(against, {})[size] = {"measured_on": _today(), **entry}
         self._keep("rounds", all_)
@@ -114,7 +114,7 @@ class Results:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on and with."""
+    """The machine and software that the figures were measured with."""
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "cores": os.cpu_count(),
@@ -144,7 +144,7 @@ def _rounded(value: Any) -> Any:
 
 
 def show(console: Console, found: dict[str, Any]) -> None:
-    """Each figure that there is, and each round's seconds."""
+    """Print each figure, and each round's seconds."""
     table = Table(title="The coordinator")
     for column in ("", "measured", "to reach"):
         table.add_column(column, justify="left" if column == "" else "right")

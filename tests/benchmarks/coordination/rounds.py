@@ -1,4 +1,4 @@
-"""Rounds: ours and the floor's in turns, then NVFlare's and Flower's, all of the same numbers."""
+"""Rounds: ours and the floor's in turns, then NVFlare's and Flower's, all with the same data."""
 
 import os
 import sys
@@ -28,7 +28,7 @@ from pubswap_protocol.digests import digest_of
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """One configuration: how many clients, how large, how often, and how long a peer may take."""
+    """One configuration: clients, adapter size, repeats, and how long a peer may take."""
 
     clients: int
     megabytes: float
@@ -75,7 +75,7 @@ def floor_fleet(payload: Payload, folder: Path) -> Iterator[MeasuredFleet]:
 def measure(
     sizes: tuple[Size, ...], against: set[str], scratch: Path, tell: Tell
 ) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Of each size and each of `against`: what, the size's name, and both sides' figures."""
+    """For each size and each of `against`, yield its name, the size's, and both sides' figures."""
     for size in sizes:
         folder = scratch / f"{size.clients}x{size.megabytes:g}"
         payload = Payload(size.megabytes, size.clients, folder / "payload").write()
@@ -102,10 +102,10 @@ def measure(
 
 
 def hashing_seconds(payload: Payload) -> float:
-    """How long this machine takes, with all cores, for the digests that a round asks for.
+    """Seconds that this machine needs, with all cores, for a round's digests.
 
-    Three of each client's bytes: before they are sent, when they arrive, and of what is fetched.
-    The floor takes none.
+    There are three for each client: before sending, on arrival, and of what it fetches. The floor
+    computes none.
     """
     data = payload.update(0).read_bytes()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -137,7 +137,7 @@ def _ours_and_floor(
 
 
 def _entry(went: list[Went], checked: float, payload: Payload) -> dict[str, Any]:
-    """All rounds but the first, which warms up."""
+    """The figures of all rounds except the first, which warms up."""
     measured = went[1:]
     names = [name for name in measured[0].measured[0] if name != "bytes"]
     slowest = {
@@ -154,7 +154,7 @@ def _entry(went: list[Went], checked: float, payload: Payload) -> dict[str, Any]
 
 
 def figures(rounds: dict[str, dict[str, dict[str, Any]]]) -> dict[str, float]:
-    """The worst ratio over the sizes; above 1 a peer is slower than we, and the floor faster."""
+    """The worst ratio over the sizes; above 1, a peer is slower than we, but the floor faster."""
     found = {}
     for name, worst in (("flower", min), ("nvflare", min), ("floor", max)):
         ratios = [entry["ratio"] for entry in rounds.get(name, {}).values() if entry["ratio"]]

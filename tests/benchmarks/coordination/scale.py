@@ -1,7 +1,7 @@
 """How the coordinator's CPU seconds grow with the members of a round, and with a run's rounds.
 
-Members hand in adapters of 1 MB over eight connections, each with its own client; who has done so
-waits for the next round in a long poll of its own. CPU seconds are the server process's.
+Members hand in adapters of 1 MB, eight at a time, each with its own client, and then wait for the
+next round in a long poll of their own. CPU seconds are the server process's.
 """
 
 import asyncio
@@ -32,12 +32,12 @@ ROUNDS, QUICK_ROUNDS = (100, 1000, 10_000), (100, 200)
 CONNECTIONS = 8
 MEGABYTES = 1
 WAIT_SECONDS = 1800
-LOOKS = 2000  # rounds to be read in all, so that few rounds are read often
+LOOKS = 2000  # rounds to read in all, so that a run with few rounds is read often
 NAMES = ("client-0000", "client-0001", "client-0002", "client-0003")
 
 
 def measure(quick: bool, scratch: Path, tell: Tell) -> dict[str, Any]:
-    """CPU seconds of a round, and of a look at a run with all its rounds."""
+    """CPU seconds of a round, and of reading a run with all its rounds."""
     os.environ["PUBSWAP_MAX_WAIT_SECONDS"] = str(WAIT_SECONDS)
     try:
         members = {
@@ -66,7 +66,7 @@ def _round(clients: int, folder: Path, tell: Tell) -> dict[str, float]:
 
 
 def _one_round(seats: Sequence[Seat], run: RunView) -> None:
-    """All hand in, and wait until the next round begins."""
+    """Have all members hand in, and wait until the next round begins."""
     polls = _Polls(seats[0].url)
     with ThreadPoolExecutor(CONNECTIONS) as pool:
         done = [pool.submit(_hand_in, seat, run, n, polls) for n, seat in enumerate(seats)]
@@ -97,7 +97,7 @@ class _Polls:
         self._waiting: list[Any] = []
 
     def begin(self, seat: Seat) -> None:
-        """Let a member wait for what comes after its update."""
+        """Have a member wait for its next task."""
         self._waiting.append(asyncio.run_coroutine_threadsafe(self._ask(seat), self._loop))
 
     async def _ask(self, seat: Seat) -> int:
@@ -108,7 +108,7 @@ class _Polls:
             return int(reply.json()["round"])
 
     def answers(self) -> list[int]:
-        """The rounds that they were told."""
+        """The round of each member's task."""
         found = [one.result(WAIT_SECONDS) for one in self._waiting]
         self._loop.call_soon_threadsafe(self._loop.stop)
         return found
@@ -138,13 +138,13 @@ def _shows(quick: bool, folder: Path, tell: Tell) -> dict[str, dict[str, float]]
 
 
 def _show(ours: MeasuredCoordinator, run: RunView) -> None:
-    """What `run show` asks for."""
+    """Make the requests of `run show`."""
     view = ours.api.run(run.id)
     list(ours.api.rounds(run.id, view.round - 50))
 
 
 def _whole(ours: MeasuredCoordinator, run: RunView) -> None:
-    """What `run show --json` asks for."""
+    """Make the request of `run show --json`."""
     ours.api.whole_run(run.id)
 
 
@@ -153,7 +153,7 @@ def _pause(ours: MeasuredCoordinator, run: RunView) -> None:
 
 
 def _looks(ours: MeasuredCoordinator, times: int, look: Callable[[], None]) -> float:
-    """CPU seconds of one look, of the server and of this client together."""
+    """CPU seconds of one `look`, of the server and this client together."""
     process = psutil.Process(ours.pid)
     look()
     before = _cpu(process) + time.process_time()
@@ -167,7 +167,7 @@ def _cpu(process: psutil.Process) -> float:
 
 
 def figures(details: dict[str, Any]) -> dict[str, float]:
-    """Measured growth over linear growth, the worst from a size to the next."""
+    """Measured growth over linear growth, the worst from one size to the next."""
     members = {int(n): one["cpu_seconds"] for n, one in details["members"].items()}
     return {
         "scale_members_growth": growth(members),
@@ -179,7 +179,7 @@ def figures(details: dict[str, Any]) -> dict[str, float]:
 
 
 def growth(seconds: dict[int, float]) -> float:
-    """By how much faster than linearly this grows, at worst."""
+    """The worst growth from one size to the next, relative to linear growth."""
     return max(
         (seconds[larger] / seconds[smaller]) / (larger / smaller)
         for smaller, larger in pairwise(sorted(seconds))

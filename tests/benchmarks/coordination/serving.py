@@ -43,7 +43,7 @@ class MeasuredCoordinator:
 
     @property
     def longest_block(self) -> float:
-        """Seconds that its event loop was held up at most since the start, as it tells itself."""
+        """The longest time in seconds that its event loop was blocked, by its own metrics."""
         text = httpx.get(self.url + paths.METRICS).text
         families = text_string_to_metric_families(text)
         return next(f.samples[0].value for f in families if f.name == LONGEST)
@@ -51,7 +51,7 @@ class MeasuredCoordinator:
 
 @dataclass(frozen=True)
 class Seat:
-    """What a client process needs to take part in a run."""
+    """The data a client process needs to take part in a run."""
 
     url: str
     run: str
@@ -61,9 +61,9 @@ class Seat:
 
 @contextmanager
 def serving(folder: Path, options: Sequence[str] = ()) -> Iterator[MeasuredCoordinator]:
-    """`pubswap serve` on SQLite and a local folder, unless options say else; until the block ends.
+    """Run `pubswap serve` until the block ends, by default on SQLite and a local folder.
 
-    Several may share a folder where they may share the database.
+    Several may share a folder if their database may be shared.
     """
     port = free_port()
     url = f"http://127.0.0.1:{port}"
@@ -78,10 +78,10 @@ def serving(folder: Path, options: Sequence[str] = ()) -> Iterator[MeasuredCoord
 
 
 def opened(coordinator: MeasuredCoordinator, megabytes: float, **settings: Any) -> RunView:
-    """An open run whose adapters have the layout of that size."""
+    """An open run with adapters of that size."""
     plain = {"verifier": "choice", "method": "fedavg", "local_steps": 1}
     wanted = RunSettings(**{**plain, "lora": LoraSettings(rank=RANK), **settings})
-    # The demo's model gives the tokenizer; the layout is a larger model's.
+    # The tokenizer is the demo model's; the layout is a larger model's.
     card = model_card(MODEL, wanted.lora, "bench", None)
     card = card.model_copy(update={"layout": AdapterLayout(tensors=shapes(megabytes))})
     run = coordinator.api.create_run(CreateRun(name=next(_names), settings=wanted, model=card))
@@ -92,7 +92,7 @@ def opened(coordinator: MeasuredCoordinator, megabytes: float, **settings: Any) 
 
 
 def _problems() -> bytes:
-    """Problems whose answer is a letter, which `choice` and `exact` both can check."""
+    """Problems whose answer is a letter, which both `choice` and `exact` can check."""
     problems = [
         Problem(id=f"p{n}", prompt=f"Which is {n}?", answer=LETTERS[n % len(LETTERS)])
         for n in range(PUBLIC)

@@ -3,4 +3,4 @@
 from collections.abc import Callable
 
 Tell = Callable[[str], None]
-"""Shows what is being measured now."""
+"""Shows what is being measured."""

@@ -2,8 +2,8 @@
 
 Ours is `CoordinatorClient`, from bytes in memory to the receipt, and from the digest to checked
 bytes in memory: hashed at both ends, every number checked, file, folder and transaction synced.
-nginx hashes and checks nothing, and syncs nothing to the disk. curl downloads to a file, in turns
-also to nowhere: bytes that are thrown away cost less than a download does.
+nginx hashes, checks and syncs nothing. curl downloads to a file, and in turns also to /dev/null,
+because discarding bytes costs less than a real download.
 """
 
 import os
@@ -22,7 +22,7 @@ REPEATS, QUICK_REPEATS = 7, 2
 
 
 def measure(quick: bool, scratch: Path, tell: Tell) -> dict[str, Any]:
-    """Seconds of each repeat after a first one that warms up."""
+    """Seconds of each repeat after a warm-up."""
     repeats = QUICK_REPEATS if quick else REPEATS
     folder = scratch / "transfers"
     payload = Payload(QUICK_MEGABYTES if quick else MEGABYTES, 1, folder / "payload").write()

@@ -1,8 +1,8 @@
-"""What `aggregation.rule = "svd"` costs for a 7B model's shapes (Qwen2.5-7B: 28 layers).
+"""The cost of `aggregation.rule = "svd"` for a 7B model's shapes (Qwen2.5-7B: 28 layers).
 
     python -m benchmarks.coordination.truncation --members 64 --rank 32
 
-Each of a layer's shapes is decomposed once, on random numbers; the whole model's time follows.
+Each distinct shape of a layer is decomposed once, on random numbers, and scaled to the whole model.
 """
 
 import argparse
@@ -16,11 +16,11 @@ import numpy as np
 from pubswap_server.aggregation.truncation import COLUMNS, decomposed, summed
 
 LAYERS = 28
-SHAPES = {(3584, 3584): 2, (512, 3584): 2, (18944, 3584): 2, (3584, 18944): 1}  # how often in one
+SHAPES = {(3584, 3584): 2, (512, 3584): 2, (18944, 3584): 2, (3584, 18944): 1}  # count per layer
 
 
 def main() -> None:
-    """Print seconds by shape, those of the model, and the most memory held."""
+    """Print the seconds of each shape and of the model, and the peak memory."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--members", type=int, default=64)
     parser.add_argument("--rank", type=int, default=32, help="of each member")

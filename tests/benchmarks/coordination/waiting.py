@@ -10,11 +10,11 @@ from coordination.serving import Seat
 from pubswap_protocol import paths
 
 WAIT_SECONDS = 30
-AT_ONCE = 100  # connections that are being opened
+AT_ONCE = 100  # connections opened at once
 
 
 class Waiting:
-    """Every seat asks for its task on a connection of its own."""
+    """All seats, each polling for its task on a connection of its own."""
 
     def __init__(self, seats: list[Seat]) -> None:
         self._seats = seats
@@ -23,7 +23,7 @@ class Waiting:
         self._bodies: list[bytes] = []
 
     def prepare(self, round_: int) -> None:
-        """Connect, once, and ask."""
+        """Connect the first time, and send the requests."""
         if not self._streams:
             self._streams = self._loop.run_until_complete(self._connect())
         for seat, (_, writer) in zip(self._seats, self._streams, strict=True):
@@ -40,7 +40,7 @@ class Waiting:
         return await asyncio.gather(*(one(seat) for seat in self._seats))
 
     def go(self) -> dict[str, Any]:
-        """When the first and the last answer were whole."""
+        """Measure when the first and the last reply were complete."""
         answers = self._loop.run_until_complete(self._read())
         self._bodies = [body for _, body in answers]
         times = [at for at, _ in answers]
@@ -50,7 +50,7 @@ class Waiting:
         return await asyncio.gather(*(_answer(reader) for reader, _ in self._streams))
 
     def check(self) -> float:
-        """0, or an error unless everybody was told to train."""
+        """Return 0; raises AssertionError unless every task is to train."""
         kinds = {json.loads(body)["kind"] for body in self._bodies}
         assert kinds == {"train"}, f"the tasks were {kinds}"
         return 0.0

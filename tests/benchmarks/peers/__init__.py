@@ -1,1 +1,1 @@
-"""Flower and NVFlare, each in an environment of its own."""
+"""Flower and NVFlare, each in a virtual environment of its own."""

@@ -1,4 +1,4 @@
-"""Flower's rounds: a SuperLink with its defaults (state in memory), SuperNodes, FedAvg."""
+"""Flower's rounds: a SuperLink with its defaults (state in memory), SuperNodes and FedAvg."""
 
 import json
 import time
@@ -18,7 +18,7 @@ QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 
 
 def measure(payload: Payload, rounds: int, cap_seconds: float, scratch: Path) -> PeerOutcome:
-    """A warm-up and up to `rounds` rounds, stopped `cap_seconds` after the first one began."""
+    """Run a warm-up and up to `rounds` rounds, stopped `cap_seconds` after the first began."""
     scratch.mkdir(parents=True)
     home, log = scratch / "home", scratch / "rounds.jsonl"
     port = free_port()
@@ -61,7 +61,7 @@ def _start(tree: Tree, port: int, clients: int) -> None:
 
 
 def _wait(run: Popen[bytes], log: Path, rounds: int, cap_seconds: float) -> None:
-    """Until all rounds are done, or `cap_seconds` after the first began (or should have)."""
+    """Wait until all rounds are done, or `cap_seconds` after the first began (or should have)."""
     deadline = time.monotonic() + cap_seconds
     seen = False
     while time.monotonic() < deadline:
@@ -75,7 +75,7 @@ def _wait(run: Popen[bytes], log: Path, rounds: int, cap_seconds: float) -> None
 
 
 def _outcome(found: list[dict[str, Any]], stopped: float, payload: Payload) -> PeerOutcome:
-    """Of the rounds up to the first that lost a client's reply, or was not finished in time."""
+    """The rounds up to the first that lost a client's reply or did not finish in time."""
     began = {entry["round"]: entry["began"] for entry in found if "began" in entry}
     ended = {entry["round"]: entry for entry in found if "seconds" in entry}
     done: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""NVFlare's rounds: FedAvg's PyTorch recipe in its proof of concept, a process for each site."""
+"""NVFlare's rounds: its PyTorch FedAvg recipe in POC mode, with a process for each site."""
 
 import itertools
 import time
@@ -14,15 +14,15 @@ JOB = BENCHMARKS / "peers" / "nvflare_job" / "job.py"
 
 
 def measure(payload: Payload, rounds: int, cap_seconds: float, scratch: Path) -> PeerOutcome:
-    """A warm-up and up to `rounds` rounds, stopped after `cap_seconds`, its start included.
+    """Run a warm-up and up to `rounds` rounds, stopped after `cap_seconds`, including startup.
 
-    A round is from when the last site has a model to when the last site has the next one.
+    A round lasts from when the last site has a model until the last site has the next one.
     """
     log, temporary = scratch / "rounds", scratch / "tmp"
     for folder in (log, temporary):
         folder.mkdir(parents=True)
     receives = 2 + rounds
-    # Large messages are spooled through TMPDIR, which may be memory by default.
+    # Large messages are spooled through TMPDIR, whose default may be in memory.
     env = {
         "NVFLARE_POC_WORKSPACE": str(scratch / "poc"),
         "TMPDIR": str(temporary),
@@ -56,13 +56,13 @@ def _sites(log: Path, clients: int) -> list[list[dict[str, Any]]]:
 
 
 def _held(log: Path, clients: int) -> list[float]:
-    """When the last site had the model of each round that all sites have."""
+    """When the last site got each round's model, for the rounds that all sites have."""
     times = [[entry["at"] for entry in site] for site in _sites(log, clients)]
     return [max(at) for at in zip(*times, strict=False)]
 
 
 def _checked(log: Path, clients: int) -> list[float]:
-    """Of each site that has checked its last model: how far it is from numpy's mean."""
+    """The difference from numpy's mean, of each site that has checked its last model."""
     return [entry["error"] for site in _sites(log, clients) for entry in site if "error" in entry]
 
 

@@ -1,4 +1,4 @@
-"""What a peer's run gave."""
+"""The outcome of a peer's run."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -9,10 +9,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class PeerOutcome:
-    """Seconds of a peer's rounds: a warm-up, and those after it that were finished in time.
+    """Seconds of a peer's rounds: a warm-up, and those after it that finished in time.
 
-    `unfinished` is how long a round had been under way when the time was up, and `checked` the
-    largest difference of the mean that was made from numpy's.
+    `unfinished` is how long a round had been under way when time was up, and `checked` the largest
+    difference of the peer's mean from numpy's.
     """
 
     warm_up: float | None
@@ -24,10 +24,10 @@ class PeerOutcome:
 
     @property
     def seconds(self) -> float | None:
-        """The median round; of a run that did not come so far, its longest wait.
+        """The median round, or if none finished in time, the longest wait.
 
-        In the second case a round takes at least so long, or, when only the warm-up was finished,
-        about so long.
+        In the second case a round takes at least that long or, if only the warm-up finished, about
+        that long.
         """
         if self.rounds:
             return median(self.rounds)
@@ -36,16 +36,16 @@ class PeerOutcome:
 
     @property
     def is_lower_bound(self) -> bool:
-        """Whether no round but the warm-up was finished in time."""
+        """Whether no round after the warm-up finished in time."""
         return not self.rounds
 
     def entry(self) -> dict[str, Any]:
-        """For the details."""
+        """The outcome as an entry of the details."""
         return asdict(self) | {"seconds": self.seconds, "is_lower_bound": self.is_lower_bound}
 
 
 def entries(log: Path) -> list[dict[str, Any]]:
-    """The lines of a JSON-lines file that are whole, none if there is no file."""
+    """The complete lines of a JSON-lines file; none if there is no file."""
     if not log.exists():
         return []
     text = log.read_text()

@@ -1,4 +1,4 @@
-"""A peer's processes: started with a log, and ended with all that they have started."""
+"""A peer's processes: started with a log, and ended with all their descendants."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ MARK = "PUBSWAP_BENCH"
 
 
 def programs(name: str) -> Path:
-    """Where a peer's environment has its programs; raises SystemExit if it was not made."""
+    """The folder of a peer's programs; raises SystemExit if its environment is not complete."""
     folder = ROOT / f".venv-bench-{name}"
     if not (folder / "stamp").exists():
         raise SystemExit(f"{folder.name} is not complete; make it with `make venv-bench`.")
@@ -26,14 +26,14 @@ def programs(name: str) -> Path:
 
 
 class Tree:
-    """Processes and their descendants; all are gone when the block ends.
+    """Processes and their descendants, all of which end with the block.
 
-    Both peers start daemons that leave their parents and sessions. They are found by a mark in the
-    environment, which every descendant inherits.
+    Both peers start daemons that detach from their parents and sessions. They are found by a mark
+    in the environment, which every descendant inherits.
     """
 
     def __init__(self, logs: Path, programs: Path, env: Mapping[str, str]) -> None:
-        """What a process prints goes to a file of its name in `logs`."""
+        """A process's output goes to a file of its name in `logs`."""
         self.logs = logs
         self._programs = programs
         self._mark = secrets.token_hex(8)
@@ -90,5 +90,5 @@ class Tree:
 def _mark(process: psutil.Process) -> str | None:
     try:
         return str(process.environ().get(MARK))
-    except psutil.Error:  # it has ended, or is not ours to read
+    except psutil.Error:  # it has ended, or we may not read it
         return None

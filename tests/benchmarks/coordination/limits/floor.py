@@ -1,6 +1,6 @@
 """The floor: streaming PUT to a file, numpy's mean of memory-mapped files, streaming GET.
 
-No database, no checks, no digests, no fsync. Started as a process of its own:
+It has no database, checks, digests or fsync. It is started as a process of its own:
 
     python -m coordination.limits.floor --port P --folder F --clients N --parameters M
 """
@@ -24,7 +24,7 @@ THREADS = 2
 
 
 def create_floor(folder: Path, clients: int, parameters: int) -> FastAPI:
-    """The application; a round's mean is made when its last client's file is complete."""
+    """The application; it computes a round's mean when the last client's file is complete."""
     app = FastAPI()
     arrived: dict[int, int] = {}
     ready: dict[int, asyncio.Event] = {}
@@ -33,7 +33,7 @@ def create_floor(folder: Path, clients: int, parameters: int) -> FastAPI:
     async def put(round_: int, client: int, request: Request) -> Response:
         descriptor = os.open(folder / f"{round_}-{client}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
-            # A write goes to the page cache: cheaper than a trip to a thread.
+            # Writing to the page cache is cheaper than a trip to a thread.
             async for piece in request.stream():
                 os.write(descriptor, piece)
         finally:
@@ -62,7 +62,7 @@ async def _pieces(path: Path) -> AsyncIterator[memoryview]:
 
 
 def write_mean(folder: Path, round_: int, clients: int, parameters: int) -> None:
-    """The mean in float32, slice by slice, with the slices dealt to two threads."""
+    """Write the mean in float32, slice by slice, on two threads."""
     names = [folder / f"{round_}-{client}" for client in range(clients)]
     updates = [np.memmap(name, np.float32, "r", shape=(parameters,)) for name in names]
     mean = np.memmap(folder / f"{round_}-mean", np.float32, "w+", shape=(parameters,))
@@ -97,7 +97,7 @@ def main() -> None:
         http="httptools",
         log_level="error",
         access_log=False,
-        timeout_keep_alive=3600,  # it is idle while the others have their turn
+        timeout_keep_alive=3600,  # it is idle during the others' turns
     )
 
 

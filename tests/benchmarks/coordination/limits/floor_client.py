@@ -20,13 +20,13 @@ class FloorClient:
         self._round = 0
 
     def prepare(self, round_: int) -> None:
-        """As our client: another adapter in each round."""
+        """Make another adapter for each round, like our client."""
         self._round = round_
         self._sent = self._numbers + np.float32(round_)
         self._received[:] = 0
 
     def go(self) -> dict[str, Any]:
-        """From the numbers in memory to the mean in memory."""
+        """Time from the numbers in memory to the mean in memory."""
         began = time.monotonic()
         body = memoryview(self._sent).cast("B")
         self._http.request("PUT", f"/{self._round}/{self._index}", body=body)
@@ -40,7 +40,7 @@ class FloorClient:
         filled = 0
         while filled < len(view) and (count := reply.readinto(view[filled:])):
             filled += count
-        assert filled == len(view), f"{filled} of {len(view)} bytes came"
+        assert filled == len(view), f"{filled} of {len(view)} bytes arrived"
         return {"upload": sent - began, "download": time.monotonic() - sent, "bytes": filled}
 
     def check(self) -> float:

@@ -34,11 +34,11 @@ http {{
 
 @contextmanager
 def nginx(folder: Path) -> Iterator[str]:
-    """Serve `folder`/files; the block gets the address."""
+    """Serve `folder`/files, and yield the address."""
     port = free_port()
     for name in ("files", "temporary"):
         (folder / name).mkdir(parents=True)
-    # Started by root, its workers would be another user, who may not write here.
+    # Started by root, its workers would run as another user, who may not write here.
     user = "user root;" if os.geteuid() == 0 else ""
     config = folder / "nginx.conf"
     config.write_text(CONFIG.format(user=user, folder=folder, port=port))
@@ -48,8 +48,8 @@ def nginx(folder: Path) -> Iterator[str]:
 
 
 def put(url: str, file: Path) -> float:
-    """Seconds of an upload, as curl counts them: without its own start."""
-    # Without a wait for 100 Continue, which curl would ask for.
+    """Seconds of an upload, as curl counts them, without its own start."""
+    # An empty Expect, because curl would wait for 100 Continue.
     size = file.stat().st_size
     return _curl("size_upload", size, "-H", "Expect:", "-T", str(file), "-o", os.devnull, url)
 

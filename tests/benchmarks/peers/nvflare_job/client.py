@@ -1,4 +1,4 @@
-"""A client that sends a given update instead of training, and writes down when it had what."""
+"""A client that sends a given update instead of training, and logs when it got each model."""
 
 import argparse
 import json
@@ -12,7 +12,7 @@ from coordination.payload import error, tensors
 
 
 def main() -> None:
-    """Receive and send until the job is done; the last model is checked after the clock."""
+    """Receive and send until the job is done; the last model is checked after its time is taken."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--log", type=Path, required=True)

@@ -1,4 +1,4 @@
-"""Runs FedAvg's ordinary recipe for PyTorch in NVFlare's proof of concept: real processes."""
+"""Runs NVFlare's ordinary PyTorch FedAvg recipe in its POC mode, which uses real processes."""
 
 import argparse
 from pathlib import Path
@@ -9,7 +9,7 @@ from nvflare.recipe import PocEnv
 
 
 def main() -> None:
-    """Returns when the job is done."""
+    """Run the job to its end."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--log", type=Path, required=True)
@@ -20,7 +20,7 @@ def main() -> None:
     passed = ("folder", "log", "megabytes", "rounds")
     recipe = FedAvgRecipe(
         name="adapters",
-        # By class and arguments: of an instance, the server would keep the default arguments.
+        # By class and arguments, because of an instance the server would keep default arguments.
         model={
             "class_path": "peers.nvflare_job.model.Adapter",
             "args": {"megabytes": options.megabytes},

@@ -6,7 +6,7 @@ from torch import nn
 
 
 class Adapter(nn.Module):
-    """Zeros in the adapter's shapes."""
+    """An adapter of zeros in the right shapes."""
 
     def __init__(self, megabytes: float) -> None:
         super().__init__()

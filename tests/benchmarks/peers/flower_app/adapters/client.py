@@ -12,7 +12,7 @@ app = ClientApp()
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Count the bytes that came, and answer with this client's numbers."""
+    """Count the received bytes, and reply with this client's numbers."""
     received = sum(array.numpy().nbytes for array in message.content["arrays"].values())
     folder, index = Path(context.run_config["folder"]), context.node_config["index"]
     numbers = np.load(folder / f"update-{index}.npy")

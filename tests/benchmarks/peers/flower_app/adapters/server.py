@@ -1,4 +1,4 @@
-"""FedAvg as it comes, with the times of its rounds written down."""
+"""Flower's own FedAvg, which logs the times of its rounds."""
 
 import json
 import time
@@ -16,7 +16,7 @@ app = ServerApp()
 
 
 class Timed(FedAvg):
-    """A round is from the start of `configure_train` to the end of `aggregate_train`."""
+    """Times each round, from the start of `configure_train` to the end of `aggregate_train`."""
 
     def __init__(self, config: Any) -> None:
         clients = config["clients"]
@@ -30,7 +30,7 @@ class Timed(FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """As FedAvg does, once all nodes are here."""
+        """Do as FedAvg does, once all nodes are connected."""
         while len(list(grid.get_node_ids())) < self._config["clients"]:
             time.sleep(0.1)
         self._began = time.monotonic()
@@ -40,7 +40,7 @@ class Timed(FedAvg):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """As FedAvg does; the mean is checked after the clock has stopped."""
+        """Do as FedAvg does, and check the mean after the clock has stopped."""
         replies = list(replies)
         arrays, metrics = super().aggregate_train(server_round, replies)
         seconds = time.monotonic() - self._began
@@ -61,7 +61,7 @@ class Timed(FedAvg):
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Begin at zeros, and make the wanted rounds."""
+    """Begin at zeros, and run the configured rounds."""
     config = context.run_config
     strategy = Timed(config)
     zeros = np.zeros_like(np.load(Path(config["folder"]) / "mean.npy"))
