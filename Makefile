@@ -6,11 +6,11 @@ BENCH_INSTALL = $(@D)/bin/python -m pip install --quiet --disable-pip-version-ch
 
 .PHONY: demo test test-full coverage screenshots test-vllm venv-vllm bench bench-grpo bench-coordinator bench-sampling bench-scale gpu gpu-wheels venv-bench chaos study study-report study-first docs check release-check format install up down clean
 
-demo: .venv/demo.stamp  ## the whole federation on this machine, in minutes
+demo: .venv/demo.stamp  ## a whole federation on this machine, in minutes
 	$(BIN)/pubswap demo
 
-# Bytecode is kept, whatever the environment says: each worker would compile every test anew. Four
-# workers also on two cores: many tests wait for the processes that they start.
+# Keep bytecode, whatever the environment says, or each worker would compile every test again. Use
+# four workers even on two cores, because many tests wait for the processes they start.
 PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 test: .venv/dev.stamp  ## nearly every behaviour once, in about seven minutes
@@ -19,11 +19,11 @@ test: .venv/dev.stamp  ## nearly every behaviour once, in about seven minutes
 test-full: .venv/dev.stamp  ## all tests: real federations, every database, chaos
 	$(PYTEST) --full
 
-coverage: .venv/dev.stamp  ## the same, with the lines that no test runs
+coverage: .venv/dev.stamp  ## all tests, and the lines that none of them runs
 	$(BIN)/coverage erase
 	$(PYTEST) --full --cov --cov-report=term
 
-screenshots: .venv/dev.stamp  ## docs/screenshots, of a run with real daemons in a real Chromium
+screenshots: .venv/dev.stamp  ## docs/screenshots, from a run with real daemons in a real Chromium
 	PUBSWAP_SCREENSHOTS=docs/screenshots $(PYTEST) -n 0 --full tests/acceptance/test_browser.py -k real_daemons
 
 test-vllm: .venv-vllm/stamp  ## the rollout engines on a real vLLM (CPU build)
@@ -36,7 +36,7 @@ bench: bench-grpo bench-coordinator bench-sampling bench-scale  ## all benchmark
 bench-grpo: .venv/dev.stamp  ## a GRPO step against TRL's trainers, in about an hour
 	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/grpo.py
 
-bench-sampling: .venv/dev.stamp  ## how well responses that were not sampled are found; 15 minutes
+bench-sampling: .venv/dev.stamp  ## how well responses that were not sampled are detected; 15 minutes
 	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/sampling.py
 
 bench-coordinator: .venv/dev.stamp venv-bench  ## rounds against Flower, NVFlare and a floor; 35 minutes
@@ -45,26 +45,26 @@ bench-coordinator: .venv/dev.stamp venv-bench  ## rounds against Flower, NVFlare
 bench-scale: .venv/dev.stamp  ## rounds of 64, 250 and 1,000 members, SQLite and PostgreSQL; an hour
 	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python tests/benchmarks/scale.py
 
-# PART=tests|update|rollout|step|learning, WHEELS=folder, DRY=1. With the Python that is there: a venv
-# would not find a GPU machine's torch.
+# PART=tests|update|rollout|step|learning, WHEELS=folder, DRY=1. Uses the machine's Python, because
+# a venv would not see its torch.
 gpu:  ## CUDA tests and a benchmark on a machine with one NVIDIA GPU, parts of 9 minutes
 	$(PYTHON) tests/gpu/run.py $(if $(PART),--part $(PART)) $(if $(WHEELS),--wheels $(WHEELS)) $(if $(DRY),--dry) $(if $(OUT),--out $(OUT))
 
-# For the machine's Python and platform, not this one's.
+# For the GPU machine's Python and platform, not this machine's.
 GPU_PYTHON ?= 3.12
-gpu-wheels: .venv/demo.stamp  ## a folder of what `make gpu` imports beside torch and transformers
+gpu-wheels: .venv/demo.stamp  ## a folder of wheels that `make gpu` needs beside torch and transformers
 	$(BIN)/python -m pip download --quiet --dest $@ --no-deps --only-binary :all: --python-version $(GPU_PYTHON) \
 		--platform manylinux2014_x86_64 --platform manylinux_2_28_x86_64 -c constraints.txt \
 		$$($(PYTHON) tests/gpu/needed.py)
 
 venv-bench: .venv-bench-flower/stamp .venv-bench-nvflare/stamp
 
-chaos: .venv/dev.stamp  ## every fault many times over, with what was lost; about an hour
+chaos: .venv/dev.stamp  ## every fault many times, and what was lost; about an hour
 	OMP_NUM_THREADS=1 $(BIN)/python tests/chaos/run.py
 
-# Most valuable first; stopped at any point, it goes on from there, and on another machine from what
-# is committed: the folder is the store, and git ignores all of it but results. Figures only: the text
-# of study/README.md is written by hand.
+# The most valuable runs go first. Stopped at any point, the study continues from there, and on
+# another machine from what is committed: its folder is the store, of which git ignores all but
+# results. This makes the figures only; the text of study/README.md is written by hand.
 STUDY = decide explore better
 STUDIED = deploy/recipes/small/study
 FIRST = compare references periods fedprox milder beyond servers sampling
@@ -75,7 +75,7 @@ study: .venv/dev.stamp  ## does the exchange help? 20 core hours for all arms, r
 	done
 	$(MAKE) study-report
 
-study-report: .venv/dev.stamp  ## its report, of the runs that are done
+study-report: .venv/dev.stamp  ## the study's report, from the runs that are done
 	$(BIN)/pubswap report $(STUDIED) --out $(STUDIED) \
 		--primary "PubSwap-keep, period 2 - public steps without exchange, period 2"
 	mv $(STUDIED)/report.json $(STUDIED)/study.json
@@ -98,8 +98,8 @@ check: .venv/dev.stamp  ## format, lint, types, import contracts, the tree's sha
 	$(BIN)/lint-imports
 	$(BIN)/pytest --quiet tests/unit/test_structure.py
 
-# Half an hour where torch has to be fetched, gigabytes of a temporary folder, and the network.
-release-check: .venv-release/stamp  ## sdist, wheel and SBOM in dist/; a demo from each, nothing else installed
+# Needs the network, gigabytes in a temporary folder, and half an hour if torch must be downloaded.
+release-check: .venv-release/stamp  ## sdist, wheel and SBOM in dist/; a demo from each in an empty environment
 	scripts/release_check.sh
 
 format: .venv/dev.stamp
@@ -111,9 +111,9 @@ install: .venv/dev.stamp
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 
-# torch goes first and by its exact version: asked for by a range, the registry's newest build
-# with gigabytes of CUDA would come, where a CPU build of this one may be offered. reasoning-gym goes
-# without its dependencies: one of them comes as C source, and no compiler is needed for the rest.
+# Install torch first and by its exact version: a version range would get the registry's newest
+# build with gigabytes of CUDA, even if a CPU build of this version is offered. Install
+# reasoning-gym without its dependencies: one is C source, and nothing else needs a compiler.
 .venv/demo.stamp: .venv/bin/python pyproject.toml constraints.txt
 	$(INSTALL) "$$(grep '^torch==' constraints.txt)"
 	$(INSTALL) -e '.[server,client]'
@@ -133,23 +133,23 @@ install: .venv/dev.stamp
 	.venv-release/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt build cyclonedx-bom
 	touch $@
 
-# A second environment: vLLM and the coordinator want different versions of fastapi. Nothing is
-# resolved, see constraints-vllm.txt; torch's CPU build must be on an index that pip knows.
+# A second environment, because vLLM and the coordinator need different versions of fastapi. pip
+# resolves nothing, see constraints-vllm.txt; torch's CPU build must be on an index that pip knows.
 .venv-vllm/stamp: pyproject.toml constraints-vllm.txt
 	$(PYTHON) -m venv .venv-vllm
 	.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r constraints-vllm.txt
 	.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 
-# The peers of the coordinator's benchmark, each in an environment of its own. Nothing is resolved:
-# flwr 1.42 asks for a certifi that not every index has. torch as above.
+# The peers of the coordinator's benchmark, each in an environment of its own. pip resolves nothing,
+# because flwr 1.42 requires a certifi that not every index has. torch as above.
 .venv-bench-%/stamp: tests/benchmarks/peers/%.txt
 	$(PYTHON) -m venv $(@D)
 	if [ $* = nvflare ]; then $(BENCH_INSTALL) "$$(grep '^torch==' constraints.txt)"; fi
 	$(BENCH_INSTALL) --no-deps -r $<
 	touch $@
 
-up: .env  ## the same federation in containers
+up: .env  ## the demo's federation in containers
 	docker compose up --build
 
 down:

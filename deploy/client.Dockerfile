@@ -1,8 +1,8 @@
 # The client daemon and the evaluator: torch, transformers, peft. Build from the project's root.
 # PYTHON_IMAGE may be any image with python3 >= 3.11 and its venv module.
 #
-# For GPUs, with vLLM, which chooses most versions itself; kernels are compiled where they run, for
-# which the image without `slim` has a compiler:
+# For GPUs with vLLM, which chooses most versions itself. Kernels are compiled where they run, which
+# needs the compiler of the image without `slim`:
 #
 #   docker build -f deploy/client.Dockerfile -t pubswap-client-vllm \
 #       --build-arg PYTHON_IMAGE=python:3.11-bookworm --build-arg EXTRAS=client,vllm \
@@ -12,10 +12,10 @@ ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 
 FROM ${PYTHON_IMAGE} AS build
 ARG EXTRAS=client
-# The constraints that hold: all, or those that fit this pattern.
+# The constraints to apply: all, or those that match this pattern.
 ARG PINNED=.
 COPY constraints.txt /src/all.txt
-# torch alone first: it is the large layer, and changes least.
+# torch first and alone, because its layer is the largest and changes least.
 RUN grep -E "$PINNED" /src/all.txt > /src/constraints.txt && python3 -m venv /opt/pubswap \
     && /opt/pubswap/bin/pip install --no-cache-dir \
        -c /src/constraints.txt "$(grep '^torch==' /src/constraints.txt)"

@@ -1,9 +1,10 @@
-"""What the exchange has to give, from the kept state of simulated runs (`simulate --keep-work`).
+"""How much the exchange can help, from the kept state of simulated runs (`simulate --keep-work`).
 
-For each row of a store and each round, over all public prompts and clients: how often a client has
-no right response where a peer has one, how many responses keep replaces, how many groups teach
-something before and after that, the advantage of a donated response, and how likely right
-responses are to whoever sampled them. Runs without donations say what keep would have done.
+For each row of a store and each round, over all public prompts and clients, it prints how often a
+client has no right response although a peer has one, the share of responses that keep replaces, the
+share of groups with a learning signal before and after that, the advantage of a donated response,
+and the log-probability of right responses under the policy that sampled them. For runs without
+donations, it prints what keep would have done.
 """
 
 import argparse
@@ -22,12 +23,12 @@ from pubswap_simulation.reporting.estimates import grid
 from pubswap_simulation.reporting.section import sections
 from pubswap_simulation.results import RESULT, RUNS, Result
 
-Right = Sequence[Sequence[bool]]  # (P, K), of one client
+Right = Sequence[Sequence[bool]]  # (P, K), for one client
 
 
 @dataclass(frozen=True)
 class Group:
-    """One client's responses to one prompt, and what keep makes of them."""
+    """One client's responses to one prompt, and what keep does with them."""
 
     right: int
     of_peers: int
@@ -40,24 +41,24 @@ class Group:
 
     @property
     def alive_before(self) -> bool:
-        """Whether some responses are right and some wrong, so that it teaches."""
+        """Whether some responses are right and some wrong, so that the group has a signal."""
         return 0 < self.right < self.size
 
     @property
     def rescued(self) -> bool:
-        """Whether it teaches for the exchange alone."""
+        """Whether the group has a signal only because of the exchange."""
         return self.right == 0 and self.replaced > 0
 
     @property
     def advantage(self) -> float:
-        """Of a donated response, after the exchange."""
+        """Advantage of a donated response, after the exchange."""
         right = self.right + self.replaced
         rewards = [1.0] * right + [0.0] * (self.size - right)
         return (1 - fmean(rewards)) / stdev(rewards)
 
 
 def groups(by_client: Sequence[Right]) -> Iterator[Group]:
-    """Of one public step: every client's, prompt by prompt."""
+    """Every client's groups in one public step, prompt by prompt."""
     for answers in zip(*by_client, strict=True):
         counts = [sum(responses) for responses in answers]
         for own, responses in zip(counts, answers, strict=True):
@@ -65,7 +66,7 @@ def groups(by_client: Sequence[Right]) -> Iterator[Group]:
 
 
 def steps(database: Path) -> Iterator[tuple[int, list[Right], list[Path]]]:
-    """Of each public step: its round, and all clients' right responses and files of them."""
+    """Each public step: its round, and all clients' right responses and files."""
     query = "SELECT round, swap, correct, digest FROM submissions ORDER BY round, swap, member"
     found: dict[tuple[int, int], list[tuple[Right, Path]]] = defaultdict(list)
     with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
@@ -78,7 +79,7 @@ def steps(database: Path) -> Iterator[tuple[int, list[Right], list[Path]]]:
 
 
 def likelihood(right: Right, path: Path) -> Iterator[float]:
-    """log p of a right response's mean token, under the policy that sampled it."""
+    """Mean log-probability per token of each right response, under the policy that sampled it."""
     arrays = load_file(path)
     begin = 0
     flat = [one for group in right for one in group]

@@ -1,6 +1,7 @@
-"""The sources of the documentation site: docs/, the root's pages, and references from the code.
+"""Write the sources of the documentation site: docs/, the root's pages, references from the code.
 
-Run by `make docs`, which has Sphinx make a site of them; stops at whatever is not as it says.
+`make docs` runs this and has Sphinx build the site. It stops at a broken link, or a setting without
+a description.
 """
 
 import inspect
@@ -38,7 +39,7 @@ from pubswap_server.app import create_app
 from pubswap_server.settings import ServerSettings
 
 ROOT = Path(__file__).parent.parent
-# Files that are kept outside docs/, and where they are on the site.
+# Files outside docs/, and their pages on the site.
 PAGES = {
     "README.md": "index.md",
     "ARCHITECTURE.md": "architecture.md",
@@ -67,7 +68,7 @@ def main(folder: Path) -> None:
 
 
 def _with_links(text: str, page: Path) -> str:
-    """Lead links between files of the repository to the site's pages; name files that are not."""
+    """Point links between files to the site's pages; links to other files become their names."""
     at = page.as_posix()
     source = Path({uri: path for path, uri in PAGES.items()}.get(at, f"docs/{at}"))
 
@@ -101,7 +102,7 @@ def references() -> dict[str, Iterable[str]]:
 
 
 def _settings(model: type[BaseModel], environment: str = "") -> Iterator[str]:
-    """A table of a settings class, and one of each table within it."""
+    """A table of a settings class, and one for each table within it."""
     for table, description, fields in tables(model):
         if table:
             yield f"\n## `[{table}]`\n\n{_text(description)}\n"
@@ -142,7 +143,7 @@ def _errors() -> Iterator[str]:
 
 
 def _http(document: Json) -> Iterator[str]:
-    """The OpenAPI document for people."""
+    """The OpenAPI document in readable form."""
     yield document["info"]["description"]
     for tag in document["tags"]:
         yield f"\n## {tag['name'].capitalize()}\n\n{tag.get('description', '')}\n"
@@ -152,7 +153,7 @@ def _http(document: Json) -> Iterator[str]:
                     yield from _operation(f"{method.upper()} {path}", operation, document)
     yield "\n## Messages\n"
     for name, schema in sorted(document["components"]["schemas"].items()):
-        if "properties" in schema and not name.endswith("-Output"):  # which is as its -Input
+        if "properties" in schema and not name.endswith("-Output"):  # the same as its -Input
             yield f"\n### {name.removesuffix('-Input')}\n\n{schema.get('description', '')}\n"
             yield from _rows("Field", schema["properties"], document)
 
@@ -179,7 +180,7 @@ def _operation(request: str, operation: Json, document: Json) -> Iterator[str]:
 
 
 def _python() -> Iterator[str]:
-    """The public names of `pubswap`, and what the protocol's modules offer."""
+    """The public names of `pubswap`, and those of the protocol's modules."""
     yield f"\n## pubswap\n\n{inspect.getdoc(pubswap)}\n"
     for name in pubswap.__all__:
         yield from _class(name, getattr(pubswap, name))
@@ -200,7 +201,7 @@ def _module(module: ModuleType) -> Iterator[str]:
 
 
 def _class(name: str, member: type) -> Iterator[str]:
-    """A class with what can be done with it; how to make one, if that is said."""
+    """A class with its public members, and its constructor if that is documented."""
     yield f"\n### {name}\n\n{inspect.getdoc(member)}\n"
     made = vars(member).get("__init__")
     if inspect.isfunction(made) and made.__doc__:

@@ -1,8 +1,8 @@
 """Make the demo's base model: a tokenizer and a small Qwen3, trained from scratch on a CPU.
 
-RLVR lifts pass@1 towards pass@k: it works on a base model that often fails, but seldom eight
-times in a row. This script makes such a model on purpose. It minimises the mean negative
-log-likelihood -log p(response | prompt) over the "pretraining" half of the demo's prompts
+RLVR raises pass@1 towards pass@k, so it needs a base model that often fails, but seldom eight times
+in a row. This script makes such a model on purpose. It minimises the mean negative log-likelihood
+-log p(response | prompt) over the "pretraining" half of the demo's prompts
 (`pubswap_client.demo.tasks`), where each response is drawn anew from a mixture of three styles:
 
 * direct (share d of the topic): the answer at once. With probability w it is a typical mistake
@@ -10,13 +10,13 @@ log-likelihood -log p(response | prompt) over the "pretraining" half of the demo
 * worked (1 - d)(1 - s): short steps, then the right answer.
 * sloppy (1 - d) s: the same steps with a mistake in the last one, and its wrong answer.
 
-So the expected pass@1 of a perfect student is about d(1 - w) + (1 - d)(1 - s), near 0.5; this
-small one makes mistakes of its own and comes to about 0.3, while eight samples mostly hold a right
-one. Reinforcement has something to find: to work steps rather than guess, and carefully. Every
-response ends with "Answer: " and the answer, then the end-of-sequence token.
+So the expected pass@1 of a perfect student is about d(1 - w) + (1 - d)(1 - s), near 0.5. This small
+model makes mistakes of its own and reaches about 0.3, while eight samples mostly contain a right
+one. This leaves reinforcement learning something to find: work the steps rather than guess, and do
+so carefully. Every response ends with "Answer: " and the answer, then the end-of-sequence token.
 
-The first part of the training (`LESSON`) shows right answers only, nearly all of them worked:
-the skill is learnt several times faster without the noise, and the mixture of styles after it
+The first part of the training (`LESSON`) shows right answers only, nearly all of them worked. The
+skill is learnt several times faster without the noise, and learning the mixture of styles after it
 takes few steps.
 
 The tokenizer has one token for each byte (so each digit and letter is a token, and any text can
@@ -46,8 +46,8 @@ from pubswap_protocol.verifiers.reasoning import library
 
 PAD, EOS = "<pad>", "<eos>"
 MAX_LENGTH = 256
-# One token begins each style. Were it the first digit of the steps instead, sampling below
-# temperature 1 would nearly never work steps: their share would be spread over many tokens.
+# Each style begins with a token of its own. If steps began with their first digit instead, their
+# share would be spread over many tokens, and sampling below temperature 1 would rarely choose them.
 STEPS_MARK = "Steps: "
 PHRASES = (
     STEPS_MARK,
@@ -73,7 +73,7 @@ PHRASES = (
 
 @dataclass(frozen=True)
 class Mix:
-    """How a topic's responses are drawn: the shares d, w and s of the module's docstring."""
+    """The mixture of a topic's responses: the shares d, w and s of the module's docstring."""
 
     direct: float
     wrong: float
@@ -81,7 +81,7 @@ class Mix:
 
 
 LESSON = Mix(0.1, 0.0, 0.0)
-"""What the first part of the training shows: right answers only, nearly always worked."""
+"""The mixture of the first part of the training: right answers only, nearly always worked."""
 
 MIXES = {
     "chain_sum": Mix(0.40, 0.65, 0.25),
@@ -269,7 +269,7 @@ def batches(
                 prompts[record["prompt"]] = tokenizer.encode(record["prompt"])
             response = tokenizer.encode(respond(record, mixes[record["topic"]], rng))
             pairs.append((prompts[record["prompt"]], [*response, eos]))
-        # Neighbours of like length share a batch, which spares most of the padding.
+        # Responses of similar length share a batch, which avoids most of the padding.
         pairs.sort(key=lambda pair: len(pair[0]) + len(pair[1]))
         groups = [pairs[i : i + size] for i in range(0, len(pairs), size)]
         rng.shuffle(groups)
@@ -303,7 +303,7 @@ def train(
         hidden = model.model(input_ids=ids).last_hidden_state[:, :-1]
         targets = labels[:, 1:]
         wanted = targets != -100
-        # Only the responses' positions meet the vocabulary: prompts carry no loss.
+        # Compute logits at response positions only, because prompts have no loss.
         loss = torch.nn.functional.cross_entropy(model.lm_head(hidden[wanted]), targets[wanted])
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -385,7 +385,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--hidden", type=int, default=128, help="width of the model")
     parser.add_argument("--layers", type=int, default=3, help="depth of the model")
     parser.add_argument("--pool", type=int, default=8000, help="most problems of a topic")
-    parser.add_argument("--seed", type=int, default=20_000, help="of problems, weights and draws")
+    parser.add_argument("--seed", type=int, default=20_000, help="for problems, weights and draws")
     parser.add_argument("--device", default="cpu", help="cpu, or cuda for a larger model")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of torch")
     parser.add_argument("--test-size", type=int, default=64, help="problems of a topic to test on")

@@ -1,20 +1,20 @@
 """Make the base model and the problems of the small study, `deploy/recipes/small`.
 
-A comparison of federated methods shows something only where topics are in each other's way: what
-a client learns on its own topics must hurt the others. Real data sets differ so in what they want
-a response to look like (a letter for medicine, a boxed expression for mathematics). The study's
-problems are the demo's eight topics (`pubswap_client.demo.tasks`), and each topic wants its
-answers in one of three forms (`FORMS`): "=12", "#12" or "~12". The prompt does not say which.
+A comparison of federated methods is informative only if topics conflict: what a client learns on
+its own topics must hurt the others. Real data sets conflict in the form of response they require (a
+letter for medicine, a boxed expression for mathematics). The study's problems are the demo's eight
+topics (`pubswap_client.demo.tasks`), and each topic requires answers in one of three forms
+(`FORMS`): "=12", "#12" or "~12". The prompt does not say which.
 
-The base model is the demo's (see make_demo_model.py), trained on for a short time on the
-"pretraining" half of the prompts. It works its steps, with some guesses and slips as there, and
-writes the answer in a form drawn anew each time, the topic's own with a probability of KNOWN: a
-third, so that it knows nothing of forms. pass@1 is a third of its skill, about 0.26, and pass@8
-0.83. A client with few topics soon learns their forms, and uses them for other topics too.
-Averaging clients that have gone different ways takes back some of what each has learnt.
+The base model is the demo's (see make_demo_model.py), trained a little further on the "pretraining"
+half of the prompts. It works its steps, with some guesses and slips as there, and writes the answer
+in a form drawn anew each time, the topic's own with probability KNOWN: a third, so that it knows
+nothing about forms. pass@1 is a third of its skill, about 0.26, and pass@8 is 0.83. A client with
+few topics soon learns their forms, and uses them for other topics too. Averaging clients that have
+diverged undoes some of what each has learnt.
 
-The problems are of the "demo" half, whose prompts the base model was never shown; `exact` is
-their verifier, for the form counts.
+The problems are from the "demo" half, whose prompts the base model has never seen. Their verifier
+is `exact`, because the form counts.
 """
 
 import argparse
@@ -41,7 +41,7 @@ FORMS = {
     "simple_equations": "={}",
     "spell_backward": "#{}",
 }
-"""The form that a topic wants its answers in."""
+"""The form that each topic requires of its answers."""
 
 KNOWN = 1 / 3
 MIX = demo.Mix(direct=0.1, wrong=0.6, sloppy=0.1)
@@ -54,7 +54,7 @@ def formed(record: Record) -> Record:
 
 
 def respond(record: Record, mix: demo.Mix, rng: random.Random) -> str:
-    """Draw a response as the demo's base model learnt them, its answer in a form of any topic."""
+    """Draw a response like the demo's base model, with its answer in the form of a random topic."""
     steps, phrase, answer = demo.respond(record, mix, rng).rpartition(PHRASE)
     own = FORMS[record["topic"]]
     others = sorted(set(FORMS.values()) - {own})
@@ -69,7 +69,7 @@ def is_right(record: Record, response: str) -> bool:
 
 
 def write_problems(path: Path, size: int, seed: int) -> None:
-    """Write `size` problems of each topic, topic by topic in turn."""
+    """Write `size` problems of each topic, taking topics in turn."""
     streams = [islice(unique_problems(topic, seed, "demo"), size) for topic in TOPICS]
     with path.open("w", encoding="utf-8") as file:
         for row in zip(*streams, strict=True):
@@ -81,7 +81,7 @@ def write_problems(path: Path, size: int, seed: int) -> None:
 def arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(
-        description="Train the study's base model, beginning with the demo's.",
+        description="Train the study's base model, starting from the demo's.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     root = Path(__file__).parents[1]
@@ -93,8 +93,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=64, help="examples in a batch")
     parser.add_argument("--lr", type=float, default=2e-3, help="peak learning rate")
     parser.add_argument("--pool", type=int, default=3000, help="most problems of a topic")
-    parser.add_argument("--problems", type=int, default=400, help="of a topic, for the study")
-    parser.add_argument("--seed", type=int, default=30_000, help="of problems and draws")
+    parser.add_argument("--problems", type=int, default=400, help="problems of each topic")
+    parser.add_argument("--seed", type=int, default=30_000, help="for problems and draws")
     parser.add_argument("--device", default="cpu", help="cpu, or cuda for a larger model")
     parser.add_argument("--test-size", type=int, default=64, help="problems of a topic to test on")
     return parser.parse_args()

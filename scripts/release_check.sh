@@ -1,6 +1,6 @@
 #!/bin/sh
-# Build sdist and wheel into dist/, and run a small demo from each where nothing else is installed.
-# Beside them is dist/sbom.json: what the wheel brings with it, in CycloneDX' form.
+# Build sdist and wheel into dist/, and run a small demo from each in an otherwise empty
+# environment. Also write dist/sbom.json, which lists what the wheel installs, in CycloneDX format.
 set -eu
 root=$(pwd)
 tools=$root/.venv-release/bin

@@ -1,4 +1,4 @@
-"""The ways in which an update's packs can be computed, by name."""
+"""The paths by which an update's packs can be computed, by name."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,9 +11,9 @@ from pubswap_client.policy.policy import Policy
 
 @contextmanager
 def attend_by(policy: Policy, path: str | None) -> Iterator[str]:
-    """Inside, the policy computes by this path, or by what its self-check chose; gives its name.
+    """Have the policy compute by this path, or the one its self-check chose; yields its name.
 
-    Raises NotRun for one that cannot be here.
+    Raises NotRun for a path that this device does not have.
     """
     before = policy.path
     if path is not None:

@@ -1,4 +1,4 @@
-"""One process of `make gpu`: its device, its sizes, its time, and the policy it has loaded."""
+"""One process of `make gpu`: its device, sizes and time, and the policy it has loaded."""
 
 import gc
 import time
@@ -57,7 +57,7 @@ TINY = Scale(
 
 @dataclass
 class Context:
-    """`until` is on time.monotonic's clock; what cannot be done by then is cut short."""
+    """The context of all measurements; `until`, by time.monotonic(), is when they must be over."""
 
     device: torch.device
     tiny: bool
@@ -80,14 +80,14 @@ class Context:
         return run_settings(self.scale.lengths)
 
     def folder(self, model: str, **changes: Any) -> Path:
-        """A shape's model on disk."""
+        """The folder of a shape's model on disk."""
         return saved_model(model, self.models, self.device, self.tiny, **changes)
 
     def policy(self, model: str, mean: float | None = None) -> Policy:
         """A shape's policy at the start adapter, with the path that its self-check chose.
 
-        Responses end by chance at `mean` tokens. The last policy is kept, and freed before
-        another is loaded.
+        Responses end by chance, at `mean` tokens on average. The last policy stays loaded, and is
+        freed before another is loaded.
         """
         if self._loaded is None or self._loaded[0] != model:
             self.free()
@@ -99,25 +99,25 @@ class Context:
         ends = (1,) if mean is None else stops(policy.card.vocabulary, mean, self.scale.cut)
         policy.card = policy.card.model_copy(update={"eos_token_ids": ends})
         policy.load_adapter(start_adapter(policy.card.layout))
-        # Texts are made of these words; transformers reads our tokenizer as it likes.
+        # Texts consist of these words; versions of transformers read our tokenizer differently.
         policy.encode = _ids  # type: ignore[method-assign]
         return policy
 
     def workload(self, policy: Policy) -> Workload:
-        """The frozen responses of an update, always the same."""
+        """An update's frozen responses, always the same."""
         return Workload.make(self.scale.lengths, policy.card.vocabulary)
 
     def free(self) -> None:
-        """Give back what is loaded."""
+        """Free the loaded policy."""
         self._loaded = None
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
     def timed(self, work: Callable[[], object], most: int = 3) -> dict[str, Any]:
-        """Seconds of `work`: of the first time, and the median of up to `most` more.
+        """Seconds of `work`: of a first call, and the median of up to `most` more.
 
-        The first one compiles and fills caches; it counts where no time is left for a second.
+        The first call compiles and fills caches; it counts only if no time is left for a second.
         """
         clock = Clock(self.device)
 
@@ -140,16 +140,16 @@ class Context:
 
 
 class NotRun(Exception):
-    """A measurement cannot be made here; its text says why."""
+    """A measurement cannot be made here; the text says why."""
 
 
 def _ids(prompt: str) -> list[int]:
-    """The token ids of `workload.text`."""
+    """The token ids of a text made by `workload.text`."""
     return [int(word[1:]) for word in prompt.split()]
 
 
 def _card(folder: Path) -> ModelCard:
-    """The model's card, kept beside it: hashing gigabytes of weights takes seconds."""
+    """The model's card, cached beside it because hashing gigabytes of weights takes seconds."""
     kept = folder.parent / f"{folder.name}.card.json"
     if not kept.exists():
         card = model_card(folder, RunSettings().lora, folder.name, None)
@@ -158,12 +158,12 @@ def _card(folder: Path) -> ModelCard:
 
 
 def reset_peak(device: torch.device) -> None:
-    """Begin to measure `peak_bytes`."""
+    """Start measuring `peak_bytes`."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
 
 
 def peak_bytes(device: torch.device) -> int | None:
-    """What torch took of the GPU at its peak, unused parts of blocks too; None on a CPU."""
+    """torch's peak of reserved GPU memory, unused parts of blocks included; None on a CPU."""
     return int(torch.cuda.max_memory_reserved(device)) if device.type == "cuda" else None

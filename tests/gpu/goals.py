@@ -1,4 +1,4 @@
-"""The results as lines of a table, with the goals that there are. Pure."""
+"""The results as lines of a table, with their goals. Pure functions."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ Figures = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Line:
-    """One line; `met` is None where there is no goal, or no figure."""
+    """One line; `met` is None if there is no goal or no figure."""
 
     part: str
     what: str
@@ -22,7 +22,7 @@ class Line:
 
 
 def lines(results: Mapping[str, Any]) -> Iterator[Line]:
-    """Of all parts that were run, in order; what was not reached is named."""
+    """The lines of all parts, in order; a part or measurement that was not run says so."""
     for part in PARTS:
         if part not in results["parts"]:
             yield Line(part, "", f"not run: make gpu PART={part}")
@@ -127,7 +127,7 @@ def _learning(figures: Figures, _first: bool) -> Iterator[Line]:
     yield Line("", "", value, f"+ {GAIN}", curve[-1] - curve[0] >= GAIN)
 
 
-GAIN = 0.3  # in pass@1, of 48 steps: a CPU goes from 0.367 to 0.778
+GAIN = 0.3  # in pass@1, over 48 steps: on a CPU it goes from 0.367 to 0.778
 
 _LINES = {
     "update": _update,

@@ -1,10 +1,10 @@
-"""One process of a part: makes measurements in order, and writes each as soon as it is there.
+"""One process of a part: makes measurements in order, and writes each as soon as it is made.
 
     python -m gpu.job WORK.json RECORD.jsonl
 
-It is given its measurements, device and time in WORK.json. A measurement that fails is recorded
-and the next one begins, unless the GPU itself is lost: then the process ends, and the caller starts
-another for the rest.
+WORK.json has its measurements, device and time. A failed measurement is recorded and the next one
+begins, unless the GPU itself is lost: then the process ends, and the caller starts another for the
+rest.
 """
 
 import json
@@ -29,7 +29,7 @@ def make(
     seconds: float,
     record: Record,
 ) -> bool:
-    """Make the measurements in order; False if the device was lost on the way."""
+    """Make the measurements in order; returns False if the device was lost on the way."""
     import torch
 
     from gpu.context import Context, NotRun
@@ -56,7 +56,7 @@ def make(
 
 
 def _alive(device: Any) -> bool:
-    """Whether the GPU still computes: after some errors nothing works in that process."""
+    """Whether the GPU still computes; after some errors nothing more works in the process."""
     import torch
 
     try:
@@ -66,7 +66,7 @@ def _alive(device: Any) -> bool:
 
 
 def writing(path: Path) -> Record:
-    """Append each record to a file at once: what is there stays, whatever happens after."""
+    """A function that appends a record to a file at once, so that later failures lose nothing."""
 
     def record(found: dict[str, Any]) -> None:
         with path.open("a", encoding="utf-8") as file:
@@ -76,7 +76,7 @@ def writing(path: Path) -> Record:
 
 
 def main() -> int:
-    """See the module's docstring."""
+    """Make the measurements of the command line; returns 3 if the GPU was lost."""
     import logging
     import warnings
 

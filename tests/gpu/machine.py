@@ -1,6 +1,6 @@
-"""What this machine is, as JSON; as a program of its own, so that its caller holds no GPU memory.
+"""Describe this machine as JSON, in a program of its own so that its caller holds no GPU memory.
 
-That it runs at all shows that everything can be imported.
+That it runs at all shows that all imports work.
 """
 
 import json
@@ -16,7 +16,7 @@ PACKAGES = (
 
 
 def describe(device: str) -> dict[str, Any]:
-    """Versions, and the GPU; raises RuntimeError if there is none and the device is one."""
+    """Versions, and the GPU; raises RuntimeError if a GPU is asked for and there is none."""
     import torch
 
     import gpu.measures  # noqa: F401

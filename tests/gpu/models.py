@@ -1,6 +1,6 @@
-"""Models of real shapes with random weights, made on the machine, and what ends their responses.
+"""Models of real shapes with random weights, made on the machine, and their stop tokens.
 
-The shapes are those of the published configurations, for which no download is needed.
+The shapes are those of the published configurations, and need no download.
 """
 
 import gc
@@ -82,13 +82,13 @@ _TINY = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
 }
-# A random model repeats itself: with tied embeddings, the token it was just given is by far the
-# likeliest. With a small last norm any token is about as likely, so that lengths can be chosen.
+# A random model repeats itself: with tied embeddings, the last token is by far the likeliest next
+# one. With a small last norm all tokens are about equally likely, so that lengths can be chosen.
 _LAST_NORM = 0.05
 
 
 def config_of(model: str, tiny: bool, **changes: Any) -> Any:
-    """The transformers config of a shape, or of a tiny model of its kind."""
+    """The transformers config of a shape, or of a tiny model of its architecture."""
     values = SHAPES[model] | changes
     if tiny:
         values |= _TINY | {"head_dim": 16} if "head_dim" in values else _TINY
@@ -97,14 +97,14 @@ def config_of(model: str, tiny: bool, **changes: Any) -> Any:
 
 
 def random_model(config: Any, device: torch.device, dtype: torch.dtype) -> Any:
-    """A model of this config, made where it will be used: a CPU would take minutes."""
+    """A model of this config, made on its device because a CPU would take minutes."""
     torch.manual_seed(0)
     with device:
         return AutoModelForCausalLM.from_config(config, dtype=dtype)
 
 
 def saved_model(model: str, folder: Path, device: torch.device, tiny: bool, **changes: Any) -> Path:
-    """The folder of a shape's model under `folder`, made unless an earlier process did."""
+    """The folder of a shape's model under `folder`, made unless an earlier process did so."""
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     config = config_of(model, tiny, **changes)
@@ -129,10 +129,10 @@ def saved_model(model: str, folder: Path, device: torch.device, tiny: bool, **ch
 
 
 def stops(vocabulary: int, mean: float, cut: int) -> tuple[int, ...]:
-    """So many tokens that a response of random tokens that ends at any of them has this mean.
+    """Stop tokens, as many as give responses of random tokens this mean length.
 
     With p = stops / vocabulary, lengths are geometric and cut: mean = (1 - (1 - p)^cut) / p. So an
-    engine samples ragged lengths by itself, and need not be held to any.
+    engine samples ragged lengths by itself, without being forced to any.
     """
     low, high = 1e-9, 1.0
     for _ in range(100):

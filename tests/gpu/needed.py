@@ -1,7 +1,7 @@
-"""What `make gpu` imports that Python does not bring, and what of it is missing.
+"""The third-party packages that `make gpu` imports, and which of them are missing.
 
-It imports nothing else itself. Wheels from a folder are unpacked into another one, which goes first
-on the path: nothing is installed.
+This module imports the standard library only. Wheels from a folder are unpacked into another one
+that goes first on the path, so nothing is installed.
 """
 
 import importlib
@@ -21,7 +21,7 @@ ON_THE_MACHINE = (
     "safetensors",
     "tokenizers",
 )
-"""Import names that the machine must have: they fit its GPU, and are too large to carry."""
+"""Import names that the machine must have: they must fit its GPU, and are too large to carry."""
 
 WHEELS = {
     "blake3": "blake3",
@@ -47,7 +47,7 @@ WHEELS = {
     "packaging": "packaging",
     "pygments": "pygments",
 }
-"""The import names of the rest, each with the wheel that brings it: a few MB in all."""
+"""The other import names, each with the wheel that has it: a few MB in all."""
 
 _WHEEL = re.compile(
     r"[^-]+-[^-]+(?:-\d[^-]*)?-(?P<python>[^-]+)-(?P<abi>[^-]+)-(?P<platform>.+)\.whl"
@@ -55,7 +55,7 @@ _WHEEL = re.compile(
 
 
 def missing() -> list[str]:
-    """Import names that this Python does not find."""
+    """Import names that this Python cannot find."""
     return [name for name in (*ON_THE_MACHINE, *WHEELS) if importlib.util.find_spec(name) is None]
 
 
@@ -68,16 +68,16 @@ def advice(names: Iterable[str]) -> str:
     ]
     return "\n".join(
         [
-            f"{sys.executable} (Python {sys.version.split()[0]}) does not find:",
+            f"{sys.executable} (Python {sys.version.split()[0]}) cannot find:",
             *lines,
-            "`make gpu-wheels` makes a folder of them where a registry can be reached; then "
+            "Run `make gpu-wheels` where a registry can be reached to get a folder of them, then "
             "`make gpu WHEELS=gpu-wheels`.",
         ]
     )
 
 
 def fits(name: str, version: tuple[int, int]) -> bool:
-    """Whether a wheel's file name says that it is for this version of CPython."""
+    """Whether a wheel's file name says that it fits this version of CPython."""
     match = _WHEEL.fullmatch(name)
     if match is None:
         return False
@@ -92,7 +92,7 @@ def fits(name: str, version: tuple[int, int]) -> bool:
 
 
 def unpack(folder: Path, into: Path) -> list[str]:
-    """Unpack the folder's wheels that fit this Python; returns the names of those that do not.
+    """Unpack the folder's wheels that fit this Python; returns the names of the others.
 
     Raises FileNotFoundError if there is no wheel at all.
     """
@@ -112,5 +112,5 @@ def unpack(folder: Path, into: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    # liger-kernel is not missed, but much is slower without it.
+    # liger-kernel is optional, but much is slower without it.
     sys.stdout.write(" ".join([*WHEELS.values(), "liger-kernel"]) + "\n")

@@ -1,6 +1,6 @@
-"""What `make gpu` measures, part by part and in this order: the most telling first.
+"""The measurements of `make gpu`, part by part and in this order: the most informative first.
 
-Pure data, so that what was not reached can be named.
+This is pure data, so that measurements that were not reached can be listed.
 """
 
 from dataclasses import dataclass, field
@@ -8,14 +8,14 @@ from typing import Any
 
 MODELS = ("Qwen3-1.7B", "Qwen2.5-Math-1.5B", "Llama-3.2-3B", "Qwen3-4B")
 FIRST = MODELS[0]
-KINDS = MODELS[:3]  # one of each architecture, which is all that there is to a tiny model
+KINDS = MODELS[:3]  # one of each architecture; tiny models differ in nothing else
 ATTENTION = ("flash", "flex", "portable", "padded")
 DEMO = "the demo's model"
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One line of the results: `work` names a function of `measures`, which gets the options."""
+    """One line of the results: `work` names a function of `measures`, called with the options."""
 
     part: str
     name: str
@@ -70,7 +70,7 @@ PARTS = ("tests", *MEASUREMENTS)
 
 
 def batches(measurements: list[Measurement]) -> list[list[Measurement]]:
-    """Neighbours of one model, which share a process, and peers' trainers, which have their own."""
+    """Batches that share a process: neighbours of the same model. Each peer has its own process."""
     found: list[list[Measurement]] = []
     for one in measurements:
         last = found[-1][-1] if found else None

@@ -5,11 +5,11 @@
     make gpu WHEELS=gpu-wheels     # what this Python lacks, from a folder of wheels
     make gpu DRY=1                 # the same on a CPU with tiny models, in a folder of its own
 
-It takes the Python that is there, installs nothing and downloads nothing: models have random
-weights at real shapes, made on the GPU. Each part writes its own JSON, and all that are there are
-merged. Nothing stops at a measurement that fails, and none outlives its part's time.
+It uses the machine's Python, and installs and downloads nothing: models have real shapes and random
+weights, made on the GPU. Each part writes its own JSON file, and all existing ones are merged. A
+failed measurement does not stop the others, and none outlives its part's time.
 
-This file imports the standard library only: what is missing is to be said, not run into.
+This file imports the standard library only, so that it can report what is missing.
 """
 
 import argparse
@@ -45,23 +45,23 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--part", choices=PARTS, nargs="+", default=list(PARTS))
     parser.add_argument("--dry", action="store_true", help="On a CPU, with tiny models.")
-    parser.add_argument("--wheels", type=Path, help="A folder of wheels that Python lacks.")
+    parser.add_argument("--wheels", type=Path, help="A folder of wheels that this Python lacks.")
     parser.add_argument("--out", type=Path, help="A folder for gpu.json and the parts' files.")
     parser.add_argument(
         "--models",
         type=Path,
         default=Path(tempfile.gettempdir()) / "pubswap-gpu-models",
-        help="Where models are made, 21 GB, and found again by the next part.",
+        help="Folder of the generated models, 21 GB, which later parts reuse.",
     )
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="For each part.")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="Time for each part.")
     chosen = parser.parse_args(arguments)
-    # A dry run's figures are no figures.
+    # A dry run's figures mean nothing, so they must not replace real ones.
     chosen.out = chosen.out or (ROOT / "gpu-dry" if chosen.dry else RESULTS)
     return chosen
 
 
 def environment(wheels: Path | None) -> dict[str, str]:
-    """Of the processes that measure: our sources, and unpacked wheels before all else."""
+    """The environment of measuring processes: our sources on the path, unpacked wheels first."""
     path = [
         *([str(wheels)] if wheels else []),
         *map(str, SOURCES),
@@ -77,10 +77,10 @@ def environment(wheels: Path | None) -> dict[str, str]:
 def measured(
     part: str, chosen: argparse.Namespace, scratch: Path, variables: dict[str, str]
 ) -> dict[str, Any]:
-    """A part's records by name: its measurements in processes, one for each model."""
+    """A part's records by name; its measurements run in processes, one for each model."""
     until = time.monotonic() + chosen.seconds
     found: dict[str, Any] = {}
-    # Tiny models are over sooner than a process has begun.
+    # Tiny models take less time than starting a process.
     together = [MEASUREMENTS[part]] if chosen.dry else batches(MEASUREMENTS[part])
     for batch in together:
         rest = batch
@@ -89,7 +89,7 @@ def measured(
             new = _in_a_process(rest, chosen, scratch, seconds, variables)
             for record in new:
                 found[record.pop("name")] = record
-            if not new:  # it ended, or was ended, before it could say anything
+            if not new:  # it ended, or was killed, before it recorded anything
                 break
             rest = [one for one in rest if one.name not in found]
     return {"measurements": found}
@@ -102,7 +102,7 @@ def _in_a_process(
     seconds: float,
     variables: dict[str, str],
 ) -> list[dict[str, Any]]:
-    """The records of job.py, which has so many seconds."""
+    """The records of job.py, run for at most `seconds`."""
     work, record = scratch / "work.json", scratch / "record.jsonl"
     record.unlink(missing_ok=True)
     told = {
@@ -128,7 +128,7 @@ def _in_a_process(
 
 
 def ended_within(command: Sequence[str], seconds: float, variables: dict[str, str]) -> int | None:
-    """The exit code of a command, or None if it had to be killed."""
+    """Run a command; returns its exit code, or None if it had to be killed."""
     with subprocess.Popen(command, env=variables, cwd=ROOT) as process:
         try:
             return process.wait(timeout=max(1.0, seconds))
@@ -138,7 +138,7 @@ def ended_within(command: Sequence[str], seconds: float, variables: dict[str, st
 
 
 def tested(chosen: argparse.Namespace, scratch: Path, variables: dict[str, str]) -> dict[str, Any]:
-    """The outcome of each CUDA test, by name."""
+    """Run the CUDA tests; returns each one's outcome by name."""
     record = scratch / "tests.jsonl"
     command = [
         *(sys.executable, "-m", "pytest", "-q", "--tb=short", "-c", str(HERE / "cuda.ini")),
@@ -157,7 +157,7 @@ def tested(chosen: argparse.Namespace, scratch: Path, variables: dict[str, str])
 
 
 def merge(folder: Path) -> dict[str, Any]:
-    """All parts' files of a folder in one, gpu.json, which keeps the parts that are not there."""
+    """Merge all parts' files of a folder into gpu.json, which keeps parts without a file."""
     merged = folder / "gpu.json"
     found = json.loads(merged.read_bytes())["parts"] if merged.exists() else {}
     for part in PARTS:
@@ -170,7 +170,7 @@ def merge(folder: Path) -> dict[str, Any]:
 
 
 def machine(device: str, variables: dict[str, str]) -> dict[str, Any] | None:
-    """What machine.py says; None if it could not, and has said why."""
+    """The output of machine.py, or None if it failed and printed why."""
     command = [sys.executable, "-m", "gpu.machine", device]
     done = subprocess.run(command, env=variables, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     if done.returncode:
@@ -180,7 +180,7 @@ def machine(device: str, variables: dict[str, str]) -> dict[str, Any] | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the parts that are asked for; returns the exit status."""
+    """Run the chosen parts; returns the exit status."""
     chosen = options(arguments)
     with tempfile.TemporaryDirectory(prefix="pubswap-gpu-") as scratch_name:
         scratch = Path(scratch_name)
@@ -190,7 +190,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             others = needed.unpack(chosen.wheels, wheels)
             sys.path.insert(0, str(wheels))
             if others:
-                _say(f"Not for this Python, and left out: {', '.join(others)}")
+                _say(f"Skipped wheels that do not fit this Python: {', '.join(others)}")
         if absent := needed.missing():
             _say(needed.advice(absent))
             return 2

@@ -1,4 +1,4 @@
-"""The printed table: by rich where it is installed, else plain."""
+"""The printed table: by rich if it is installed, otherwise plain."""
 
 import sys
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ HEADER = ("part", "what", "measured", "goal", "verdict")
 
 
 def verdict(line: Line) -> str:
-    """Of a line with a goal."""
+    """The verdict on a line; empty without a goal."""
     return {None: "", True: "met", False: "MISSED"}[line.met]
 
 

@@ -123,7 +123,7 @@ def test_a_margin_that_leaves_no_time_ends_the_job_and_says_so(tmp_path: Path) -
         slurm.submit(SLURM / "pubswap.sbatch")
         until(lambda: slurm.statuses == [1])
     assert not called.exists()
-    assert "The margin of 60 s leaves nothing" in (slurm.folder / "log").read_text()
+    assert "The margin of 60 s leaves no time" in (slurm.folder / "log").read_text()
 
 
 def test_vllm_has_a_gpu_of_the_jobs_own(tmp_path: Path) -> None:

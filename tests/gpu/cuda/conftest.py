@@ -1,4 +1,4 @@
-"""A GPU where there is one; elsewhere the same tests run on the CPU, in float32."""
+"""A GPU if there is one; otherwise the same tests run on the CPU, in float32."""
 
 import json
 import os
@@ -21,20 +21,20 @@ def device() -> torch.device:
 
 @pytest.fixture(scope="session")
 def context(device: torch.device, tmp_path_factory: pytest.TempPathFactory) -> Context:
-    """Tiny models of the real kinds."""
+    """A context with tiny models of the real architectures."""
     folder = tmp_path_factory.mktemp("gpu")
     return Context(device, True, folder / "models", folder, time.monotonic() + 3600)
 
 
 @pytest.fixture
 def policy(context: Context) -> Iterator[Policy]:
-    """A tiny Qwen3 with an adapter that changes it."""
+    """A tiny Qwen3 with an adapter that has an effect."""
     yield context.policy(FIRST)
     context.free()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Write each outcome to the file that `make gpu` names, as soon as it is known."""
+    """Write each outcome, as soon as it is known, to the file that `make gpu` names."""
     record = os.environ.get("GPU_TESTS_RECORD")
     if record is None or (report.when != "call" and report.passed):
         return

@@ -1,4 +1,4 @@
-"""Memory that runs out, and what is estimated beforehand."""
+"""Running out of memory, and estimating the need beforehand."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ EVERYTHING = 1 << 15
 
 @contextmanager
 def little_memory(device: torch.device, policy: Policy) -> Iterator[None]:
-    """Not enough for the whole batch: a real limit on a GPU, elsewhere one by injection."""
+    """Leave too little memory for the whole batch: a real limit on a GPU, else an injected one."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
         total = torch.cuda.get_device_properties(device).total_memory
@@ -63,7 +63,7 @@ def updated(policy: Policy, batch: Batch, budget: TokenBudget) -> Adapter:
 def test_an_update_goes_on_with_less_when_memory_runs_out(
     device: torch.device, policy: Policy
 ) -> None:
-    """The budget shrinks; the adapter's change is that of an update with room, up to rounding."""
+    """The budget shrinks, and the adapter changes as with enough memory, up to rounding."""
     batch, start = batch_of(policy), policy.adapter()
     wanted = updated(policy, batch, TokenBudget(1024))
     policy.load_adapter(start)
@@ -85,12 +85,12 @@ def test_an_update_goes_on_with_less_when_memory_runs_out(
 def test_an_update_takes_no_more_than_estimated(
     device: torch.device, policy: Policy, checkpointing: bool
 ) -> None:
-    """Peak over what is loaded, of a pack of the whole batch."""
+    """The peak above what is loaded, for the whole batch in one pack."""
     if device.type != "cuda":
-        pytest.skip("a process on a CPU has its heap as well; see test_memory.py of the doctor")
+        pytest.skip("on a CPU the heap would count, too; see the doctor's test_memory.py")
     batch = batch_of(policy)
     tokens = sum(batch.prompt_lengths) + sum(batch.lengths)
-    updated(policy, batch, TokenBudget(tokens))  # what is made once is made now
+    updated(policy, batch, TokenBudget(tokens))  # warm up: allocate what is allocated only once
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
@@ -103,10 +103,10 @@ def test_an_update_takes_no_more_than_estimated(
     shape = Shape.of(policy.model.config, policy.dtype)
     estimate = update_bytes(shape, tokens, checkpointing, cuda=True)
     estimate += factor_bytes(policy.card.layout.parameters)
-    # The products with A, which are next to nothing in a model of a real size.
+    # Add the products with A, which are negligible in a model of real size.
     estimate += tokens * shape.layers * 7 * policy.settings.lora.rank * shape.bytes_per_value
-    # Nor is what lies around its layers: the embeddings, the last norm in both precisions, the
-    # states that predict, and their slope.
+    # Add what lies around the layers, also negligible there: the embeddings, the last norm in both
+    # precisions, the states that predict, and their gradient.
     estimate += tokens * shape.hidden * (5 * shape.bytes_per_value + 2 * 4)
     assert metrics.memory_bytes - before <= estimate
     assert budget.tokens == tokens

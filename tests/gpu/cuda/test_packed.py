@@ -1,4 +1,4 @@
-"""Packs against a plain float64 forward pass of each row, by every way to attend."""
+"""Packs against a plain float64 forward pass of each row, for every attention path."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from gpu.measures.exactness import exactness
 from gpu.plan import ATTENTION, KINDS, MODELS
 from pubswap_client.policy.logprobs import linear_logprobs
 
-SLACK = 1e-5  # of float32, where rounding alone may be next to nothing
+SLACK = 1e-5  # for float32, where rounding alone may be almost zero
 
 
 @pytest.mark.parametrize("attention", [None, *ATTENTION])
@@ -16,9 +16,9 @@ SLACK = 1e-5  # of float32, where rounding alone may be next to nothing
 def test_packs_are_off_by_rounding_alone(
     context: Context, model: str, attention: str | None
 ) -> None:
-    """Log-probabilities and LoRA gradients: at most twice what transformers' own pass is off by."""
+    """Log-probabilities and LoRA gradients: at most twice the error of transformers' own pass."""
     if context.device.type == "cpu" and model not in KINDS:
-        pytest.skip("another model of this architecture is tried, and both are tiny here")
+        pytest.skip("same architecture as another model here, where all are tiny")
     try:
         found = exactness(context, model, attention)
     except NotRun as reason:
@@ -28,7 +28,7 @@ def test_packs_are_off_by_rounding_alone(
 
 
 def test_log_probabilities_are_of_float32_logits(device: torch.device) -> None:
-    """Inputs of half precision, sums in float32: 1e-3 nats, though logits go up to 40."""
+    """Half-precision inputs, float32 sums: an error of 1e-3 nats at most, with logits up to 40."""
     generator = torch.Generator().manual_seed(0)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     hidden, weight = (

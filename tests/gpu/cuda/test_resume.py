@@ -1,4 +1,4 @@
-"""A checkpoint taken on this device is gone on from."""
+"""Training resumes from a checkpoint taken on this device."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def trainer_of(context: Context) -> LocalTrainer:
 
 
 def test_a_step_after_a_restart_is_the_step_without_one(context: Context, tmp_path: Path) -> None:
-    """Factors and AdamW's state come back from disk: the same bits on a CPU, close on a GPU."""
+    """Factors and AdamW's state are restored from disk: bit for bit on a CPU, closely on a GPU."""
     trainer = trainer_of(context)
     metrics = trainer.private_step(1)
     owner = JournalOwner("run", "a", START)

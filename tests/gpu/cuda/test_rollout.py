@@ -1,4 +1,4 @@
-"""Sampling: what the engine says of its tokens is what the trainer says, however rows are split."""
+"""Sampling: the engine's log-probabilities match the trainer's, however rows are split."""
 
 import pytest
 import torch
@@ -13,8 +13,8 @@ from pubswap_client.rollout.transformers_engine import SamplingParameters, Trans
 from pubswap_protocol.tensors.responses import Response
 
 COUNT, LONG = 4, 30
-# The last norm's weight. The models' own makes any token about as likely, so that the engine could
-# leave the adapter out and still be right within rounding.
+# The last norm's weight. The models' own makes all tokens about equally likely, so an engine that
+# left out the adapter would still be right within rounding.
 TOLD_APART = 4.0
 
 
@@ -38,7 +38,7 @@ def sampled(
     for name, value in WAYS[way].items():
         setattr(engine, name, value)
     groups = engine.generate(prompts, SamplingParameters(COUNT, LONG, 1.0, 5))
-    # Nothing was fallen back from, quietly.
+    # There was no silent fallback.
     assert {name: getattr(engine, name) for name in WAYS[way]} == WAYS[way]
     if policy.device.type == "cuda" and way == "default":
         assert engine.merge
@@ -50,7 +50,7 @@ def sampled(
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_engines_log_probabilities_are_the_trainers(context: Context, way: str) -> None:
-    """The mean difference in nats is rounding's, and ragged ends change nothing."""
+    """They differ by rounding only, in nats, also at ragged ends."""
     exact = context.device.type == "cpu"
     models = MODELS if not exact else KINDS if way == "all" else (FIRST,)
     for model in models:
@@ -79,7 +79,7 @@ def test_the_engines_log_probabilities_are_the_trainers(context: Context, way: s
 
 
 def test_draws_are_keyed_by_place(context: Context) -> None:
-    """Rows sampled a few at a time are those sampled all at once; on a GPU, up to rare ties."""
+    """Sampling rows a few at a time gives the same as all at once; on a GPU, up to rare ties."""
     policy = context.policy(FIRST)
     prompts = prompts_of(context, policy)
     whole, split = (sampled(policy, prompts, rows=rows) for rows in (512, 8))
@@ -92,7 +92,7 @@ def test_draws_are_keyed_by_place(context: Context) -> None:
 
 
 def test_the_likeliest_tokens_are_those_of_transformers_generate(context: Context) -> None:
-    """At a temperature next to 0, beside transformers' own greedy decoding of the same model."""
+    """At a temperature near 0, against transformers' own greedy decoding of the same model."""
     policy = context.policy(FIRST)
     (prompt,) = prompts_of(context, policy)[:1]
     engine = TransformersEngine(policy)

@@ -1,4 +1,4 @@
-"""What is measured: each function takes the context and a model's name, and returns its figures."""
+"""The measurements: each function takes the context and a model's name, and returns figures."""
 
 from gpu.measures.exactness import exactness
 from gpu.measures.learning import learning

@@ -1,8 +1,8 @@
-"""How far the update's own numbers are from exact ones, beside what rounding alone does.
+"""The error of the update's numbers, compared with the error of rounding alone.
 
-Exact is a float64 forward pass of each row by itself, with the LoRA written out as W x + s B (A x):
-none of our code, and none of PEFT's. Rounding alone is that pass in the policy's own dtype, with
-the LoRA in float32.
+The exact reference is a float64 forward pass of each row by itself, with the LoRA written out as
+W x + s B (A x): neither our code nor PEFT's. Rounding alone is that pass in the policy's own dtype,
+with the LoRA in float32.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,12 +26,12 @@ from pubswap_protocol.model import model_card
 from pubswap_protocol.tensors.adapter import Adapter
 from pubswap_protocol.tensors.responses import Response
 
-LAYERS = 4  # of the real width: float64 is slow on a GPU, and takes eight bytes
+LAYERS = 4  # of the real width, because float64 is slow on a GPU and takes eight bytes
 PROMPT, LENGTHS = 150, (300, 1, 40, 170)
 
 
 def exactness(context: Context, model: str, attention: str | None = None) -> dict[str, Any]:
-    """Log-probabilities and LoRA gradients of one pack, for a shape with fewer layers."""
+    """The errors in log-probabilities and LoRA gradients of one pack, for a shallow model."""
     context.free()
     policy = shallow_policy(context, model)
     rows = draw_rows(policy.card.vocabulary)
@@ -51,7 +51,7 @@ Scored = tuple[Tensor, dict[str, Tensor]]
 
 
 def shallow_policy(context: Context, model: str) -> Policy:
-    """The shape's policy with few layers, and factors away from zero."""
+    """The shape's policy with few layers and non-zero factors."""
     folder = _folder(context, model)
     settings = context.settings
     card = model_card(folder, settings.lora, "exactness", None)
@@ -91,7 +91,7 @@ def draw_rows(vocabulary: int, prompt: int = PROMPT, lengths: Sequence[int] = LE
 def written_out(
     context: Context, model: str, adapter: Adapter, rows: Rows, dtype: torch.dtype
 ) -> Scored:
-    """Row by row through transformers' own model in this dtype, with the factors beside it."""
+    """Scores row by row with transformers' own model in this dtype, with the factors added."""
     reference = AutoModelForCausalLM.from_pretrained(
         _folder(context, model), dtype=dtype, attn_implementation="eager"
     ).to(context.device)
@@ -129,7 +129,7 @@ def _adding(a: Tensor, b: Tensor, scale: float) -> Callable[..., Tensor]:
 
 
 def packed_scores(policy: Policy, rows: Rows) -> Scored:
-    """As an update computes them: all rows in one pack."""
+    """Scores as an update computes them: all rows in one pack."""
     for factor in policy.factors():
         factor.grad = None
     prompt, responses, weights = rows
@@ -147,7 +147,7 @@ def packed_scores(policy: Policy, rows: Rows) -> Scored:
 
 
 def apart(found: Scored, exact: Scored) -> dict[str, float]:
-    """Largest and mean difference of log-probabilities in nats, and the gradients' relative one."""
+    """Largest and mean difference of log-probabilities in nats; relative one of the gradients."""
     difference = (found[0] - exact[0]).abs()
     names = sorted(exact[1])
     ours, theirs = (

@@ -19,13 +19,13 @@ from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import initial_adapter
 from pubswap_protocol.verifiers.exact import score_exact
 
-# Drawn as the demo's are, from reasoning-gym, which is not needed here: answers are compared.
+# Drawn from reasoning-gym like the demo's, but not needing it, because answers are compared.
 PROBLEMS = Path(__file__).parents[1] / "problems.jsonl"
 MODEL = Path(str(files("pubswap_client") / "demo" / "model"))
 
 
 def learning(context: Context, model: str) -> dict[str, Any]:
-    """pass@1 before and after a client's rounds of the demo's settings, without a federation."""
+    """pass@1 before and after a client's rounds with the demo's settings, without a federation."""
     scale = context.scale
     settings = RunSettings.model_validate(
         {

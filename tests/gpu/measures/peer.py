@@ -1,4 +1,4 @@
-"""TRL's trainers on the same frozen responses, where TRL is installed."""
+"""TRL's trainers on the same frozen responses, if TRL is installed."""
 
 import importlib.util
 import sys
@@ -15,7 +15,8 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 def peer(context: Context, model: str, trainer: str) -> dict[str, Any]:
     """An update by TRL's GRPOTrainer or AsyncGRPOTrainer, with the largest micro-batch that fits.
 
-    Without gradient checkpointing, as ours; the faster output layer is TRL's own on a GPU.
+    Like ours, it runs without gradient checkpointing. On a GPU, TRL uses its faster output layer by
+    itself.
     """
     for name in ("trl", "datasets"):
         if importlib.util.find_spec(name) is None:
@@ -53,6 +54,6 @@ def peer(context: Context, model: str, trainer: str) -> dict[str, Any]:
 
 
 def _longest(workload: Any) -> tuple[int, int]:
-    """Of a prompt and of a response, in tokens."""
+    """The longest prompt and the longest response, in tokens."""
     prompts, groups = zip(*workload.lengths, strict=True)
     return max(prompts), max(max(group) for group in groups)

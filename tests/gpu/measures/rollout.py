@@ -1,4 +1,4 @@
-"""Sampling with the engine that needs nothing but torch and transformers."""
+"""Sampling with the engine that needs only torch and transformers."""
 
 from typing import Any
 
@@ -10,26 +10,26 @@ from gpu.context import Context, peak_bytes, reset_peak
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.transformers_engine import SamplingParameters, TransformersEngine
 
-MEMORY = 80e9  # bytes, which an evaluator is held to
+MEMORY = 80e9  # bytes that an evaluator may use
 
 
 def rollout(context: Context, model: str, full: bool = False, **engine: bool) -> dict[str, Any]:
-    """A step's responses, 8 to each of 8 prompts; if `full`, all end at the limit only.
+    """A step's responses, 8 to each of 8 prompts; if `full`, all run to the limit.
 
-    `engine` are attributes of the engine: merge, static, graphs.
+    `engine` sets attributes of the engine: merge, static, graphs.
     """
     policy = context.policy(model, None if full else context.scale.mean)
     return _sampled(context, policy, context.workload(policy).prompts, 8, **engine)
 
 
 def evaluator(context: Context, model: str) -> dict[str, Any]:
-    """A test set's part: many prompts, one response each, in 80 GB of memory."""
+    """Part of a test set: many prompts with one response each, in 80 GB of memory."""
     policy = context.policy(model, context.scale.evaluated_mean)
     prompts: list[list[int]] = []
     while len(prompts) < context.scale.evaluated:
         lengths = context.scale.lengths
         prompts += Workload.make(lengths, policy.card.vocabulary, seed=len(prompts)).prompts
-    # What a larger GPU has more is taken away, so that the engine finds 80 GB.
+    # Occupy the surplus memory of a larger GPU, so that the engine finds 80 GB.
     ballast = _taken(context.device, MEMORY)
     figures = _sampled(context, policy, prompts, 1, most=0)
     if figures["peak_bytes"] is not None:
@@ -38,7 +38,7 @@ def evaluator(context: Context, model: str) -> dict[str, Any]:
 
 
 def _taken(device: torch.device, rest: float) -> torch.Tensor:
-    """All of a GPU's memory but `rest` bytes; nothing of a CPU's."""
+    """Occupy all of a GPU's memory except `rest` bytes; nothing on a CPU."""
     total = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
     return torch.empty(max(0, int(total - rest)), dtype=torch.uint8, device=device)
 
@@ -51,7 +51,7 @@ def _sampled(
     most: int = 2,
     **ways: bool,
 ) -> dict[str, Any]:
-    """Speed and memory; responses are cut shorter where a probe says that time would run out."""
+    """Speed and memory; responses are cut shorter if a probe shows that time would run out."""
     engine, clock = TransformersEngine(policy), Clock(context.device)
     for name, value in ways.items():
         setattr(engine, name, value)

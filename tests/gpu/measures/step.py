@@ -1,4 +1,4 @@
-"""A whole GRPO step by its phases: rollout, reference, update, checkpoint."""
+"""A whole GRPO step by phase: rollout, reference, update, checkpoint."""
 
 import time
 import zlib
@@ -21,7 +21,7 @@ from pubswap_protocol.problems import Problem
 
 
 def step(context: Context, model: str) -> dict[str, Any]:
-    """Private steps of a client; the first compiles and is not counted where there are more."""
+    """Private steps of a client; the first compiles, and counts only if there are no more."""
     policy = context.policy(model, context.scale.mean)
     engine = TransformersEngine(policy)
     prompts = context.workload(policy).prompts
@@ -71,10 +71,10 @@ def step(context: Context, model: str) -> dict[str, Any]:
         "phases": {
             "rollout": typical["rollout"],
             "reference": typical["reference"],
-            "update": rest,  # pi_old is the first epoch's own pass
+            "update": rest,  # pi_old comes from the first epoch's pass
             "checkpoint": typical["checkpoint"],  # until the next step may begin
         },
-        "write_seconds": median(writes),  # beside the next step
+        "write_seconds": median(writes),  # in parallel with the next step
         "response_mean": metrics[-1].response_tokens,
         "tokens_per_second": metrics[-1].tokens / times["seconds"],
         "mismatch": metrics[-1].mismatch,
@@ -83,7 +83,7 @@ def step(context: Context, model: str) -> dict[str, Any]:
 
 
 def coin(cases: Sequence[tuple[str, Problem]]) -> list[float]:
-    """Rewards by chance, but always the same."""
+    """Pseudo-random rewards, the same for the same response."""
     return [float(zlib.crc32(response.encode()) % 2) for response, _ in cases]
 
 
@@ -95,7 +95,7 @@ class Phases:
         self._clock = clock
 
     def of(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        """The call, with its time added up under this name."""
+        """Wrap a call to add its time up under this name."""
 
         def timed(*args: Any, **kwargs: Any) -> Any:
             with self._under(name):
@@ -104,7 +104,7 @@ class Phases:
         return timed
 
     def within(self, name: str, manager: Callable[[], Any]) -> Callable[[], Any]:
-        """A context manager's, from entering to leaving."""
+        """Wrap a context manager to add up the time from entering to leaving it."""
 
         @contextmanager
         def timed() -> Iterator[None]:

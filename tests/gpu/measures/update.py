@@ -22,7 +22,7 @@ from pubswap_client.training.memory import (
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.update import update as run_update
 
-# FLOP/s of dense bfloat16 products, by a part of the GPU's name; the makers' figures.
+# The makers' FLOP/s of dense bfloat16 products, by a part of the GPU's name.
 _PEAKS = {
     "B200": 2250e12,
     "H200": 989e12,
@@ -42,14 +42,14 @@ def update(
     attention: str | None = None,
     checkpointing: bool = False,
 ) -> dict[str, Any]:
-    """One update of two epochs, with its reference pass."""
+    """One update of two epochs, with the reference pass."""
     policy = context.policy(model)
     workload = context.workload(policy)
     settings, shape = context.settings, Shape.of(policy.model.config, policy.dtype)
     grpo = settings.grpo
     batch = collate(frozen_groups(workload), policy.card.eos_token_ids, grpo.advantage_epsilon)
     start = [factor.detach().clone() for factor in policy.trainable()]
-    fused = True if context.device.type == "cuda" else None  # as a trainer has it
+    fused = True if context.device.type == "cuda" else None  # like the trainer
     optimizer = torch.optim.AdamW(policy.trainable(), lr=grpo.learning_rate, fused=fused)
     given = default_budget(policy, checkpointing)
     budget = TokenBudget(given)
@@ -58,7 +58,7 @@ def update(
     def work() -> None:
         done.append(run_update(policy, optimizer, batch, settings, start, budget, checkpointing))
 
-    reset_peak(context.device)  # of what was loaded and measured before
+    reset_peak(context.device)  # forget the peak of earlier measurements
     with attend_by(policy, attention) as path:
         times = context.timed(work)
     most = min(given, sum(prompt + sum(group) for prompt, group in workload.lengths))
@@ -96,7 +96,7 @@ def _speed(
 
 
 def peak_flops(device: torch.device) -> float | None:
-    """The maker's FLOP/s of this GPU for bfloat16; None for a CPU or a GPU that is not listed."""
+    """The maker's bfloat16 FLOP/s of this GPU; None for a CPU or a GPU that is not listed."""
     if device.type != "cuda":
         return None
     name = torch.cuda.get_device_name(device)
