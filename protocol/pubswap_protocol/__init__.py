@@ -1,3 +1,3 @@
-"""What the coordinator and the clients agree on: messages, errors, layouts, rules, verifiers."""
+"""Shared by coordinator and clients: messages, errors, tensor layouts, rules, and verifiers."""
 
 __version__ = "0.1.0"

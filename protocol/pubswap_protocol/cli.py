@@ -1,4 +1,4 @@
-"""The one console script. Each side registers its own commands; none is imported until it runs."""
+"""The `pubswap` console script. Each package registers its commands, imported when they run."""
 
 import errno
 import sys
@@ -16,7 +16,7 @@ from pubswap_protocol.command_line.settings import settings
 from pubswap_protocol.command_line.statuses import ERROR, INTERRUPTED
 from pubswap_protocol.errors import LocalFault, PubSwapError, first_fault
 
-# The extras by what they are for, and the packages that each is for.
+# The packages of each extra, to say which one installs a missing package.
 EXTRAS = {
     "operator": ("httpx", "huggingface_hub", "jinja2", "tqdm", "transformers"),
     "client": ("accelerate", "matplotlib", "peft", "psutil", "pydantic_settings", "torch"),
@@ -30,18 +30,18 @@ EXTRAS = {
     "ray": ("ray",),
     "slurm": ("submitit",),
 }
-# Commands that need more than the operator's extra, which is in the client's.
+# Commands that need a whole extra. The client's includes the operator's.
 _WHOLE = {
     **dict.fromkeys(("serve", "admin"), "server"),
     **dict.fromkeys(("client", "evaluate", "simulate", "demo", "demo-federate"), "client"),
 }
 
 _REMEDIES = {
-    errno.EROFS: "Choose a folder on a disk that can be written to.",
+    errno.EROFS: "Choose a folder on a writable disk.",
     errno.EACCES: "Choose a folder that this user may use, or change its owner.",
     errno.EPERM: "Choose a folder that this user may use, or change its owner.",
-    errno.ENOSPC: "Make room, and give the same command again.",
-    errno.EDQUOT: "Make room, and give the same command again.",
+    errno.ENOSPC: "Free some space, and run the same command again.",
+    errno.EDQUOT: "Free some space, and run the same command again.",
 }
 
 
@@ -52,11 +52,11 @@ def build_app() -> typer.Typer:
         help="Federated RLVR between organisations that cannot share data.\n\n"
         "Try it: `pubswap demo`. Operators: `pubswap serve`, `pubswap run`, `pubswap invite`. "
         "Organisations: `pubswap client enroll`, then `pubswap client start`.\n\n"
-        "Exit status: 0 done, 1 failed, 2 mistyped, 3 the run is cancelled, 75 time is up, "
-        "130 stopped.",
+        "Exit status: 0 success, 1 failure, 2 usage error, 3 run cancelled, 75 time is up, "
+        "130 interrupted.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
-        rich_markup_mode="markdown",  # square brackets are text, and paragraphs flow
+        rich_markup_mode="markdown",  # square brackets stay text, and paragraphs reflow
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_options)
@@ -83,7 +83,7 @@ def _options(
 
 
 def main() -> None:
-    """Run a command; an expected failure is one line on stderr and an exit status of `statuses`."""
+    """Run a command. An expected failure prints one line on stderr; `statuses` has the codes."""
     try:
         with explained():
             build_app()()
@@ -98,7 +98,7 @@ def main() -> None:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Raise a missing package, or what the operating system refuses, as a LocalFault."""
+    """Convert a missing package or an OSError to a LocalFault."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -111,7 +111,7 @@ def explained() -> Iterator[None]:
 
 
 def system_fault(error: OSError) -> str:
-    """The operating system's refusal: of which file, why, and what helps."""
+    """An OSError as text: the file, the reason, and a remedy if one is known."""
     said = error.strerror or str(error) or type(error).__name__
     where = f"{error.filename}: " if error.filename is not None else ""
     remedy = _REMEDIES.get(error.errno or 0, "")
@@ -119,7 +119,7 @@ def system_fault(error: OSError) -> str:
 
 
 def extra_for(package: str, command: str) -> str | None:
-    """The extra that has the package; where several have it, the one that the command is of."""
+    """The extra that installs the package; if several do, the command's own."""
     having = [extra for extra, packages in EXTRAS.items() if package in packages]
     if "operator" in having:
         having.append("client")
@@ -128,14 +128,13 @@ def extra_for(package: str, command: str) -> str | None:
 
 
 def _how_to_install(package: str) -> str:
-    """The sentence for a missing package: which extra has it."""
     extra = extra_for(package, "".join(sys.argv[1:2]))
     if extra is None:
         return f" Install it: pip install {package}"
-    return f" Install PubSwap's extra for it, in its checkout: pip install '.[{extra}]'"
+    return f" Install it with PubSwap's extra, from a checkout: pip install '.[{extra}]'"
 
 
 def _fail(message: str) -> None:
     typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
-    typer.echo(printable(message), err=True)  # it may quote a coordinator, or a file
+    typer.echo(printable(message), err=True)  # it may quote text from a coordinator or a file
     sys.exit(ERROR)

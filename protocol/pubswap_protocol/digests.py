@@ -1,6 +1,6 @@
-"""Digests: the names of bytes, `blake3:` and hexadecimal digits, as in the OCI specification.
+"""Content digests: `blake3:` and hexadecimal digits, in the form of the OCI specification.
 
-BLAKE3 is several times as fast as SHA-256 even on a processor with instructions for that, and every
+BLAKE3 is several times as fast as SHA-256 even on a processor with SHA instructions, and every
 byte of an adapter is hashed three times in a round.
 """
 
@@ -15,17 +15,17 @@ _PREFIX = "blake3:"
 
 
 class Digester:
-    """Computes the digest of bytes that come one piece after another."""
+    """An incremental digest."""
 
     def __init__(self) -> None:
         self._hash = blake3()
 
     def update(self, data: bytes | memoryview) -> None:
-        """Take further bytes; other threads run meanwhile if there are many."""
+        """Add bytes; releases the GIL if there are many."""
         self._hash.update(data)
 
     def digest(self) -> str:
-        """The name of all bytes so far."""
+        """The digest of all bytes so far."""
         return _PREFIX + self._hash.hexdigest()
 
 
@@ -35,12 +35,12 @@ def hexadecimal(digest: str) -> str:
 
 
 def digest_of(data: bytes | memoryview) -> str:
-    """The digest that names these bytes."""
+    """The digest of these bytes."""
     return _PREFIX + blake3(data).hexdigest()
 
 
 def digest_of_file(path: Path) -> str:
-    """The digest that names a file's bytes; raises OSError if it cannot be read."""
+    """The digest of a file's bytes; raises OSError if it cannot be read."""
     digester = Digester()
     with path.open("rb", buffering=0) as file:
         while piece := file.read(1 << 20):
@@ -49,6 +49,6 @@ def digest_of_file(path: Path) -> str:
 
 
 def sha256_of(path: Path) -> str:
-    """A file's SHA-256 in hexadecimal, by which other programs know it; raises OSError."""
+    """A file's SHA-256 in hexadecimal, as other programs use it; raises OSError."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

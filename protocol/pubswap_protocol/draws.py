@@ -1,4 +1,4 @@
-"""Every random draw comes from a key, so that asking again, anywhere, gives the same answer."""
+"""Random draws as functions of a key, so that repeating a draw anywhere gives the same result."""
 
 import hashlib
 import json
@@ -8,7 +8,7 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
-# vLLM takes a signed 64-bit seed and adds the response's place in its group to it.
+# vLLM takes a signed 64-bit seed and adds the response's index in its group to it.
 SEEDS = 1 << 62
 
 
@@ -32,20 +32,20 @@ def response_seed(seed: int, prompt: int, index: int) -> int:
 
 
 class SecretDraws:
-    """Draws that are functions of a key and of a secret: who has not the secret cannot tell them.
+    """Draws that are functions of a key and a secret, unpredictable without the secret.
 
-    They are read from the keyed BLAKE3 stream of the key, which is a cryptographic one.
+    They are read from the keyed BLAKE3 stream of the key, a cryptographic generator.
     """
 
     SECRET_BYTES = 32
 
     def __init__(self, secret: bytes, *context: int | str) -> None:
-        """Draws of their own for each `context`, the first part of every key."""
+        """`context` is the first part of every key, so that each context has its own draws."""
         self._secret = secret
         self._context = context
 
     def within(self, *context: int | str) -> "SecretDraws":
-        """The draws whose keys begin with this too."""
+        """Draws whose keys continue with this context."""
         return SecretDraws(self._secret, *self._context, *context)
 
     def seed(self, *key: int | str) -> int:
@@ -57,7 +57,7 @@ class SecretDraws:
         return (self._bits(count, *key) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
     def normal(self, count: int, *key: int | str) -> NDArray[np.float64]:
-        """Numbers (count,) from N(0, 1): Box and Muller's transform of `uniform`."""
+        """Numbers (count,) from N(0, 1): the Box-Muller transform of `uniform`."""
         half = -(-count // 2)
         uniform = self.uniform(2 * half, *key)
         radius = np.sqrt(-2 * np.log1p(-uniform[:half]))

@@ -57,8 +57,8 @@
     - EngineFault               engine_fault               500
       + StaleAdapter            stale_adapter              500
 
-The server sends an error as RFC 9457 problem+json; the client raises the same class again, but
-for a LocalFault, which is its own to raise.
+The server sends an error as RFC 9457 problem+json, and the client raises the same class again, but
+never a LocalFault, because that concerns the client's own machine.
 `code` is stable; the detail is for people and says what to do next.
 """
 
@@ -90,20 +90,20 @@ class PubSwapError(Exception):
     retryable: ClassVar[bool] = False
 
     def __init_subclass__(cls, status: int | None = None, retryable: bool | None = None) -> None:
-        """The code is the class's name in snake_case; what is not given is as above it."""
+        """The code is the class's name in snake_case; other attributes are inherited by default."""
         cls.code = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
         cls.status = cls.status if status is None else status
         cls.retryable = cls.retryable if retryable is None else retryable
 
     def __init__(self, detail: str | None = None, *, retry_after: float | None = None) -> None:
-        """`retry_after` is the least time in seconds to wait before asking again, if known."""
+        """`retry_after` is the minimum time in seconds to wait before a retry, if known."""
         self.detail = detail or self.title()
         self.retry_after = retry_after
         super().__init__(self.detail)
 
     @classmethod
     def title(cls) -> str:
-        """The first line of the class's docstring: what went wrong, in general."""
+        """The first line of the class's docstring, which describes the error in general."""
         return (cls.__doc__ or cls.__name__).strip().splitlines()[0]
 
     def problem(self, request_id: str | None = None) -> ProblemDetails:
@@ -126,12 +126,12 @@ class Forbidden(PubSwapError, status=403):
     """The token does not allow this."""
 
 
-class Suspended(Forbidden, retryable=True):  # a daemon stays, and goes on when it is reinstated
+class Suspended(Forbidden, retryable=True):  # a daemon keeps running, and continues once reinstated
     """The operator has suspended this member for now."""
 
 
 class NotFound(PubSwapError, status=404):
-    """There is nothing here."""
+    """The resource does not exist."""
 
 
 class UnknownRun(NotFound):
@@ -143,7 +143,7 @@ class UnknownBlob(NotFound):
 
 
 class UnknownUpload(NotFound):
-    """The upload is finished, was given up, or has expired."""
+    """The upload is finished, was abandoned, or has expired."""
 
 
 class TooSlow(PubSwapError, status=408, retryable=True):
@@ -167,11 +167,11 @@ class RunCancelled(Conflict):
 
 
 class IdempotencyMismatch(Conflict):
-    """This was already submitted with other contents."""
+    """This was already submitted with different contents."""
 
 
 class BaseModelMismatch(Conflict):
-    """The base model's files are not the run's."""
+    """The base model's files differ from the run's."""
 
 
 class HelloNeeded(Conflict):
@@ -186,7 +186,7 @@ class NameTaken(Conflict):
 
 
 class TooManyAdapters(Conflict):
-    """The member has stored as many adapters as it may in this round."""
+    """The member has stored the maximum number of adapters in this round."""
 
 
 class StateInUse(Conflict):
@@ -234,11 +234,11 @@ class Invalid(PubSwapError, status=422):
 
 
 class InvalidAdapter(Invalid):
-    """The adapter is not one of this run's."""
+    """The adapter does not fit this run."""
 
 
 class InvalidUpdate(Invalid):
-    """The update was not made according to the run."""
+    """The update does not follow the run's settings."""
 
 
 class InvalidResponses(Invalid):
@@ -254,7 +254,7 @@ class InvalidSettings(Invalid):
 
 
 class DigestMismatch(Invalid):
-    """The bytes received do not have the digest announced."""
+    """The bytes received do not have the announced digest."""
 
 
 class LengthMismatch(Invalid):
@@ -302,7 +302,7 @@ class ProxyFault(ServerFault, status=502):
 
 
 class LocalFault(PubSwapError):
-    """Something on this machine prevents this."""
+    """Something on this machine prevents the operation."""
 
 
 class OutOfMemory(LocalFault):
@@ -314,7 +314,7 @@ class Diverged(LocalFault):
 
 
 class NotSaved(LocalFault, status=507):
-    """The local disk did not accept a file."""
+    """A file could not be written to the local disk."""
 
 
 class RefusedByPolicy(LocalFault, status=403):
@@ -342,15 +342,15 @@ class StaleAdapter(EngineFault):
 
 
 def tree(root: type[PubSwapError]) -> list[type[PubSwapError]]:
-    """A class and all below it."""
+    """A class and all its subclasses."""
     return [root, *(found for child in root.__subclasses__() for found in tree(child))]
 
 
 def error_for(problem: ProblemDetails, retry_after: float | None = None) -> PubSwapError:
-    """The error that a problem+json body stands for; its nearest relative if the code is new, or
-    that of a fault on this machine, of which no coordinator knows.
+    """The error described by a problem+json body.
 
-    `retry_after` is the answer's Retry-After header in seconds, if it had one.
+    A code that is unknown, or a LocalFault's, becomes ServerFault or Invalid, depending on the
+    status. `retry_after` is the response's Retry-After header in seconds, if it had one.
     """
     by_code = {error.code: error for error in tree(PubSwapError)}
     known = by_code.get(problem.code)
@@ -360,14 +360,14 @@ def error_for(problem: ProblemDetails, retry_after: float | None = None) -> PubS
 
 
 def first_fault(error: ValidationError) -> str:
-    """The first fault of a validation in words: `key: message`."""
+    """The first error of a validation as text: `key: message`."""
     return fault_text(error.errors()[0])
 
 
 def fault_text(fault: Mapping[str, Any]) -> str:
-    """One of a validation's faults in words: `key: message`, or the message if all is at fault."""
+    """A validation error as text: `key: message`, or the message alone if it has no key."""
     message = fault["msg"].removeprefix("Value error, ")
     if fault.get("ctx", {}).get("pattern") == NAME_PATTERN:
-        message = f"{fault['input']!r} is no name: a name is {NAME_FORM}"
+        message = f"{fault['input']!r} is not a valid name: a name is {NAME_FORM}"
     key = ".".join(map(str, fault["loc"]))
     return f"{key}: {message}" if key else message

@@ -1,4 +1,4 @@
-"""Files that outlast a power cut (fsync, rename, fsync of the folder), and for their owner only."""
+"""Durable files (fsync, rename, fsync of the folder), and files for their owner only."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ _GROUP_AND_OTHERS = 0o077
 
 
 def publish(temporary: Path, path: Path) -> None:
-    """Give a complete file its name, durably; both must be on one file system."""
+    """Durably rename a complete file; both paths must be on one file system."""
     sync(temporary)
     new = not path.parent.exists()
     if new:
@@ -27,42 +27,40 @@ def publish(temporary: Path, path: Path) -> None:
 
 
 def expanded(path: str | Path) -> Path:
-    """A path in which `~` is a user's folder; raises InvalidSettings for one that is not known, and
-    for what is no path.
-    """
+    """A path with `~` expanded; raises InvalidSettings for an unknown user or an invalid path."""
     if "\0" in str(path):
-        raise InvalidSettings(f"{str(path)!r} is no path: it holds a NUL character.")
+        raise InvalidSettings(f"{str(path)!r} is not a path: it contains a NUL character.")
     try:
         return Path(path).expanduser()
     except RuntimeError:
-        raise InvalidSettings(f"{path}: whose folder is that? No home is known for it.") from None
+        raise InvalidSettings(f"{path}: the home folder of this user is not known.") from None
 
 
 def require_vacant(out: Path) -> None:
-    """Raises InvalidSettings if something is at `out` but an empty folder."""
+    """Raises InvalidSettings if `out` exists and is not an empty folder."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InvalidSettings(f"{out} is there already: remove it, or choose another --out.")
+        raise InvalidSettings(f"{out} already exists: remove it, or choose another --out.")
 
 
 @contextmanager
 def whole_folder(out: Path, mode: int = 0o755) -> Iterator[Path]:
-    """A folder that becomes `out` at the end: a kill leaves no half of it under that name.
+    """Create `out` atomically: yields a temporary folder beside it, renamed to `out` at the end.
 
-    Raises NotSaved if nothing can be made beside `out`; Conflict if something is at `out` by then
-    but an empty folder, which stays as it is.
+    Raises NotSaved if nothing can be created beside `out`, and Conflict if `out` exists by the end
+    and is not an empty folder; it then stays as it is.
     """
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         making = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     except OSError as error:
-        raise NotSaved(f"{out} cannot be made: {error.strerror}.") from None
+        raise NotSaved(f"{out} cannot be created: {error.strerror}.") from None
     try:
         yield making
         making.chmod(mode)
         try:
             making.rename(out)
         except OSError as error:
-            raise Conflict(f"{out} could not be made: {error.strerror}.") from None
+            raise Conflict(f"{out} could not be created: {error.strerror}.") from None
         sync(out.parent)
     finally:
         shutil.rmtree(making, ignore_errors=True)
@@ -79,7 +77,7 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def syncing(descriptor: int) -> Iterator[None]:
-    """Send a file's bytes to the disk while the block reads them; raises OSError at its end."""
+    """Sync a file while the block runs, which may read it; raises OSError at the block's end."""
     with ThreadPoolExecutor(1) as beside:
         synced = beside.submit(os.fsync, descriptor)
         yield
@@ -87,48 +85,46 @@ def syncing(descriptor: int) -> Iterator[None]:
 
 
 def write_all(descriptor: int, data: bytes | bytearray | memoryview) -> None:
-    """Write all of `data`; one call of the system may take less of it."""
+    """Write all of `data`; a single system call may write only a part."""
     left = memoryview(data)
     while left:
         left = left[os.write(descriptor, left) :]
 
 
 def write_pieces(descriptor: int, pieces: Sequence[bytes]) -> None:
-    """Write pieces one after another, 1,024 at most, without joining them first."""
+    """Write pieces one after another, at most 1,024, without joining them first."""
     written = os.writev(descriptor, pieces)
-    if written < sum(map(len, pieces)):  # the disk is full, or a signal came between
+    if written < sum(map(len, pieces)):  # the disk is full, or a signal interrupted the call
         write_all(descriptor, memoryview(b"".join(pieces))[written:])
 
 
 def make_private(folder: Path) -> bool:
-    """Make the folder for its owner only; returns whether it is, for one that was there is left.
+    """Create a folder for its owner only; returns whether it is private.
 
-    It may be the user's own, with other things in it.
+    An existing folder keeps its mode, because it may be the user's own, with other files in it.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return not folder.stat().st_mode & _GROUP_AND_OTHERS
 
 
 def keep_private(path: Path) -> None:
-    """Take a folder or file of ours from everybody else, if there is one."""
+    """Remove the permissions of group and others from a folder or file, if it exists."""
     if path.exists() and path.stat().st_mode & _GROUP_AND_OTHERS:
         path.chmod(path.stat().st_mode & ~_GROUP_AND_OTHERS)
 
 
 def private_folder(folder: Path) -> Path:
-    """A folder of ours, new or not, for its owner only."""
+    """Create a folder of PubSwap's own, or take an existing one, and make it private."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     keep_private(folder)
     return folder
 
 
 def write_whole(path: Path, *pieces: bytes | memoryview) -> None:
-    """Replace a file, mode 0600; after a crash at any moment it is the old one or the new one.
+    """Replace a file atomically with the concatenated pieces, mode 0600.
 
-    Its bytes are those of the pieces, one after another.
-
-    Raises NotSaved, naming the path and the bytes needed, if the disk does not take it; the old
-    file is then as it was.
+    After a crash at any moment it is the old file or the new one. Raises NotSaved, naming the path
+    and the bytes needed, if it cannot be written; the old file is then unchanged.
     """
     temporary = path.with_name(path.name + _TEMPORARY)
     try:
@@ -143,7 +139,7 @@ def write_whole(path: Path, *pieces: bytes | memoryview) -> None:
         size = sum(len(piece) for piece in pieces)
         raise NotSaved(
             f"{path} could not be saved, which takes {size} bytes: {error.strerror}. "
-            "What was saved before is untouched; make room and start again."
+            "The previous file is unchanged; free some space and start again."
         ) from None
     finally:
         with suppress(OSError):
@@ -151,7 +147,7 @@ def write_whole(path: Path, *pieces: bytes | memoryview) -> None:
 
 
 def append_durably(path: Path, line: bytes) -> int:
-    """Add a line, sync it, and return the file's size; if that fails, the file is as it was."""
+    """Append a line, sync it, and return the file's size; on failure the file is unchanged."""
     new = not path.exists()
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
@@ -171,6 +167,6 @@ def append_durably(path: Path, line: bytes) -> int:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what writes that were cut off have left behind."""
+    """Remove temporary files left behind by interrupted writes."""
     for path in folder.glob(f"*{_TEMPORARY}"):
         path.unlink()

@@ -42,8 +42,8 @@ Digest = Annotated[str, Field(pattern=digests.PATTERN)]
 Fingerprint = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Topics = Annotated[dict[Topic, Share], Field(max_length=MAX_TOPICS)]
 Bytes = Annotated[int, Field(gt=0, le=MAX_COUNT, strict=True)]
-AwayCode = Annotated[str, Field(pattern=r"^[a-z_]{1,40}$")]  # open: a later client may have more
-Printable = Annotated[str, Field(pattern=r"^[ -~]{1,400}$")]  # on terminals, too
+AwayCode = Annotated[str, Field(pattern=r"^[a-z_]{1,40}$")]  # open: later clients may add codes
+Printable = Annotated[str, Field(pattern=r"^[ -~]{1,400}$")]  # also shown on terminals
 
 
 class Version(Strict):
@@ -54,7 +54,7 @@ class Version(Strict):
 
 
 class RunState(StrEnum):
-    """Where a run is; see the server's state machine for what leads where."""
+    """The state of a run; the server's state machine defines the transitions."""
 
     CREATED = "created"
     OPEN = "open"
@@ -66,19 +66,19 @@ class RunState(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing leads on from there."""
+        """Whether this state is final."""
         return self in (RunState.FINISHED, RunState.CANCELLED)
 
 
 class Role(StrEnum):
-    """What a member does in a run."""
+    """A member's role in a run."""
 
     CLIENT = "client"
     EVALUATOR = "evaluator"
 
 
 class SetKind(StrEnum):
-    """The problem sets the coordinator holds."""
+    """The problem sets that the coordinator stores."""
 
     PUBLIC = "public"
     TEST = "test"
@@ -95,11 +95,11 @@ class CreateRun(Strict):
     def _fits(self) -> Self:
         tensors = len(self.model.layout.tensors)
         if self.settings.wire.precision == "int8":
-            tensors *= 2  # each with its scales
+            tensors *= 2  # each has a tensor of scales
         if tensors > MAX_TENSORS:
             raise ValueError(
-                f"an update would be a file of {tensors} tensors, of which {MAX_TENSORS} are "
-                "taken; choose fewer lora.target_modules, or another wire.precision than int8"
+                f"an update would be a file of {tensors} tensors, and at most {MAX_TENSORS} are "
+                "allowed; choose fewer lora.target_modules, or a wire.precision other than int8"
             )
         return self
 
@@ -124,10 +124,10 @@ class Traffic(Strict):
 
 
 class Drift(Strict):
-    """How far the clients' factors moved apart in a round, as L2 norms over all A and B.
+    """Distances between the clients' factors after a round, as L2 norms over all A and B.
 
-    Of the adapters as they were handed in, each after the local steps that its member made. Of
-    more than 32 clients, it is that of 32 drawn for the round.
+    Computed from the submitted adapters, each after as many local steps as its member made. With
+    more than 32 clients, computed for 32 that are drawn for the round.
     """
 
     pairwise: Norm = Field(description="Mean of |theta_n - theta_m| over pairs of clients.")
@@ -144,7 +144,7 @@ class Evaluation(Strict):
 
 
 class SwapSummary(Strict):
-    """What one exchange did."""
+    """The outcome of one exchange."""
 
     swap: Number
     clients: Number
@@ -154,22 +154,22 @@ class SwapSummary(Strict):
 
 
 class RoundMeans(Strict):
-    """Means over a round's updates that count, and over its exchanges; of epsilon the largest."""
+    """Means over a round's counted updates and its exchanges; for epsilon, the maximum."""
 
-    steps: Measured = Field(default=None, description="Local steps that an update was made of.")
+    steps: Measured = Field(default=None, description="Local steps in an update.")
     reward: Measured = None
     loss: Measured = None
     kl: Measured = None
     clip_share: Measured = None
     zero_variance_share: Measured = None
     response_tokens: Measured = None
-    seconds: Measured = Field(default=None, description="Of an organisation's local training.")
+    seconds: Measured = Field(default=None, description="Time of a client's local training.")
     sampling_seconds: Measured = None
     waiting_seconds: Measured = None
     transfer_seconds: Measured = None
     replaced_share: Measured = None
     epsilon: Measured = Field(
-        default=None, description="The most that a member has spent in the run so far."
+        default=None, description="The largest epsilon that a member has spent in the run so far."
     )
 
 
@@ -179,7 +179,7 @@ class RoundSummary(Strict):
     round: Number
     adapter: Digest | None = None
     rollbacks: Number | None = Field(
-        default=None, description="How often the run had gone back when the round was begun."
+        default=None, description="Number of rollbacks of the run before the round began."
     )
     updates: Number = 0
     means: RoundMeans | None = None
@@ -190,7 +190,7 @@ class RoundSummary(Strict):
 
 
 class Progress(Strict):
-    """A heartbeat: where a member is, in numbers only."""
+    """A heartbeat: a member's progress, in numbers only."""
 
     round: Number
     step: Number
@@ -200,7 +200,7 @@ class Progress(Strict):
     kl: Measured = None
     tokens_per_second: Measured = None
     memory_bytes: Count | None = Field(
-        default=None, description="The GPU's peak in this step, or what the process holds."
+        default=None, description="Peak GPU memory in this step, or else the process's memory."
     )
 
 
@@ -212,11 +212,11 @@ class Away(Strict):
 
 
 class Sampling(Strict):
-    """How receivers judge the responses that a member has donated."""
+    """Verdicts of receivers on the responses that a member has donated."""
 
-    doubting: Number = Field(description="Receivers whose last verdict is: not sampled.")
-    judging: Number = Field(description="Receivers that have passed a verdict.")
-    excluded: bool = Field(description="Its responses are given to nobody any more.")
+    doubting: Number = Field(description="Receivers whose last verdict is 'not sampled'.")
+    judging: Number = Field(description="Receivers that have reached a verdict.")
+    excluded: bool = Field(description="Its responses are no longer donated.")
 
 
 class MemberView(Strict):
@@ -226,29 +226,31 @@ class MemberView(Strict):
     role: Role
     active: bool = Field(description="False once revoked.")
     suspended: bool = Field(default=False, description="Until it is reinstated.")
-    away: Away | None = Field(default=None, description="By its own policy; nobody waits for it.")
+    away: Away | None = Field(
+        default=None, description="Away by its own policy; the run does not wait for it."
+    )
     joining: bool = Field(
-        default=False, description="In the next round and not in the one under way."
+        default=False, description="Takes part from the next round on, not in the current one."
     )
     unverified: bool = Field(
-        default=False, description="Its last responses came without seeds: nobody can check them."
+        default=False, description="Its last responses had no seeds, so they cannot be checked."
     )
     certificate: Fingerprint | None = Field(
         default=None, description="SHA-256 of the client certificate that its token is bound to."
     )
-    last_seen: AwareDatetime | None = Field(default=None, description="Its last request's moment.")
+    last_seen: AwareDatetime | None = Field(default=None, description="Time of its last request.")
     unseen_seconds: Seconds | None = Field(
         default=None, description="Seconds since then, on the coordinator's clock."
     )
     progress: Progress | None = None
     traffic: Traffic = Traffic()
     sampling: Sampling | None = Field(
-        default=None, description="Of a client whose responses were checked."
+        default=None, description="For a client whose responses were checked."
     )
 
 
 class RoundList(Strict):
-    """Some of a run's rounds, in order; an empty page is behind the last."""
+    """A page of a run's rounds, in order; an empty page follows the last one."""
 
     rounds: Several[RoundSummary]
 
@@ -261,49 +263,48 @@ class Score(Strict):
 
 
 class RunView(Strict):
-    """A run as its members and the operator see it."""
+    """A run as seen by its members and the operator."""
 
     id: Id
     name: Name
     state: RunState
     paused: bool
-    round: Number = Field(description="The round under way; 0 before the start.")
+    round: Number = Field(description="The current round; 0 before the start.")
     waiting_for: Words | None = Field(
-        default=None, description="What the operator must do before the run can go on, if anything."
+        default=None, description="What the operator must do before the run can continue."
     )
     settings: RunSettings
     requires: Several[Label] = Field(
         default=[],
-        description="The settings that a client must know to take part, by names such as "
-        "`swap.period`; any other that it does not know it ignores.",
+        description="Names of the settings that a client must know to take part, such as "
+        "`swap.period`; it ignores any other unknown setting.",
     )
     verifier_version: Label | None = Field(
         default=None,
-        description="The run's verifier with the versions of our rules and of its library, such as "
-        "`math@2+0.9.0`: members need the same.",
+        description="The run's verifier with the versions of PubSwap's rules and of its library, "
+        "such as `math@2+0.9.0`; members need the same.",
     )
     model: ModelCard
     bucket: Url | None = Field(
         default=None,
-        description="What the addresses begin with, before a slash, under which members reach the "
-        "bucket themselves.",
+        description="Start of the URLs, up to a slash, at which members reach the bucket directly.",
     )
     created_at: AwareDatetime
-    latest: Score | None = Field(default=None, description="Of the last round evaluated so far.")
+    latest: Score | None = Field(default=None, description="Score of the last evaluated round.")
     best: Score | None = None
     members: Several[MemberView] = Field(
-        default=[], description="Of one run, and shown to the operator only."
+        default=[], description="Only for a single run, and only for the operator."
     )
 
 
 class WholeRun(RunView):
-    """A run with all its rounds, as a client puts it together from their pages."""
+    """A run with all its rounds, assembled by a client from the pages."""
 
     rounds: Several[RoundSummary] = Field(default=[])
 
 
 class RunList(Strict):
-    """Some of the operator's runs, newest first; an empty page is behind the last."""
+    """A page of the operator's runs, newest first; an empty page follows the last one."""
 
     runs: Several[RunView]
 
@@ -319,7 +320,7 @@ class ChangeRun(Strict):
 
 
 class Rollback(Strict):
-    """Go back to a round's adapter, and on from there with the round after it."""
+    """Return to a round's adapter, and continue with the round after it."""
 
     to: Number
 
@@ -348,13 +349,13 @@ class Invite(Strict):
 
 
 class CreateViewer(Strict):
-    """Somebody who may look at the dashboard and change nothing."""
+    """A person with read-only access to the dashboard."""
 
     name: Name
 
 
 class Viewer(CreateViewer):
-    """A viewer, as all may be listed."""
+    """A viewer in the list of viewers."""
 
     created_at: AwareDatetime
 
@@ -372,7 +373,7 @@ class ViewerList(Strict):
 
 
 class BindCertificate(Strict):
-    """The client certificate that a member's token is good with from now on."""
+    """The client certificate that a member's token requires from now on."""
 
     sha256: Fingerprint | None = Field(description="SHA-256 of the DER bytes; null for any.")
 
@@ -394,13 +395,13 @@ class Membership(Strict):
 
 
 class Hello(ModelDigests):
-    """A member's base model and verifier, before any work."""
+    """A member's base model and verifier, sent before any work."""
 
     verifier_version: Word = Field(description="Must be the run's.")
 
 
 class TaskKind(StrEnum):
-    """What a member is to do now."""
+    """The kind of a member's current task."""
 
     WAIT = "wait"
     TRAIN = "train"
@@ -409,9 +410,9 @@ class TaskKind(StrEnum):
 
 
 class Task(Strict):
-    """What to do now. `adapter` is where to start from, or what to evaluate.
+    """A member's current task. `adapter` is the one to start from, or to evaluate.
 
-    The base model is the run's with the products of all `residuals` added, in their order.
+    The base model is the run's, with the products of all `residuals` added in order.
     """
 
     kind: TaskKind
@@ -420,10 +421,10 @@ class Task(Strict):
     adapter: Digest | None = None
     residuals: Several[Digest] = Field(default=[])
     rollbacks: Number = Field(
-        default=0, description="How often the run went back: a round of another count is another."
+        default=0, description="Number of rollbacks; it tells repetitions of a round apart."
     )
     waits_for: Words | None = Field(
-        default=None, description="What a member that is to wait waits for, in words."
+        default=None, description="For kind `wait`: what the member waits for, in words."
     )
 
 
@@ -431,20 +432,22 @@ Evidence = Annotated[float, Field(ge=-MAX_MEASURED, le=MAX_MEASURED, strict=True
 
 
 class DonorEvidence(Strict):
-    """What a receiver found in a round's responses of one donor, see docs/security.md."""
+    """A receiver's evidence on one donor's responses in a round; see docs/security.md."""
 
-    number: Count = Field(description="The donor's for this receiver, as it came with responses.")
+    number: Count = Field(
+        description="The donor's number for this receiver, as it came with the responses."
+    )
     responses: Number
     other_noise: Evidence = Field(
-        description="That they were not drawn by their noise, in nats; below 0 if they were."
+        description="That they were not drawn with their noise, in nats; below 0 if they were."
     )
     other_policy: Evidence = Field(
-        description="That another policy or temperature drew them by it, in nats."
+        description="That another policy or temperature drew them with it, in nats."
     )
 
 
 class UpdateMetrics(Strict):
-    """What an organisation reports of a round's local training: counters, nothing else."""
+    """An organisation's report on a round's local training: numbers, nothing else."""
 
     examples: Annotated[int, Field(gt=0, le=10**9, strict=True)] = Field(
         description="The size of the private set, for weighting."
@@ -456,64 +459,66 @@ class UpdateMetrics(Strict):
     clip_share: Measured = None
     zero_variance_share: Measured = None
     response_tokens: Measured = None
-    seconds: Seconds | None = Field(default=None, description="Of sampling and updating.")
+    seconds: Seconds | None = Field(default=None, description="Time for sampling and updating.")
     sampling_seconds: Seconds | None = Field(
-        default=None, description="As far as nothing was updated meanwhile."
+        default=None, description="Time for sampling while no update was running."
     )
     waiting_seconds: Seconds | None = Field(
-        default=None, description="For other organisations, in public steps."
+        default=None, description="Time waiting for other organisations in public steps."
     )
-    transfer_seconds: Seconds | None = Field(default=None, description="Of adapters, both ways.")
+    transfer_seconds: Seconds | None = Field(
+        default=None, description="Time for transferring adapters, both ways."
+    )
     step_rewards: Several[Measured] = Field(
         default=[],
         max_length=MAX_STEPS_TOLD,
-        description="Of the round's first steps, in the order of the updates.",
+        description="Rewards of the round's first steps, in the order of the updates.",
     )
     epsilon: Norm | None = Field(
         default=None,
-        description="Of record-level differential privacy: what the member's training has spent in "
-        "the run so far, where the run has privacy.epsilon.",
+        description="Epsilon of record-level differential privacy that the member's training has "
+        "spent in the run so far, if the run has privacy.epsilon.",
     )
     improvement: Annotated[float, Field(ge=-1, le=1, strict=True)] | None = Field(
         default=None,
-        description="Of pass@1 on own held-out problems in the round, where the run has "
+        description="Gain in pass@1 on own held-out problems in the round, if the run has "
         "aggregation.weights = 'improvement'.",
     )
     donors: Several[DonorEvidence] = Field(default=[], max_length=MAX_DONORS_TOLD)
 
 
 class SubmitUpdate(Strict):
-    """The adapter trained in a round, already sent as a blob."""
+    """The adapter trained in a round, already uploaded as a blob."""
 
     adapter: Digest
     metrics: UpdateMetrics
 
 
 class ReceiptStatus(StrEnum):
-    """What became of a submission."""
+    """The outcome of a submission."""
 
     ACCEPTED = "accepted"
     LATE = "late, unused"
 
 
 class Receipt(Strict):
-    """What was stored; sent again, the same submission gets the same receipt."""
+    """A receipt for a submission; repeating the submission returns the same receipt."""
 
     status: ReceiptStatus
     digest: Digest = Field(
-        description="Of an update the adapter's; of responses the BLAKE3 of the file sent."
+        description="For an update, the adapter's; for responses, the BLAKE3 of the file sent."
     )
 
 
 class OpenUpload(Strict):
-    """Announce a blob before its first byte; the room for it is reserved."""
+    """Announce a blob before its first byte, which reserves space for it."""
 
     digest: Digest
     size: Bytes = Field(description="Bytes of the whole blob.")
 
 
 class UploadPart(Strict):
-    """A part that goes straight to the bucket: a PUT of its bytes to the URL, without a token."""
+    """A part to send straight to the bucket: PUT its bytes to the URL, without a token."""
 
     first: Count = Field(description="The first byte's position.")
     size: Bytes
@@ -521,20 +526,22 @@ class UploadPart(Strict):
 
 
 class UploadSession(Strict):
-    """An upload and how far it has come; it goes on from `offset`."""
+    """An upload and its progress; continue it at `offset`."""
 
     upload: Id | None = Field(description="Null when the blob is already stored.")
     digest: Digest
     size: Bytes = Field(description="Bytes of the whole blob.")
-    offset: Count = Field(description="Bytes already here, also after a cut connection.")
+    offset: Count = Field(description="Bytes already received, also after a broken connection.")
     stored: bool = Field(description="This member has already sent the blob; send nothing.")
-    chunk_bytes: Bytes = Field(description="Bytes of the first PATCH, and of one after a cut.")
-    largest_chunk_bytes: Bytes = Field(description="The most bytes of one PATCH.")
+    chunk_bytes: Bytes = Field(
+        description="Bytes of the first PATCH, and of the first after a broken connection."
+    )
+    largest_chunk_bytes: Bytes = Field(description="Maximum bytes of one PATCH.")
     expires_at: AwareDatetime | None = Field(description="Null when the blob is already stored.")
     parts: Several[UploadPart] = Field(
         default=[],
-        description="The next parts, if they were asked for and there is a bucket: in order, for "
-        "some minutes. For those behind them, or new URLs, open the upload again.",
+        description="The next parts in order, if requested and if there is a bucket. Their URLs "
+        "are valid for some minutes; open the upload again for later parts or new URLs.",
     )
 
 
@@ -560,8 +567,8 @@ class SwapPrompts(Strict):
     prompts: Several[PublicPrompt]
     sampling_seed: Count | None = Field(
         default=None,
-        description="Of the noise that this client is to draw its responses by, if receivers are "
-        "to check that.",
+        description="Seed of the noise with which this client must draw its responses, if "
+        "receivers check that.",
     )
 
 

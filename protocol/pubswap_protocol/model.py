@@ -1,7 +1,7 @@
-"""The base model's identity, read from its files with no torch.
+"""Identify a base model from its files, without torch.
 
-Two organisations have the same base model when config, tokenizer and weight digests agree. The
-adapter's layout comes from the names and shapes in the safetensors headers.
+Two organisations have the same base model if the digests of config, tokenizer and weights agree.
+The adapter's layout comes from the names and shapes in the safetensors headers.
 """
 
 import hashlib
@@ -30,25 +30,25 @@ _NOT_LINEAR = ("embed", "lm_head", "wte", "wpe", "embedding")
 
 
 class ModelDigests(Strict):
-    """Which files a base model has."""
+    """Digests of a base model's files."""
 
     config_digest: ModelDigest = Field(
         description="`sha256:` and the hexadecimal SHA-256 of config.json's bytes."
     )
-    tokenizer_digest: ModelDigest = Field(description="The same of tokenizer.json.")
+    tokenizer_digest: ModelDigest = Field(description="The same for tokenizer.json.")
     weights_digest: ModelDigest = Field(
-        description="The same of a text: the hexadecimal SHA-256 of each *.safetensors file that "
-        "transformers loads, in the order of their names, joined by line feeds (none at the end)."
+        description="The same for a text: the hexadecimal SHA-256 of each *.safetensors file that "
+        "transformers loads, sorted by file name and joined by line feeds (none at the end)."
     )
 
 
 class ModelCard(ModelDigests):
-    """What identifies a base model, and what an adapter of it looks like."""
+    """A base model's identity, and the layout of its adapters."""
 
     source: Label = Field(description="A hub id, or the name of the operator's folder.")
     revision: Label | None = None
     architecture: Label
-    vocabulary: Positive = Field(description="Token ids are below this.")
+    vocabulary: Positive = Field(description="Number of token ids; each id is below it.")
     eos_token_ids: Annotated[tuple[Number, ...], Field(min_length=1, max_length=1000)]
     parameters: Count
     layout: AdapterLayout
@@ -57,11 +57,11 @@ class ModelCard(ModelDigests):
     def _paired(self) -> Self:
         pairs = {name for pair in modules(self.layout) for name in pair}
         if not pairs or pairs != set(self.layout.tensors):
-            raise ValueError("an adapter has an A and a B for each of its modules, and no more")
+            raise ValueError("an adapter must have exactly one A and one B for each module")
         return self
 
     def check_same(self, other: ModelDigests) -> None:
-        """Raises BaseModelMismatch, naming what differs, unless `other` has the same files."""
+        """Raises BaseModelMismatch, naming the files that differ, unless all digests agree."""
         fields = ModelDigests.model_fields
         differing = [f for f in fields if getattr(self, f) != getattr(other, f)]
         if differing:
@@ -79,9 +79,9 @@ def model_card(
     revision: str | None,
     stops: Sequence[int] = (),
 ) -> ModelCard:
-    """The card of the model in a Hugging Face folder; the tokens `stops` end a response too.
+    """The card of the model in a Hugging Face folder. The tokens `stops` also end a response.
 
-    Raises InvalidSettings, saying what is missing, if the folder is not such a model.
+    Raises InvalidSettings, saying what is missing, if the folder holds no such model.
     """
     try:
         config_bytes = (folder / "config.json").read_bytes()
@@ -95,7 +95,7 @@ def model_card(
         text_config = config.get("text_config", config)
         vocabulary = text_config["vocab_size"]
     except (KeyError, TypeError) as error:
-        raise InvalidSettings(f"{folder}/config.json is no model's: {error!r}") from None
+        raise InvalidSettings(f"{folder}/config.json is not a model config: {error!r}") from None
     if unknown := [token for token in stops if not 0 <= token < vocabulary]:
         raise InvalidSettings(
             f"model.stop_token_ids: {unknown[0]} is not in the vocabulary of {vocabulary}."
@@ -113,17 +113,17 @@ def model_card(
         parameters=sum(math.prod(shape) for shape in shapes.values()),
         config_digest=fingerprint(config_bytes),
         tokenizer_digest=fingerprint(tokenizer_bytes),
-        # Over the files' own digests: their names carry no meaning across copies.
+        # Hash the files' digests and not their names, because copies may name files differently.
         weights_digest=fingerprint("\n".join(map(sha256_of, weights)).encode()),
         layout=layout,
     )
 
 
 def model_layout(folder: Path, lora: LoraSettings) -> AdapterLayout:
-    """The layout of an adapter of the model in a folder, from its config and its weights' headers.
+    """The adapter layout for the model in a folder, from its config and weight headers.
 
-    Raises InvalidSettings if there are no weights, or none that `lora` chooses, or some that no
-    client can adapt.
+    Raises InvalidSettings if there are no weights, if `lora` chooses none of them, or if it
+    chooses some that no client can adapt.
     """
     layout = adapter_layout(_shapes(weight_files(folder)), lora)
     config = folder / "config.json"
@@ -155,16 +155,16 @@ def adapter_layout(shapes: dict[str, tuple[int, ...]], lora: LoraSettings) -> Ad
 
 
 def check_adaptable(layout: AdapterLayout, config: Mapping[str, Any], lora: LoraSettings) -> None:
-    """Raises InvalidSettings for chosen modules that no client can adapt, naming the ones it can,
-    and for models that no client can sample from.
+    """Check that clients can adapt the chosen modules and sample from the model.
 
-    By names alone: an operator's machine may have no torch.
+    Raises InvalidSettings, naming the modules that can be adapted. Decides by names alone, because
+    an operator's machine may have no torch.
     """
     text = config.get("text_config") or config
     if text.get("model_type") in _CACHELESS:
         raise InvalidSettings(
-            f"A {text['model_type']} model has no key-value cache, from which responses are "
-            "sampled. Use a model of docs/models.md."
+            f"A {text['model_type']} model has no key-value cache, which sampling needs. "
+            "Use a model listed in docs/models.md."
         )
     faults = {name: _fault(name, text) for name in target_modules(layout)}
     wrong = {name: fault for name, fault in faults.items() if fault}
@@ -180,25 +180,25 @@ def check_adaptable(layout: AdapterLayout, config: Mapping[str, Any], lora: Lora
     )
 
 
-# Of these, state-space kernels read the last projection's weights past any adapter.
+# Their state-space kernels read the last projection's weights directly, bypassing any adapter.
 _STATE_SPACE = ("falcon_h1", "nemotron_h")
-# They do not give back what they know of a prompt as other models do.
+# They return no key-value cache for a prompt, unlike other models.
 _CACHELESS = ("falcon_mamba", "mamba", "mamba2", "recurrent_gemma", "rwkv")
 _TRANSPOSED = ("gpt2", "openai-gpt")
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 
 def _fault(module: str, config: Mapping[str, Any]) -> str | None:
-    """Why a two-dimensional weight of a checkpoint is no linear layer that can be adapted."""
+    """Why a two-dimensional weight cannot be adapted as a linear layer, or None if it can."""
     kind, last = config.get("model_type"), _last(module)
     if ".experts." in module:
         return "which are parts of one tensor that holds all experts of a layer"
     if last in ("gate", "router") and any(config.get(name) for name in _EXPERTS):
-        return "which choose experts and are no linear layers"
+        return "which are expert routers and not linear layers"
     if last in ("out_proj", "conv1d") and kind in _STATE_SPACE:
-        return "which state-space layers read past any adapter"
+        return "which state-space layers read directly, bypassing any adapter"
     if kind in _TRANSPOSED:
-        return "whose weights GPT-2 keeps transposed"
+        return "whose weights GPT-2 stores transposed"
     return None
 
 
@@ -207,9 +207,9 @@ def _last(module: str) -> str:
 
 
 def check_positions(config: Mapping[str, Any], longest: int) -> None:
-    """Raises InvalidSettings for rows whose positions depend on the rows beside them.
+    """Raises InvalidSettings if a row's positions may depend on the other rows of its batch.
 
-    Dynamic rotations are chosen by the longest row that is computed, once it is beyond the
+    Dynamic RoPE scaling depends on the longest row of the batch, once that row exceeds the
     original context.
     """
     config = config.get("text_config") or config
@@ -221,8 +221,8 @@ def check_positions(config: Mapping[str, Any], longest: int) -> None:
         limit = parameters.get(name) or config.get(name) or config.get("max_position_embeddings")
         if kind in ("dynamic", "longrope", "su") and limit and longest > limit:
             raise InvalidSettings(
-                f"The model's rotations ({kind}) change with the longest row at hand beyond "
-                f"{limit} tokens: a response would have another probability beside another. Set "
+                f"The model's RoPE scaling ({kind}) depends on the longest row of a batch beyond "
+                f"{limit} tokens, so a response's probability would depend on its batch. Set "
                 "grpo.max_prompt_tokens and grpo.max_response_tokens to at most "
                 f"{limit} together, not {longest}."
             )
@@ -234,24 +234,24 @@ def target_modules(layout: AdapterLayout) -> list[str]:
 
 
 def module_of(name: str) -> str:
-    """The full name of the module of an A."""
+    """The full module name of an A tensor."""
     return name.removeprefix("base_model.model.").removesuffix(".lora_A.weight")
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files that transformers loads; raises InvalidSettings if one is missing.
+    """The weight files that transformers loads; raises InvalidSettings if one is missing.
 
-    Others beside them, such as Mistral's consolidated.safetensors, have the same weights by names
-    that no module has.
+    Ignores other files, such as Mistral's consolidated.safetensors, which holds the same weights
+    under names that match no module.
     """
     names, index = {"model.safetensors"}, folder / "model.safetensors.index.json"
     if index.exists() and not (folder / "model.safetensors").exists():
         parts = _object(index, index.read_bytes()).get("weight_map")
         if not isinstance(parts, dict) or not all(isinstance(n, str) for n in parts.values()):
-            raise InvalidSettings(f"{index} is no model's: its weight_map names no files.")
+            raise InvalidSettings(f"{index} is not an index: its weight_map names no files.")
         names = set(parts.values())
     if missing := sorted(name for name in names if not (folder / name).exists()):
-        raise InvalidSettings(f"{folder} holds no {missing[0]}, the model's weights.")
+        raise InvalidSettings(f"{folder} has no {missing[0]}, a file of the model's weights.")
     return sorted(folder / name for name in names)
 
 
@@ -262,18 +262,18 @@ def _shapes(weights: Iterable[Path]) -> dict[str, tuple[int, ...]]:
             specs = _specs(path)
         except InvalidAdapter as error:
             raise InvalidSettings(
-                f"{path} holds no weights that can be used: {error.detail} If it is not all there, "
-                "download it again; git needs git-lfs for it."
+                f"{path} has no usable weights: {error.detail} If the file is incomplete, download "
+                "it again; git needs git-lfs for it."
             ) from None
         shapes |= {name: spec.shape for name, spec in specs.items()}
     return shapes
 
 
 def _specs(path: Path) -> dict[str, TensorSpec]:
-    """The tensors of a file of weights. Raises InvalidAdapter for one that is damaged or cut."""
+    """The tensors of a weight file; raises InvalidAdapter if it is damaged or truncated."""
     with path.open("rb") as file:
         raw = file.read(header_length(file.read(8)))
-    # A real model's header says {"format": "pt"}; only files from members must have none.
+    # Models have metadata such as {"format": "pt"}; only files from members must have none.
     header = _object(path, raw)
     header.pop("__metadata__", None)
     specs = parse_header(json.dumps(header).encode())
@@ -297,16 +297,16 @@ def _eos_token_ids(folder: Path, config: dict[str, object]) -> tuple[int, ...]:
 
 
 def _object(path: Path, data: bytes) -> dict[str, Any]:
-    """What a model's file says as JSON. Raises InvalidSettings."""
+    """The JSON object in a model's file; raises InvalidSettings."""
     try:
         found = json.loads(data)
     except ValueError as error:
-        raise InvalidSettings(f"{path} is no model's: {error}. Download it again.") from None
+        raise InvalidSettings(f"{path} is damaged: {error}. Download it again.") from None
     if not isinstance(found, dict):
-        raise InvalidSettings(f"{path} is no model's: it is no JSON object. Download it again.")
+        raise InvalidSettings(f"{path} is damaged: it is not a JSON object. Download it again.")
     return found
 
 
 def fingerprint(data: bytes) -> str:
-    """SHA-256, as model hubs name files: by it members know that they have the same base model."""
+    """SHA-256 with its prefix, as model hubs use it; compared to tell base models apart."""
     return "sha256:" + hashlib.sha256(data).hexdigest()

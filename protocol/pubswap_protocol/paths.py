@@ -1,4 +1,4 @@
-"""Header names and URL templates, for both sides; FastAPI and str.format read them alike."""
+"""Header names and URL templates for both sides; the same syntax serves FastAPI and str.format."""
 
 PROTOCOL_VERSION = "1"
 

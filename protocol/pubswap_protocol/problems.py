@@ -1,4 +1,4 @@
-"""A problem: a prompt with a checkable answer. Private, public and test sets are JSONL of these."""
+"""Problems: prompts with checkable answers. Private, public and test sets are JSONL files."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from pubswap_protocol.bounds import MAX_TOPICS, MOST_VALUES, Label, Strict, Topi
 from pubswap_protocol.errors import InvalidProblems, first_fault
 
 MAX_TEXT = 1 << 20  # characters
-MAX_LINE = 1 << 24  # characters: a prompt and an answer, of which JSON may make six times as many
+MAX_LINE = 1 << 24  # characters: JSON escapes may lengthen a prompt and an answer six times
 _NAMED = 5
 
 
@@ -26,18 +26,18 @@ class Problem(Strict):
     topic: Topic = "all"
     verifier: Label | None = Field(default=None, description="Overrides the run's verifier.")
     metadata: dict[str, Any] = Field(
-        default_factory=dict, description="What the verifier needs beside the answer."
+        default_factory=dict, description="What the verifier needs besides the answer."
     )
 
 
 def parse_problem(line: str, where: str, extra: ExtraValues | None = None) -> Problem:
-    """The problem of one JSONL line; raises InvalidProblems, beginning with `where`, as below."""
+    """The problem of one JSONL line; raises InvalidProblems, whose text begins with `where`."""
     if not line.strip():
         raise InvalidProblems(f"{where}: the line is empty; remove it.")
     if len(line) > MAX_LINE:
         raise InvalidProblems(
-            f"{where}: the line has {len(line):,} characters, of which {MAX_LINE:,} are taken; "
-            "shorten the problem, or remove it."
+            f"{where}: the line has {len(line):,} characters; at most {MAX_LINE:,} are allowed. "
+            "Shorten the problem, or remove it."
         )
     if too_many_values(line.encode()):
         raise InvalidProblems(
@@ -57,12 +57,12 @@ def parse_problems(
 ) -> list[Problem]:
     """Problems from JSONL, in order.
 
-    Raises InvalidProblems, naming the line, for an empty line, a missing field, one that is unknown
-    unless `extra` is "ignore", text that is not JSON, or an id that was seen before.
+    Raises InvalidProblems, naming the line, for an empty line, a missing field, an unknown field
+    unless `extra` is "ignore", text that is not JSON, or a repeated id.
     """
     problems: dict[str, Problem] = {}
-    # Separators of text other than newlines, such as U+2028, may stand in JSON; before it the
-    # byte-order mark of Windows' editors.
+    # Split at newlines only, because JSON may contain other separators, such as U+2028. Editors on
+    # Windows put a byte-order mark first.
     for number, line in enumerate(StringIO(text.removeprefix("\ufeff")), start=1):
         problem = parse_problem(line, f"{source}, line {number}", extra)
         if problem.id in problems:
@@ -72,27 +72,27 @@ def parse_problems(
 
 
 def check_topics(problems: Iterable[Problem], source: str) -> None:
-    """Raises InvalidProblems for a test set of more topics than an evaluation may have."""
+    """Raises InvalidProblems if a test set has more topics than an evaluation may report."""
     if (count := len({problem.topic for problem in problems})) > MAX_TOPICS:
         raise InvalidProblems(
-            f"{source} has {count} topics, and an evaluation has figures of {MAX_TOPICS} at most; "
+            f"{source} has {count} topics, and an evaluation reports at most {MAX_TOPICS}; "
             "give several problems the same topic."
         )
 
 
 def read_problems(path: Path) -> list[Problem]:
-    """The problems of a JSONL file; raises InvalidProblems if there is none or one is unusable."""
+    """The problems of a JSONL file; raises InvalidProblems if it has none or an unusable one."""
     try:
         problems = parse_problems(path.read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidProblems(f"{path} cannot be read: {error}") from error
     if not problems:
-        raise InvalidProblems(f"{path} holds no problem.")
+        raise InvalidProblems(f"{path} has no problems.")
     return problems
 
 
 def write_problems(path: Path, problems: Iterable[Problem]) -> None:
-    """Write problems as JSONL, leaving out the fields that have their defaults."""
+    """Write problems as JSONL, without the fields that have their defaults."""
     path.write_bytes(problem_lines(problems))
 
 
@@ -104,9 +104,9 @@ def problem_lines(problems: Iterable[Problem]) -> bytes:
 
 @dataclass(frozen=True)
 class PromptLimit:
-    """The most tokens of a prompt (`grpo.max_prompt_tokens`), and how tokens are counted.
+    """The maximum number of tokens in a prompt (`grpo.max_prompt_tokens`), and how to count them.
 
-    It is checked before a run begins, because no step can leave a prompt out.
+    Checked before a run begins, because no step can leave a prompt out.
     """
 
     most: int

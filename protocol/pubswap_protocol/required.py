@@ -1,7 +1,7 @@
-"""Which of a run's settings a client must know, by names such as `swap.period`.
+"""The settings of a run that a client must know, by names such as `swap.period`.
 
-A client ignores a setting that it does not know unless the run requires it. So a setting that is
-added later has a default that changes nothing, and none is renamed.
+A client ignores an unknown setting unless the run requires it. So the default of a new setting must
+change nothing, and no setting is ever renamed.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,13 +13,13 @@ from pubswap_protocol.settings import RunSettings
 
 
 def required(settings: RunSettings) -> list[str]:
-    """The settings with other values than their defaults."""
+    """The settings whose values differ from their defaults."""
     defaults = dict(_values(RunSettings()))
     return [name for name, value in _values(settings) if value != defaults[name]]
 
 
 def check_known(names: Iterable[str]) -> None:
-    """Raises UnknownSetting for names of settings that are not known here."""
+    """Raises UnknownSetting if this version does not know one of the settings."""
     if unknown := sorted(set(names) - {name for name, _ in _values(RunSettings())}):
         raise UnknownSetting(
             f"The run requires {', '.join(unknown)}, which this version of pubswap does not know. "
@@ -28,7 +28,7 @@ def check_known(names: Iterable[str]) -> None:
 
 
 def _values(table: Strict, before: str = "") -> Iterator[tuple[str, Any]]:
-    """Each setting of a table and of those within it, by its dotted name."""
+    """Each setting of a table and its nested tables, by dotted name."""
     for name, value in table:
         if isinstance(value, Strict):
             yield from _values(value, f"{before}{name}.")

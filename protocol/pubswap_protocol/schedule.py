@@ -1,14 +1,14 @@
-"""Which steps are public, and which prompts a step takes: pure functions of the run's seed."""
+"""The schedule of public steps and the prompts of each step: pure functions of the run's seed."""
 
 from pubswap_protocol.draws import rng_for
 from pubswap_protocol.settings import RunSettings
 
 
 def public_step(settings: RunSettings, step: int) -> int | None:
-    """Which public step (1, 2, ...) of its round the local step (1..tau) is; None if private.
+    """The number (1, 2, ...) of a local step (1..tau) among its round's public steps, or None.
 
-    Step s is public when s mod period = 0 (paper, section 3.4). As many as these are the first
-    steps of a round with swap.schedule 'early', the last ones with 'late'. The baselines have none.
+    Step s is public if s mod period = 0 (paper, section 3.4). With swap.schedule 'early', the same
+    number of public steps comes first in a round, with 'late' last. The baselines have none.
     """
     if settings.method != "pubswap":
         return None
@@ -20,22 +20,22 @@ def public_step(settings: RunSettings, step: int) -> int | None:
 
 
 def public_steps_per_round(settings: RunSettings) -> int:
-    """How many of a round's tau steps are public."""
+    """The number of public steps among a round's tau steps."""
     if settings.method != "pubswap":
         return 0
     return settings.local_steps // settings.swap.period
 
 
 def private_steps_per_round(settings: RunSettings) -> int:
-    """How many of a round's tau steps are private."""
+    """The number of private steps among a round's tau steps."""
     return settings.local_steps - public_steps_per_round(settings)
 
 
 def walk(size: int, first: int, count: int, *key: int | str) -> list[int]:
     """Indices (count,) of problems first, first + 1, ... of an endless walk over a set of `size`.
 
-    Without replacement within an epoch: the set is walked in a random order, drawn anew for each
-    epoch from (key, epoch). What is taken may cross into the next epoch.
+    Draws without replacement within an epoch: each epoch walks the set in a new random order, drawn
+    from (key, epoch). The indices may cross into the next epoch.
     """
     indices: list[int] = []
     while len(indices) < count:
@@ -48,8 +48,8 @@ def walk(size: int, first: int, count: int, *key: int | str) -> list[int]:
 def update_order(settings: RunSettings) -> list[int]:
     """The local steps 1..tau in the order of their updates.
 
-    In a pipelined run a public step's update comes after that of the private step behind it;
-    the last step of a round has none behind it. Steps keep their numbers, and so their draws.
+    In a pipelined run a public step's update comes after the update of the private step that
+    follows; nothing follows the last step of a round. Steps keep their numbers, and so their draws.
     """
     order: list[int] = []
     for step in range(1, settings.local_steps + 1):
@@ -58,7 +58,10 @@ def update_order(settings: RunSettings) -> list[int]:
 
 
 def overtaken(settings: RunSettings, step: int) -> int | None:
-    """The public step that a private one overtakes: sampled before it, updated on after it."""
+    """The public step that a private step overtakes, or None.
+
+    The public step is sampled before the private one, but its update comes after.
+    """
     pipelined = settings.swap.mode == "pipelined"
     if not pipelined or step == 1 or public_step(settings, step) is not None:
         return None
@@ -66,15 +69,15 @@ def overtaken(settings: RunSettings, step: int) -> int | None:
 
 
 def staleness(settings: RunSettings, step: int) -> int:
-    """How many updates lie between a step's sampling and its own."""
+    """The number of other updates between a step's sampling and its own update."""
     later = step + 1
     return int(later <= settings.local_steps and overtaken(settings, later) == step)
 
 
 def sampled_ahead(settings: RunSettings, step: int) -> int | None:
-    """The private step that is sampled before the update of `step`, the one before it (overlap).
+    """The private step after `step` if it is sampled before the update of `step` (overlap).
 
-    Public steps are never sampled ahead, nor is anything across the end of a round.
+    Public steps are never sampled ahead, nor are steps of the next round.
     """
     if not settings.grpo.overlap:
         return None
@@ -84,9 +87,9 @@ def sampled_ahead(settings: RunSettings, step: int) -> int | None:
 
 
 def private_place(settings: RunSettings, round_: int, step: int) -> int:
-    """How many problems of its private set's walk a client has before a private step of a round.
+    """A client's place in the walk over its private set before a private step of a round.
 
-    What resampling has taken beyond b a step comes on top.
+    Does not count what resampling has taken beyond b per step.
     """
     done_in_round = sum(public_step(settings, s) is None for s in range(1, step))
     steps = (round_ - 1) * private_steps_per_round(settings) + done_in_round

@@ -28,7 +28,7 @@ TemplateOptions = Annotated[
     ],
     Field(max_length=16),
 ]
-# What transformers' apply_chat_template takes by name that is no variable of the template.
+# Parameters of transformers' apply_chat_template that are not variables of the template.
 NO_TEMPLATE_OPTIONS = {
     *("conversation", "messages", "tools", "documents", "chat_template", "add_generation_prompt"),
     *("continue_final_message", "tokenize", "padding", "truncation", "max_length"),
@@ -38,15 +38,15 @@ NO_TEMPLATE_OPTIONS = {
 
 PositiveShare = Annotated[float, Field(ge=SMALLEST, le=1, strict=True)]
 Modules = Annotated[tuple[Word, ...], Field(max_length=MAX_TENSORS)]
-# Far beyond what anybody means, and far below what overflows.
+# Far above any sensible value, and far below overflow.
 Rounds = Annotated[int, Field(gt=0, le=10**6, strict=True)]
 Clients = Annotated[int, Field(gt=0, le=10**5, strict=True)]
 Group = Annotated[int, Field(gt=0, le=1 << 16, strict=True)]
 Tokens = Annotated[int, Field(gt=0, le=1 << 24, strict=True)]
 Precision = Literal["float32", "bfloat16", "int8"]
-# With more, what differential privacy costs is found in minutes and gigabytes, or not at all.
+# Beyond these, accounting for differential privacy takes minutes and gigabytes, or fails.
 MOST_PRIVATE_STEPS, MOST_PRIVATE_EPOCHS = 10**6, 256
-MAX_DRAWS = 64  # of a step; most of what a few of them do not mend, no number does
+MAX_DRAWS = 64  # per step; if a few further draws do not help, more rarely do
 
 
 def _over_clients(name: str, clients: int) -> str:
@@ -83,12 +83,12 @@ class LoraSettings(Strict):
         if rank.keys() != {"min", "max"}:
             raise ValueError("rank is a number, or a range such as {min = 1, max = 32}")
         if values.get("min_rank") not in (None, rank["min"]):
-            raise ValueError("rank.min and min_rank are one number; give one of them")
+            raise ValueError("rank.min and min_rank are the same setting; give one of them")
         return {**values, "rank": rank["max"], "min_rank": rank["min"]}
 
     def contradictions(self) -> Iterator[str]:
         if self.min_rank is not None and self.min_rank > self.rank:
-            yield f"the least rank, {self.min_rank}, is over the largest, {self.rank}"
+            yield f"the lowest rank, {self.min_rank}, is above the highest, {self.rank}"
 
 
 class GrpoSettings(Strict):
@@ -105,11 +105,11 @@ class GrpoSettings(Strict):
     learning_rate_shape: Literal["constant", "warmup", "decay", "warmup_decay"] = Field(
         default="constant",
         description="Learning rate over the steps of a round: constant, rising during the first "
-        "tenth, falling to 0 by the end, or both. The paper has constant.",
+        "tenth, falling to 0 by the end, or both. The paper uses constant.",
     )
     weight_decay: Share = Field(default=0.01, description="Weight decay of AdamW.")
     max_grad_norm: PositiveFactor = Field(
-        default=1.0, description="Gradient norm; longer gradients are scaled down to it."
+        default=1.0, description="Maximum gradient norm; longer gradients are scaled down to it."
     )
     clip_low: Decay = Field(
         default=0.2, description="Lower clip: ratios are clipped at 1 - clip_low."
@@ -122,11 +122,11 @@ class GrpoSettings(Strict):
         description="token: clip each token's ratio. sequence: clip the geometric mean over a "
         "response (GSPO, with much smaller clip_low and clip_high). soft: clip a token's weight "
         "and keep its gradient (CISPO). asymmetric: clip only responses worse than their group, "
-        "at 1 (TOPR). The paper has token.",
+        "at 1 (TOPR). The paper uses token.",
     )
     dual_clip: Annotated[float, Field(gt=1, le=MAX_FACTOR, strict=True)] | None = Field(
         default=None,
-        description="Bound on the term of a token with a negative advantage; verl has 3.0.",
+        description="Bound on the term of a token with a negative advantage; verl uses 3.0.",
     )
     kl_beta: Factor = Field(
         default=1e-4, description="Weight of the KL divergence from the base model."
@@ -168,12 +168,12 @@ class GrpoSettings(Strict):
     resample: Annotated[int, Field(ge=0, le=MAX_DRAWS, strict=True)] = Field(
         default=0,
         description="Number of further draws of fresh prompts that a private step may make to "
-        "replace groups of equal rewards (DAPO's dynamic sampling). The paper has 0.",
+        "replace groups of equal rewards (DAPO's dynamic sampling). The paper uses 0.",
     )
     overlap: Annotated[int, Field(ge=0, le=1, strict=True)] = Field(
         default=0,
         description="1: sample a private step before the previous step's update, so that a vLLM "
-        "engine works during the update; the responses are one update late. The paper has 0, "
+        "engine works during the update; the responses are one update late. The paper uses 0, "
         "on-policy.",
     )
     optimizer_state: Literal["reset", "keep"] = Field(
@@ -192,19 +192,20 @@ class GrpoSettings(Strict):
 
     @property
     def longest_row(self) -> int:
-        """Tokens of the longest prompt with the longest response."""
+        """Tokens of the longest prompt plus the longest response."""
         return self.max_prompt_tokens + self.max_response_tokens
 
     def contradictions(self) -> Iterator[str]:
         if self.clipping in ("soft", "asymmetric") and self.dual_clip is not None:
             yield (
-                f"clipping = {self.clipping!r} stops no gradient, and dual_clip is where one "
-                "stops; leave dual_clip unset, or use clipping = 'token'"
+                f"clipping = {self.clipping!r} never stops a gradient, as dual_clip does; "
+                "leave dual_clip unset, or use clipping = 'token'"
             )
         if self.overlap and self.rollout_correction == "none":
             yield (
-                "overlap = 1 trains on responses of one update before, which rollout_correction = "
-                "'none' does not weigh; use rollout_correction = 'token_truncate' or overlap = 0"
+                "overlap = 1 trains on responses that are one update old, which rollout_correction "
+                "= 'none' does not correct; use rollout_correction = 'token_truncate' or "
+                "overlap = 0"
             )
 
 
@@ -222,18 +223,18 @@ class SwapSettings(Strict):
     schedule: Literal["even", "early", "late"] = Field(
         default="even",
         description="Position of the local_steps // period public steps in a round: every "
-        "period-th step, the first steps, or the last steps. The paper has even.",
+        "period-th step, the first steps, or the last steps. The paper uses even.",
     )
     prompts: Literal["uniform", "informative"] = Field(
         default="uniform",
-        description="Choice of public prompts. uniform: all equally often. informative: more "
-        "often those whose rewards have varied most so far. The paper has uniform.",
+        description="Choice of public prompts. uniform: all equally often. informative: prefer "
+        "those whose rewards have varied most so far. The paper uses uniform.",
     )
     donors: Literal["uniform", "likely"] = Field(
         default="uniform",
         description="Choice among correct responses of peers, with strategy = 'keep'. uniform: "
         "any. likely: of several candidates, the most likely under the receiver's own policy. The "
-        "paper has uniform.",
+        "paper uses uniform.",
     )
     candidates: Group = Field(
         default=4, description="Candidates for each place to fill, with donors = 'likely'."
@@ -241,12 +242,12 @@ class SwapSettings(Strict):
     mode: Literal["synchronous", "pipelined"] = Field(
         default="synchronous",
         description="synchronous: wait for the exchange. pipelined: make the next private step "
-        "while peers answer, and update on the exchange one step late. The paper has synchronous.",
+        "while peers answer, and update on the exchange one step late. The paper uses synchronous.",
     )
     replay: StrictBool = Field(
         default=False,
         description="Keep correct responses to public prompts, own and donated, and reuse them "
-        "when the prompt returns with too few correct ones; with strategy = 'keep'. The paper has "
+        "when the prompt returns with too few correct ones; with strategy = 'keep'. The paper uses "
         "false.",
     )
     max_donated_tokens: Tokens | None = Field(
@@ -255,7 +256,7 @@ class SwapSettings(Strict):
     max_donor_share: PositiveShare = Field(
         default=1.0,
         description="Largest share of a receiver's donated responses in an exchange from one "
-        "donor. The paper has 1.",
+        "donor. The paper uses 1.",
     )
     sampling_check: Literal["off", "report", "exclude"] = Field(
         default="report",
@@ -287,8 +288,8 @@ class SwapSettings(Strict):
         yield from self._impossible_donors()
         if self.replay and self.strategy != "keep":
             yield (
-                f"swap.replay fills a group up to half, and strategy {self.strategy!r} fills none; "
-                "use strategy = 'keep' or replay = false"
+                f"swap.replay fills up to half of a group, and strategy {self.strategy!r} fills "
+                "none; use strategy = 'keep' or replay = false"
             )
         if self.mode == "pipelined" and self.schedule != "even":
             yield (
@@ -308,13 +309,14 @@ class SwapSettings(Strict):
             return
         if self.strategy != "keep":
             yield (
-                f"swap.donors 'likely' chooses what fills a group up to half, and strategy "
-                f"{self.strategy!r} fills none; use strategy = 'keep' or donors = 'uniform'"
+                f"swap.donors 'likely' chooses responses to fill up to half of a group, and "
+                f"strategy {self.strategy!r} fills none; use strategy = 'keep' or donors = "
+                "'uniform'"
             )
         if self.max_donor_share < 1:
             yield (
-                "swap.donors 'likely' leaves the choice of donors to the receiver, so that the "
-                "coordinator cannot hold it to swap.max_donor_share; leave that at 1, or use "
+                "swap.donors 'likely' leaves the choice of donors to the receiver, so the "
+                "coordinator cannot enforce swap.max_donor_share; leave that at 1, or use "
                 "donors = 'uniform'"
             )
 
@@ -376,35 +378,35 @@ class AggregationSettings(Strict):
     def contradictions(self) -> Iterator[str]:
         if self.rule in ("median", "trimmed_mean") and self.weights != "uniform":
             yield (
-                f"rule {self.rule!r} counts clients and knows no weights; use weights = 'uniform'"
+                f"rule {self.rule!r} counts clients and takes no weights; use weights = 'uniform'"
             )
         if self.rule == "fedex" and self.server_optimizer != "none":
             yield (
-                "rule 'fedex' is exact for the mean of the factors, which a server_optimizer "
-                "moves away from; use server_optimizer = 'none' or another rule"
+                "rule 'fedex' is exact for the mean of the factors, from which a server_optimizer "
+                "departs; use server_optimizer = 'none' or another rule"
             )
         if self.rule == "svd" and self.server_optimizer != "none":
             yield (
-                "rule 'svd' makes new factors of the mean product, and a server_optimizer moves "
-                "the old ones; use server_optimizer = 'none' or another rule"
+                "rule 'svd' computes new factors from the mean product, and a server_optimizer "
+                "moves the old ones; use server_optimizer = 'none' or another rule"
             )
 
     def dropped(self, clients: int) -> int:
-        """How many of so many clients trimmed_mean drops at either end: floor(beta n)."""
+        """The number of clients that trimmed_mean drops at either end: floor(beta n)."""
         return math.floor(self.trim * clients + 1e-9)  # 0.29 * 100 is a little below 29
 
     def impossible(self, clients: int) -> Iterator[str]:
-        """Why the rule can never hold with this many clients."""
+        """Why the rule is impossible with this many clients."""
         if self.quorum > clients:
             yield _over_clients("aggregation.quorum", clients)
         if self.rule == "trimmed_mean" and clients < 3:
             yield (
-                "rule 'trimmed_mean' drops one client at either end at least, so that it needs 3, "
+                "rule 'trimmed_mean' drops at least one client at either end, so it needs 3, "
                 f"and the run has {clients}; use rule 'fedit' or 'median'"
             )
         elif self.rule == "trimmed_mean" and self.dropped(clients) < 1:
             yield (
-                f"rule 'trimmed_mean' with trim = {self.trim} drops nobody of {clients} clients; "
+                f"rule 'trimmed_mean' with trim = {self.trim} drops none of {clients} clients; "
                 f"set trim to at least 1 / {clients}, or use rule 'fedit' or 'median'"
             )
         if self.rule == "multi_krum":
@@ -416,7 +418,7 @@ class AggregationSettings(Strict):
                 )
             if self.krum_m is not None and self.krum_m > clients - self.krum_f:
                 yield (
-                    f"krum_m = {self.krum_m} of {clients} clients would take some of the "
+                    f"krum_m = {self.krum_m} of {clients} clients would include some of the "
                     f"krum_f = {self.krum_f} bad ones; it can be at most n - f"
                 )
 
@@ -463,8 +465,8 @@ class PrivacySettings(Strict):
     )
     clip: PositiveFactor = Field(
         default=1.0,
-        description="C, the gradient norm of one prompt's responses; longer gradients are scaled "
-        "down to it.",
+        description="C, the maximum gradient norm of one prompt's responses; longer gradients are "
+        "scaled down to it.",
     )
 
 
@@ -474,7 +476,7 @@ class WireSettings(Strict):
     precision: Precision = Field(
         default="float32",
         description="float32: send the adapter itself. bfloat16, int8: send its difference to the "
-        "round's global adapter, in a half or a quarter of the bytes; the client adds the "
+        "round's global adapter, in half or a quarter of the bytes; the client adds the "
         "rounding error to its next update.",
     )
 
@@ -525,7 +527,7 @@ class RunSettings(Strict):
             return values
         expected, rest = members["expected"], {**members, "expected": None}
         if values.get("clients", expected) != expected:
-            raise ValueError("clients and members.expected are one number; give one of them")
+            raise ValueError("clients and members.expected are the same setting; give one of them")
         return {**values, "clients": expected, "members": rest}
 
     @model_validator(mode="after")
@@ -540,7 +542,7 @@ class RunSettings(Strict):
         return self
 
     def contradictions(self) -> Iterator[str]:
-        """What cannot be together, and what to do."""
+        """Contradictions between settings, each with advice."""
         for name, table in (
             ("lora", self.lora),
             ("grpo", self.grpo),
@@ -548,7 +550,7 @@ class RunSettings(Strict):
         ):
             yield from (f"{name}: {said}" for said in table.contradictions())
         if self.chat_template_options and self.chat_template == "none":
-            yield "chat_template_options are for chat_template = 'auto'"
+            yield "chat_template_options require chat_template = 'auto'"
         if reserved := sorted(NO_TEMPLATE_OPTIONS & self.chat_template_options.keys()):
             yield f"chat_template_options: {reserved[0]} is set by PubSwap itself"
         if self.method == "pubswap":
@@ -559,8 +561,8 @@ class RunSettings(Strict):
         yield from self._impossible_members()
         if self.aggregation.rule == "svd" and self.grpo.optimizer_state == "keep":
             yield (
-                "rule 'svd' makes new factors after each round, which AdamW's state of the old "
-                "ones does not belong to; use grpo.optimizer_state = 'reset' or another rule"
+                "rule 'svd' computes new factors after each round, and AdamW's state of the old "
+                "ones does not fit them; use grpo.optimizer_state = 'reset' or another rule"
             )
         if self.lora.min_rank is not None and self.aggregation.rule != "svd":
             yield (
@@ -586,10 +588,10 @@ class RunSettings(Strict):
             )
 
     def _not_private(self) -> Iterator[str]:
-        """What tells more of a private prompt than the noise accounts for."""
+        """Settings that reveal more of a private prompt than the noise accounts for."""
         if self.aggregation.weights == "improvement":
             yield (
-                "aggregation.weights 'improvement' tells how private held-out problems are "
+                "aggregation.weights 'improvement' reveals how private held-out problems are "
                 "answered, which privacy.epsilon does not account for; use weights = 'uniform'"
             )
         if self.grpo.resample:
@@ -600,39 +602,39 @@ class RunSettings(Strict):
         if self.grpo.loss_aggregation == "token_mean":
             yield (
                 "loss_aggregation 'token_mean' divides by the tokens of all prompts of a step, so "
-                "that one prompt changes what the others count, and privacy.clip bounds nothing; "
+                "one prompt changes the weight of the others, and privacy.clip bounds nothing; "
                 "use loss_aggregation = 'sequence_mean'"
             )
         if (steps := self.rounds * self.local_steps) > MOST_PRIVATE_STEPS:
             yield (
-                f"rounds: with local_steps = {self.local_steps} they are {steps:,} steps, more "
-                "than privacy.epsilon is accounted for; use so many rounds that they are "
-                f"{MOST_PRIVATE_STEPS:,} at most"
+                f"rounds: with local_steps = {self.local_steps} they are {steps:,} steps, and "
+                f"privacy.epsilon can be accounted for over at most {MOST_PRIVATE_STEPS:,}; "
+                "use fewer rounds"
             )
         if (epochs := self.grpo.gradient_epochs) > MOST_PRIVATE_EPOCHS:
             yield (
-                f"grpo.gradient_epochs: {epochs} are more than privacy.epsilon is accounted for; "
+                f"grpo.gradient_epochs: privacy.epsilon cannot be accounted for with {epochs}; "
                 f"use at most {MOST_PRIVATE_EPOCHS}"
             )
 
     def _without_effect(self) -> Iterator[str]:
-        """What is asked for and a run would go on without, as it has too few clients."""
+        """Settings that would have no effect, because the run has too few clients."""
         rules, peers = self.aggregation, self.clients - 1
         donated = self.method == "pubswap" and peers > 0
         if donated and self.swap.max_donor_share * peers < 1 - 1e-9:
             yield (
-                f"swap.max_donor_share: {peers} peers that give {self.swap.max_donor_share:g} each "
-                f"make no whole, so that nothing could be donated; use at least 1 / {peers}"
+                f"swap.max_donor_share: {peers} peers with at most {self.swap.max_donor_share:g} "
+                f"each cannot fill a group, so nothing could be donated; use at least 1 / {peers}"
             )
         if donated and self.swap.sampling_check == "exclude" and peers < 2:
             yield (
-                "swap.sampling_check: 'exclude' takes two receivers that doubt a donor, and of 2 "
-                "clients each has one; use 'report', or more clients"
+                "swap.sampling_check: 'exclude' needs two receivers that doubt a donor, and with 2 "
+                "clients each has only one; use 'report', or more clients"
             )
         limited = rules.weights in ("examples", "improvement")
         if limited and self.clients > 1 and rules.max_weight_share * self.clients <= 1:
             yield (
-                f"aggregation.weights: {rules.weights!r} weighs nobody differently, as none of "
+                f"aggregation.weights: {rules.weights!r} has no effect, because none of "
                 f"{self.clients} clients may have a larger share than aggregation.max_weight_share "
                 f"= {rules.max_weight_share:g}; set that above 1 / {self.clients}, or use weights "
                 "= 'uniform'"

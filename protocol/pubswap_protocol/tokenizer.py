@@ -1,7 +1,7 @@
-"""From token ids to text and back, with the `tokenizers` package alone.
+"""Convert between token ids and text, with the `tokenizers` package alone.
 
-A decoder may replace one character by a thousand, twice: what a token can become is bounded when
-the tokenizer is loaded, and what a response has become when it is decoded.
+A decoder may replace one character by a thousand, and do so twice. Therefore loading a tokenizer
+limits how long a token can become, and decoding limits the length of a response.
 """
 
 import json
@@ -17,14 +17,14 @@ from tokenizers.models import BPE
 from pubswap_protocol.verifiers.registry import MAX_RESPONSE_CHARACTERS
 
 MOST_PIECE_CHARACTERS = 1024  # the longest pieces of known vocabularies are runs of 128 to 256
-MOST_GROWTH = 8.0  # of a text by all replacements of its decoder
+MOST_GROWTH = 8.0  # factor by which all of a decoder's replacements may lengthen a text
 _NEVER_GROW = {
     *("BPEDecoder", "ByteFallback", "ByteLevel", "CTC", "Fuse", "Metaspace", "Strip", "WordPiece")
 }
 
 
 def load_tokenizer(data: bytes) -> Tokenizer:
-    """The tokenizer of a `tokenizer.json`; raises ValueError if it is not one, or not bounded."""
+    """The tokenizer of a `tokenizer.json`; raises ValueError if it is invalid or unbounded."""
     try:
         tokenizer = Tokenizer.from_buffer(data)
     except Exception as error:  # tokenizers raises bare Exception
@@ -34,14 +34,14 @@ def load_tokenizer(data: bytes) -> Tokenizer:
 
 
 def fewest_tokens(tokenizer: Tokenizer, prompt: str) -> int:
-    """The tokens of a prompt by itself: a chat template may trim it, and adds its own."""
+    """A lower bound on a prompt's tokens: a chat template may trim it, but then adds its own."""
     return len(tokenizer.encode(prompt.strip(), add_special_tokens=False).ids)
 
 
 def decode(tokenizer: Tokenizer, tokens: NDArray[np.int32]) -> str:
-    """The text of a response (T,), without special tokens: what a verifier reads.
+    """The text of a response (T,) as a verifier reads it, without special tokens.
 
-    Of a text that is too long for every verifier, just as much as shows that it is.
+    Truncated to one character more than any verifier accepts.
     """
     text = str(tokenizer.decode(tokens.tolist(), skip_special_tokens=True))
     return text[: MAX_RESPONSE_CHARACTERS + 1]
@@ -52,18 +52,18 @@ def _check_bounded(tokenizer: Tokenizer) -> None:
     if longest > MOST_PIECE_CHARACTERS:
         raise ValueError(
             f"The tokenizer has a token of {longest} characters; at most {MOST_PIECE_CHARACTERS} "
-            "are taken."
+            "are allowed."
         )
     growth = math.prod(_growths(_decoder(tokenizer)))
     if growth > MOST_GROWTH:
         raise ValueError(
             f"The tokenizer's decoder may make a text {growth:g} times as long; at most "
-            f"{MOST_GROWTH:g} times is taken."
+            f"{MOST_GROWTH:g} times is allowed."
         )
 
 
 def _decoder(tokenizer: Tokenizer) -> Any:
-    """The decoder as the library has read it, without the vocabulary around it."""
+    """The decoder as the library parsed it, serialised without the vocabulary."""
     if tokenizer.decoder is None:
         return {"type": "Fuse"}
     bare = Tokenizer(BPE())
@@ -72,14 +72,14 @@ def _decoder(tokenizer: Tokenizer) -> Any:
 
 
 def _growths(decoder: Any) -> Iterator[float]:
-    """How many times as long each step of a decoder can make a text."""
+    """Factor by which each step of a decoder can lengthen a text."""
     kind = decoder["type"]
     if kind == "Sequence":
         for part in decoder["decoders"]:
             yield from _growths(part)
     elif kind == "Replace":
         content, pattern = len(decoder["content"]), decoder["pattern"].get("String")
-        # A regular expression, or nothing, matches between any two characters too.
+        # A regular expression or an empty pattern may also match between any two characters.
         yield max(1.0, content / len(pattern)) if pattern else 1.0 + content
     elif kind not in _NEVER_GROW:
-        raise ValueError(f"The tokenizer's decoder {kind!r} is not known here.")
+        raise ValueError(f"The tokenizer's decoder {kind!r} is not supported.")

@@ -112,7 +112,7 @@ def test_a_personal_adapter_is_trained_on_top_and_nothing_is_sent(
     assert difference(member / "adapter", tmp_path / "personal") > 1e-3
 
     refused = pubswap(*line(member, tmp_path / "personal"), env=env)
-    assert refused.returncode == 1 and "is there already" in refused.stderr
+    assert refused.returncode == 1 and "already exists" in refused.stderr
 
 
 def difference(one: Path, other: Path) -> float:

@@ -450,7 +450,7 @@ def test_the_file_that_a_run_shows_is_the_run(server: Server, browser: httpx.Cli
         (f"rounds = 0x{'f' * 5000}", "not TOML"),
         (f"{'a.' * 1500}a = 1", "not TOML"),
         ("rounds = 2", "has no name"),
-        ('name = "A b"', "is no name"),
+        ('name = "A b"', "is not a valid name"),
         ('name = "b"\nrunds = 2', "runds"),
         ('name = "b"\nrounds = -1', "rounds"),
         ('name = "b"\nlora.rank = 99', "lora.rank cannot be changed here"),

@@ -118,9 +118,9 @@ def test_an_adapter_is_a_folder_or_a_model(
     folder = run.adapter(str(tmp_path / "out"))
     data = fed.operator.global_adapter(fed.run.id, "1")
     assert (folder / "adapter_model.safetensors").read_bytes() == data
-    with pytest.raises(InvalidSettings, match="is there already"):
+    with pytest.raises(InvalidSettings, match="already exists"):
         run.adapter(folder)
-    with pytest.raises(LocalFault, match="cannot be made"):
+    with pytest.raises(LocalFault, match="cannot be created"):
         run.adapter(folder / "README.md" / "within")
     trained = run.peft(AutoModelForCausalLM.from_pretrained(MODEL)).state_dict()
     untrained = run.peft(AutoModelForCausalLM.from_pretrained(MODEL), round=0).state_dict()
@@ -141,8 +141,8 @@ def test_what_cannot_be_is_refused_with_what_to_do(
     run = coordinator.run(fed.run.id)
     for act, error, said in [
         (lambda: coordinator.run("nowhere"), UnknownRun, None),
-        (lambda: coordinator.run("Hospital A"), InvalidSettings, "small letters"),
-        (lambda: run.invite("Hospital A"), InvalidSettings, "small letters"),
+        (lambda: coordinator.run("Hospital A"), InvalidSettings, "lowercase letters"),
+        (lambda: run.invite("Hospital A"), InvalidSettings, "lowercase letters"),
         (lambda: run.invite("a", "owner"), InvalidSettings, "client or evaluator"),
         (lambda: coordinator.create("toor"), InvalidSettings, "tour"),
         (lambda: coordinator.create("tour", set={"clints": 2}), InvalidSettings, "clients"),

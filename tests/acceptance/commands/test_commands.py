@@ -174,7 +174,7 @@ def test_a_merged_model_is_exported_whole_signed_and_by_a_member_too(
     assert f"vllm serve {tmp_path / 'merged'}\n" in exported.stdout
     assert pubswap("export", "verify", merged[-1], "--key", f"{key}.pub").returncode == 0
     again = pubswap(*line, "--model", str(MODEL))
-    assert again.returncode == 1 and "is there already" in again.stderr
+    assert again.returncode == 1 and "already exists" in again.stderr
     mine = tmp_path / "mine"
     took = ["client", "adapter", "--state", str(state), "--round", "0", "--out", str(mine)]
     assert "untrained" in pubswap(*took, "--format", "merged", "--model", str(MODEL)).stdout
@@ -438,7 +438,7 @@ def _takes_its_adapter(coordinator: Coordinator, run: RunView, state: Path) -> N
     command = ["client", "adapter", "--state", str(state), "--out", str(state / "mine")]
     assert "after round 1 of 1" in pubswap(*command).stdout
     again = pubswap(*command)
-    assert again.returncode == 1 and "is there already" in again.stderr
+    assert again.returncode == 1 and "already exists" in again.stderr
     wanted = coordinator.api.global_adapter(run.id, "final")
     for folder in ("adapter", "mine"):
         assert (state / folder / "adapter_model.safetensors").read_bytes() == wanted

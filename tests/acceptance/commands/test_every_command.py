@@ -304,6 +304,6 @@ def test_with_names_and_files_that_are_none(
     monkeypatch.setitem(world.values, "name", "Hospital_A")
     assert faults(world, NAMES, tmp_path) == []
     said = world.call("invite a {name}", tmp_path)
-    assert said.status == 2 and "small letters" in said.said and "Hospital_A" in said.said
+    assert said.status == 2 and "lowercase letters" in said.said and "Hospital_A" in said.said
     said = world.call("run create {spare}/bad.toml", tmp_path)
-    assert said.status == 1 and "small letters" in said.said and "Second Run" in said.said
+    assert said.status == 1 and "lowercase letters" in said.said and "Second Run" in said.said

@@ -449,7 +449,7 @@ def test_a_run_is_created_with_a_name_and_a_verifier_that_are_free_and_known(
     settings = merged({"verifier": "oracle"})
     card = model_card(MODEL, settings.lora, "small", None)
     odd = CreateRun(name="odd", settings=settings, model=card)
-    with pytest.raises(PubSwapError, match="no verifier 'oracle'; there are choice") as caught:
+    with pytest.raises(PubSwapError, match="no verifier 'oracle'; the verifiers are choice") as caught:
         fed.operator.create_run(odd)
     assert caught.value.code == "invalid_settings"
 
@@ -523,7 +523,7 @@ def test_a_test_set_of_more_topics_than_an_evaluation_has_is_refused(server: Ser
         for n in range(10_001)
     ]
     fed.operator.put_set(fed.run.id, SetKind.PUBLIC, b"".join(lines))
-    with pytest.raises(PubSwapError, match="has 10001 topics, and an evaluation has"):
+    with pytest.raises(PubSwapError, match="has 10001 topics, and an evaluation reports"):
         fed.operator.put_set(fed.run.id, SetKind.TEST, b"".join(lines))
 
 

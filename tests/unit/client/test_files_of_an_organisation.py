@@ -197,7 +197,7 @@ def test_a_model_that_is_neither_a_folder_nor_on_the_hub_is_refused(
         model_folder("no-such-organisation/no-such-model")
     with pytest.raises(InvalidSettings, match="neither a folder nor a hub id"):
         model_folder("not//an id")
-    with pytest.raises(InvalidSettings, match="whose folder is that"):
+    with pytest.raises(InvalidSettings, match="home folder of this user"):
         model_folder("~nobody-here/model")
 
 

@@ -37,15 +37,15 @@ def test_a_name_that_is_none_is_told_the_form() -> None:
     with pytest.raises(ValidationError) as caught:
         CreateInvite(name="Hospital A")
     said = first_fault(caught.value)
-    assert said.startswith("name: 'Hospital A' is no name: a name is 1 to 63 small letters")
+    assert said.startswith(
+        "name: 'Hospital A' is not a valid name: a name is 1 to 63 lowercase letters"
+    )
 
 
 def test_a_system_s_refusal_says_where_why_and_what_helps() -> None:
     """Of a read-only disk, and of anything else."""
     said = system_fault(OSError(30, "Read-only file system", "/a/b"))
-    assert said == (
-        "/a/b: Read-only file system. Choose a folder on a disk that can be written to."
-    )
+    assert said == ("/a/b: Read-only file system. Choose a folder on a writable disk.")
     assert system_fault(OSError("no number")) == "no number."
 
 

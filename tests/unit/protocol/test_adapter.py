@@ -116,7 +116,7 @@ BAD: dict[str, bytes] = {
     "holds 1e\\+20; an adapter's numbers are at most": encode_adapter(LAYOUT, changed(1e20)),
     "weight' holds -1.04868e\\+06": encode_adapter(LAYOUT, changed(-1.0001 * LARGEST)),
     "not finite: nan": encode_adapter(LAYOUT, changed(np.nan)),
-    "1 to 4096 can be": raw({}),
+    "1 to 4096 are allowed": raw({}),
     "dtype, shape and data_offsets only": raw({"a": {**entry([1], 0, 4), "note": "x"}}, b"x" * 4),
     "has the dtype": raw({"a": entry([1], 0, 4, "X9")}, b"x" * 4),
     "has the dtype \\[": raw({"a": {**entry([1], 0, 4), "dtype": ["F32"]}}, b"x" * 4),

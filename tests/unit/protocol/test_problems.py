@@ -28,7 +28,7 @@ def test_problems_are_read_as_they_were_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "holds no problem"),
+        (b"", "has no problems"),
         (b"{", "line 1"),
         (b'{"id": "1", "prompt": "x", "answer": "y"}\n\n', "line 2: the line is empty"),
         (b'{"id": "1", "answer": "y"}', "line 1: prompt"),

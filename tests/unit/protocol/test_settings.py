@@ -63,7 +63,7 @@ def test_a_setting_of_another_value_must_be_known(table: str, name: str, value: 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"chat_template_options": {"x": 1}, "chat_template": "none"}, "are for chat_template"),
+        ({"chat_template_options": {"x": 1}, "chat_template": "none"}, "require chat_template"),
         ({"chat_template_options": {"x y": 1}}, "chat_template_options"),
         ({"chat_template_options": {"x": [1]}}, "chat_template_options"),
         ({"chat_template_options": {"x": 10**400}}, "chat_template_options"),
@@ -101,23 +101,23 @@ def test_a_setting_of_another_value_must_be_known(table: str, name: str, value: 
         ),
         ({"aggregation": {"rule": "multi_krum"}}, "2 f + 3 = 5 clients, and the run has 4"),
         ({"clients": 5, "aggregation": {"rule": "multi_krum", "krum_m": 5}}, "at most n - f"),
-        ({"aggregation": {"rule": "trimmed_mean"}}, "drops nobody of 4 clients"),
+        ({"aggregation": {"rule": "trimmed_mean"}}, "drops none of 4 clients"),
         (
             {"clients": 2, "aggregation": {"rule": "trimmed_mean"}},
             "needs 3, and the run has 2; use",
         ),
         ({"aggregation": {"trim": 0.5}}, "aggregation.trim"),
-        ({"aggregation": {"rule": "median", "weights": "examples"}}, "knows no weights"),
-        ({"aggregation": {"rule": "median", "weights": "improvement"}}, "knows no weights"),
+        ({"aggregation": {"rule": "median", "weights": "examples"}}, "takes no weights"),
+        ({"aggregation": {"rule": "median", "weights": "improvement"}}, "takes no weights"),
         (
             {"aggregation": {"weights": "improvement"}, "privacy": {"epsilon": 8.0}},
             "use weights = 'uniform'",
         ),
-        ({"aggregation": {"rule": "fedex", "server_optimizer": "adam"}}, "moves away from"),
+        ({"aggregation": {"rule": "fedex", "server_optimizer": "adam"}}, "departs; use"),
         ({"aggregation": {"rule": "svd", "server_optimizer": "adam"}}, "moves the old ones"),
         (
             {"aggregation": {"rule": "svd"}, "grpo": {"optimizer_state": "keep"}},
-            "does not belong to",
+            "does not fit them",
         ),
         ({"aggregation": {"clip_norm": 0}}, "aggregation.clip_norm"),
         ({"grpo": {"temperature": 0}}, "grpo.temperature"),

@@ -184,7 +184,7 @@ def test_an_adapter_is_there_whole_or_not_at_all_and_replaces_nothing(tmp_path: 
         assert (tmp_path / folder / "adapter_model.safetensors").read_bytes() == data
     assert "Members" not in (tmp_path / "a" / "README.md").read_text()
     assert "untrained" in take_adapter(api, going, "0", tmp_path / "b")[0]
-    with pytest.raises(InvalidSettings, match="is there already"):
+    with pytest.raises(InvalidSettings, match="already exists"):
         take_adapter(api, going, "2", tmp_path / "a")
     assert asked == ["1", "final", "0"]
     # A merged one whose base model is another's leaves nothing.

@@ -183,7 +183,7 @@ def test_check_lists_all_that_is_wrong() -> None:
     done = recipe("check", "qwen3-1.7b-math", *options)
     assert done.exit_code == 1
     for text in (
-        "wrong: swap.perod: there is no such key; is swap.period meant?",
+        "wrong: swap.perod: there is no such key; did you mean swap.period?",
         "wrong: total_steps: 350 is no multiple of local_steps = 90",
         "wrong: verifier: reasoning-gym has no task 'nope'",
         "wrong: model: 'not//an id' is neither a folder nor a hub id",
@@ -222,13 +222,13 @@ def test_all_contradictions_of_a_recipe_are_said_at_once(tmp_path: Path) -> None
     answer = recipe("check", str(path))
     assert answer.exit_code == 1
     for said in (
-        "runds: there is no such key; is rounds meant?",
+        "runds: there is no such key; did you mean rounds?",
         "swap.quorum is larger than the number of clients; use at most 2",
         "aggregation.quorum is larger than the number of clients; use at most 2",
-        "grpo: clipping = 'soft' stops no gradient",
+        "grpo: clipping = 'soft' never stops a gradient",
         "grpo: overlap = 1 trains on responses",
-        "swap.sampling_check: 'exclude' takes two receivers",
-        "aggregation.weights: 'examples' weighs nobody differently",
+        "swap.sampling_check: 'exclude' needs two receivers",
+        "aggregation.weights: 'examples' has no effect",
     ):
         assert answer.stdout.count(f"wrong: {said}") == 1, said
 
