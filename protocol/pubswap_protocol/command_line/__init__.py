@@ -1,1 +1,1 @@
-"""What all commands share: exit statuses, progress, log lines, locks on files."""
+"""Shared by all commands: exit statuses, progress bars, log lines, file locks."""

@@ -1,4 +1,4 @@
-"""Times and sizes as people read and write them."""
+"""Human-readable times and sizes."""
 
 import re
 
@@ -8,12 +8,12 @@ from pubswap_protocol.errors import InvalidSettings
 
 
 def size_text(size: float) -> str:
-    """Bytes in their own unit: 12.3 MB."""
+    """Bytes in a suitable unit: 12.3 MB."""
     return decimal(round(size))
 
 
 def duration_text(seconds: float) -> str:
-    """A time in its own unit: 0.8 s, 51 s, 34 min, 5.1 h, 2 d."""
+    """Seconds in a suitable unit: 0.8 s, 51 s, 34 min, 5.1 h, 2 d."""
     number, unit = seconds, "s"
     for size, larger in ((60, "min"), (60, "h"), (24, "d")):
         if number < size:
@@ -23,7 +23,7 @@ def duration_text(seconds: float) -> str:
 
 
 def seconds_of(text: str, option: str) -> float:
-    """The seconds of a time such as 11h30m; raises InvalidSettings, naming the option, if not."""
+    """Parse a time such as 11h30m into seconds; raises InvalidSettings, naming the option."""
     found = re.fullmatch(r"(?:(\d{1,5})h)?(?:(\d{1,5})m)?(?:(\d{1,7})s)?", text, re.ASCII)
     hours, minutes, seconds = (int(part or 0) for part in found.groups()) if found else (0, 0, 0)
     total = 3600.0 * hours + 60.0 * minutes + seconds

@@ -1,4 +1,4 @@
-"""A lock on a file that ends with its process, however that ends: nothing is left to clear."""
+"""A file lock that ends with its process, however that ends, so it never needs clearing."""
 
 import fcntl
 import os
@@ -10,17 +10,17 @@ from pubswap_protocol.errors import InvalidSettings
 
 
 class Held(Exception):
-    """Another process holds the lock: its number, or "unknown"."""
+    """Another process holds the lock; the argument is its process id, or "unknown"."""
 
 
 def holder(path: Path) -> str | None:
-    """The process that holds the lock, None if none does; leaves nothing behind."""
+    """The id of the process that holds the lock, or None; leaves nothing behind."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
         return None
     try:
-        # Shared, and let go of at once: a process that starts now is kept out for an instant only.
+        # A shared lock, released at once, keeps a starting process out for only an instant.
         _flock(descriptor, fcntl.LOCK_SH, path)
     except BlockingIOError:
         return _number(descriptor)
@@ -32,7 +32,7 @@ def holder(path: Path) -> str | None:
 
 @contextmanager
 def lock(path: Path) -> Iterator[None]:
-    """Hold the lock; raises Held if another process does, and InvalidSettings where none can."""
+    """Hold the lock; raises Held if another process does, InvalidSettings if locking fails."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         _flock(descriptor, fcntl.LOCK_EX, path)
@@ -46,12 +46,12 @@ def lock(path: Path) -> Iterator[None]:
     held = {descriptor}
 
     def let_go() -> None:
-        # A forked child would hold the lock as well, and could outlive a process that was killed.
+        # A forked child would also hold the lock, and could outlive its parent if that is killed.
         while held:
             os.close(held.pop())
 
     os.register_at_fork(after_in_child=let_go)
-    with suppress(OSError):  # the number is only for the message
+    with suppress(OSError):  # the process id is only for the message
         os.truncate(descriptor, 0)
         os.write(descriptor, f"{os.getpid()}\n".encode())
     try:

@@ -1,4 +1,4 @@
-"""Log lines of every long-lived process: one form for people, one for machines."""
+"""Log lines of long-running processes, in one form for people and one for machines."""
 
 import json
 import logging
@@ -10,12 +10,12 @@ from pubswap_protocol.bounds import escaped
 
 Form = Literal["console", "json"]
 
-# A record's attribute with what its words do not say: log.info("step", extra=values(round=1)).
+# The attribute of a record with its named values: log.info("step", extra=values(round=1)).
 _VALUES = "values"
 
 
 def values(**fields: Any) -> dict[str, Any]:
-    """What a log line says by name, for the `extra` of a call."""
+    """The named values of a log line, for the `extra` of a call."""
     return {_VALUES: fields}
 
 
@@ -27,7 +27,7 @@ class Lines(logging.Formatter):
         self._form = form
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line; for people, a traceback follows on lines of its own."""
+        """One line; in the form for people, a traceback follows on its own lines."""
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         time = time.replace("+00:00", "Z")
         level, event = record.levelname.lower(), record.getMessage()
@@ -44,12 +44,12 @@ class Lines(logging.Formatter):
 
 
 def _sayable(value: Any) -> Any:
-    """JSON has no word for numbers that are none."""
+    """Convert NaN and infinity to text, because JSON cannot express them."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _shown(text: str, *, spaces: bool) -> str:
-    """The text in quotes where it would not be one word, or could pass for another line."""
+    """Quote a text that is not one word, or that could pass for another line."""
     plain = text.isprintable() and (spaces or (text != "" and not set(text) & set(' "=')))
     return text if plain else _json(text)
 
@@ -59,7 +59,7 @@ def _json(value: Any) -> str:
 
 
 def log_to(stream: TextIO, form: Form = "console", level: str = "info") -> logging.Handler:
-    """Have all of this process's log lines written there."""
+    """Write all of this process's log lines to a stream."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(Lines(form))
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)

@@ -1,4 +1,4 @@
-"""rich's progress display for commands that take long, on a terminal only."""
+"""rich's progress display for long commands, on terminals only."""
 
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def progress_bar(console: Console | None = None) -> Progress:
-    """A display that is gone in the end, on stderr unless said; no terminal shows it."""
+    """A display that disappears at the end, by default on stderr; disabled without a terminal."""
     console = console or Console(stderr=True)
     return Progress(
         SpinnerColumn(),
@@ -31,7 +31,7 @@ def progress_bar(console: Console | None = None) -> Progress:
 
 
 def next_stage(progress: Progress, description: str, total: int | None = None) -> TaskID:
-    """Show one task in place of those before it; a log has a line of it instead."""
+    """Show one task in place of earlier ones; without a terminal, print a line instead."""
     for task in progress.task_ids:
         progress.remove_task(task)
     if progress.disable:
@@ -40,7 +40,7 @@ def next_stage(progress: Progress, description: str, total: int | None = None) -
 
 
 def each_of(progress: Progress, description: str, items: Sequence[T]) -> Iterator[T]:
-    """Go through the items as one stage."""
+    """Iterate over the items as one stage."""
     task = next_stage(progress, description, len(items))
     for item in items:
         yield item

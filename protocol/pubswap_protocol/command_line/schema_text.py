@@ -1,4 +1,4 @@
-"""JSON schemas in words: the types, bounds and units of settings and of messages' fields."""
+"""JSON schemas as text: types, bounds and units of settings and of message fields."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,8 +14,8 @@ _BOUNDS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "
 
 
 def tables(model: type[BaseModel]) -> Iterator[tuple[str, str, dict[str, Json]]]:
-    """A settings class's own fields, then those of each table within it: the table's dotted name,
-    "" for the outermost, its description, and its settings' fields."""
+    """The tables of a settings class, the outermost first: dotted name ("" for the outermost),
+    description, and fields."""
     schema = model.model_json_schema()
     pending = [("", schema)]
     while pending:
@@ -31,7 +31,7 @@ def tables(model: type[BaseModel]) -> Iterator[tuple[str, str, dict[str, Json]]]
 
 
 def choices(field: Json, schema: Json) -> list[Json]:
-    """The schemas that a value may have, with references followed."""
+    """The alternative schemas of a value, with references resolved."""
     if "$ref" in field:
         return [_at(schema, field["$ref"])]
     parts = [*field.get("anyOf", ()), *field.get("oneOf", ()), *field.get("allOf", ())]
@@ -64,7 +64,7 @@ def _one_type(field: Json, schema: Json) -> str:
 
 
 def default_text(field: Json) -> str:
-    """A field's default, or "" if it has none that says anything."""
+    """A field's default, or "" if it has none or an empty one."""
     default = field.get("default")
     if default in (None, [], {}, ""):
         return ""
@@ -72,7 +72,7 @@ def default_text(field: Json) -> str:
 
 
 def unit(name: str) -> str:
-    """A number's unit, which its name ends with: s, bytes, tokens, GiB, h or a rate."""
+    """A number's unit, from the end of its name: s, bytes, tokens, GiB, h or a rate."""
     *_, last = name.lower().split("_")
     if "_per_second" in name.lower():
         return "bytes/s" if "bytes" in name.lower() else "1/s"

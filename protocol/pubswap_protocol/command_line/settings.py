@@ -17,7 +17,7 @@ _WIDTH = 96
 
 
 class Whose(StrEnum):
-    """Which settings: a run file's, an organisation's `client.toml`, or the coordinator's."""
+    """The owner of settings: a run file, an organisation's `client.toml`, or the coordinator."""
 
     RUN = "run"
     CLIENT = "client"
@@ -45,9 +45,9 @@ def _model(whose: Whose) -> type[BaseModel]:
 
 
 def entries(model: type[BaseModel]) -> Iterator[dict[str, Any]]:
-    """Name, type, default, unit and purpose of each setting; the environment's name if it has one.
+    """Name, type, default, unit and purpose of each setting, and its environment variable if any.
 
-    Those of tables within follow, with dotted names.
+    The settings of nested tables follow, with dotted names.
     """
     prefix = str(model.model_config.get("env_prefix") or "")
     for table, _, fields in tables(model):

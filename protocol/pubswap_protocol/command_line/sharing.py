@@ -9,9 +9,9 @@ Command = Callable[..., None]
 
 
 def sharing(shared: Callable[..., Any]) -> Callable[[Command], Command]:
-    """Give a command the options of `shared`, and for its first argument what that returns.
+    """Give a command the options of `shared`, and its result as the first argument.
 
-    Options' annotations must be types and not text: Typer reads them.
+    The options' annotations must be types and not strings, because Typer reads them.
     """
     options = inspect.signature(shared).parameters
 

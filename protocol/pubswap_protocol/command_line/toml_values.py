@@ -1,4 +1,4 @@
-"""Settings' values as a TOML file has them."""
+"""Values of settings in TOML syntax."""
 
 import json
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def value_text(value: Any) -> str:
-    """A value in one line; None, which TOML has no word for, as `not set`."""
+    """A value in one line; None, which TOML lacks, as `not set`."""
     if value is None:
         return "not set"
     if isinstance(value, Mapping):
@@ -25,5 +25,5 @@ def _name(key: str) -> str:
 
 
 def _character(each: str) -> str:
-    """As TOML takes it; what a terminal would obey is escaped, as a whole character."""
+    """Escape, as TOML does, a character that a terminal would interpret."""
     return each if each.isprintable() else f"\\U{ord(each):08x}"

@@ -1,7 +1,7 @@
 """A LoRA adapter: its layout, its canonical file, and the checks that every upload must pass.
 
-Canonical means: tensors in the order of their names, float32, no metadata. Two adapters with equal
-tensors are then equal bytes, so that a digest names an adapter's value.
+Canonical means: tensors sorted by name, float32, no metadata. Two adapters with equal tensors then
+have equal bytes, so that a digest names an adapter's value.
 """
 
 import math
@@ -37,26 +37,26 @@ Side = Annotated[int, Field(gt=0, le=1 << 30, strict=True)]
 _Pair = Annotated[list[Side], Field(min_length=2, max_length=2)]
 Shape = Annotated[tuple[Side, Side], WithJsonSchema(TypeAdapter(_Pair).json_schema())]
 
-# A million: trained factors stay below 10. What is computed of such numbers is far from float32's
-# 3e38: a square is at most 2^42 (of a difference), a thousand million of them 2^72, and a product
-# B A over a FedEx-LoRA stack of rank 2^16 at most 2^58. That, and a server optimizer's squares,
-# are LARGEST_DERIVED at most: another such product, with alpha / r, is still finite.
+# A million; trained factors stay below 10. Numbers computed from them stay far below float32's
+# 3e38: the square of a difference is at most 2^42, the sum of a billion of them 2^72, and a product
+# B A over a FedEx-LoRA stack of rank 2^16 at most 2^58. That product and a server optimizer's
+# squares are at most LARGEST_DERIVED: another such product, with alpha / r, is still finite.
 LARGEST = 2.0**20
 LARGEST_DERIVED = 2.0**60
 
-_SLICE = 1 << 18  # numbers looked at while they are in the processor's cache
+_SLICE = 1 << 18  # numbers that are checked while they are in the processor's cache
 _NUMPY: dict[str, Any] = {"F32": "<f4", "BF16": "<u2", "I8": "i1"}
 
 
 class AdapterLayout(Strict):
     """The names and shapes of a run's adapter tensors, as PEFT names them."""
 
-    # What the coordinator keeps of a server optimizer has two tensors for each of an update.
+    # A server optimizer's state on the coordinator has two tensors for each of an update.
     tensors: Annotated[dict[TensorName, Shape], Field(max_length=2 * MAX_TENSORS)]
 
     @cached_property
     def specs(self) -> dict[str, TensorSpec]:
-        """Where each tensor lies in the canonical file."""
+        """The place of each tensor in the canonical file."""
         return packed((name, "F32", self.tensors[name]) for name in sorted(self.tensors))
 
     @cached_property
@@ -66,19 +66,19 @@ class AdapterLayout(Strict):
 
     @property
     def parameters(self) -> int:
-        """How many numbers an adapter has."""
+        """The number of parameters in an adapter."""
         return sum(math.prod(shape) for shape in self.tensors.values())
 
     @property
     def file_bytes(self) -> int:
-        """The canonical file's size."""
+        """The canonical file's size in bytes."""
         return len(self.header) + 4 * self.parameters
 
 
 def encode_adapter(layout: AdapterLayout, adapter: Mapping[str, Array]) -> bytes:
     """The canonical file of an adapter; raises InvalidAdapter if it does not fit the layout."""
     _check_specs(packed((name, "F32", a.shape) for name, a in adapter.items()), layout.specs)
-    # Its value is handed out without a copy, and so the file is in memory once.
+    # BytesIO returns its value without a copy, so the file is in memory only once.
     file = BytesIO()
     file.write(layout.header)
     for name in layout.specs:
@@ -102,7 +102,7 @@ def decode_adapter(layout: AdapterLayout, data: bytes | memoryview) -> Adapter:
 
 
 def initial_adapter(layout: AdapterLayout, seed: int) -> Adapter:
-    """B = 0 and one random A for everyone (paper, section 3.3).
+    """The first adapter of a run: B = 0 and the same random A for everyone (paper, section 3.3).
 
     A is uniform in +-1/sqrt(in), which is PEFT's default (Kaiming, a = sqrt 5), drawn per tensor
     from (seed, name).
@@ -111,7 +111,7 @@ def initial_adapter(layout: AdapterLayout, seed: int) -> Adapter:
 
 
 def initial_file(layout: AdapterLayout, seed: int) -> Iterator[bytes]:
-    """The canonical file of `initial_adapter`, of which one tensor at a time is in memory."""
+    """The canonical file of `initial_adapter`, with one tensor in memory at a time."""
     yield layout.header
     for name in layout.specs:
         yield _initial_tensor(name, layout.tensors[name], seed).tobytes()
@@ -125,11 +125,11 @@ def _initial_tensor(name: str, shape: tuple[int, int], seed: int) -> Array:
 
 
 class AdapterSource(Protocol):
-    """Where an adapter's tensors are read from, a few rows at a time."""
+    """A source of an adapter's tensors, which can be read a few rows at a time."""
 
     @property
     def layout(self) -> AdapterLayout:
-        """The names and shapes there are."""
+        """The names and shapes of the tensors."""
         ...
 
     def tensor(self, name: str) -> Array:
@@ -142,12 +142,12 @@ class AdapterSource(Protocol):
 
 
 class MappedFile:
-    """A canonical file of tensors, memory-mapped: one tensor at a time is in memory."""
+    """A memory-mapped canonical file of tensors, with one tensor in memory at a time."""
 
     def __init__(self, path: Path, specs: Mapping[str, TensorSpec], header: bytes) -> None:
-        """Open, and check the header, which says all but the numbers, and the size.
+        """Open, and check the header and the size, but not the numbers.
 
-        Raises InvalidAdapter, with what is not as in `specs`.
+        Raises InvalidAdapter, saying what differs from `specs`.
         """
         self.path = path
         self.specs = specs
@@ -159,21 +159,21 @@ class MappedFile:
         self._bytes = np.asarray(np.memmap(path, np.uint8, "r"))  # a memmap is slow to slice
 
     def raw(self, name: str) -> NDArray[Any]:
-        """One tensor as it is in the file, read from the map."""
+        """One tensor as stored in the file, read from the map."""
         spec = self.specs[name]
         part = self._bytes[self._start + spec.begin : self._start + spec.end]
         numbers: NDArray[Any] = part.view(_NUMPY[spec.dtype])
         return numbers.reshape(spec.shape)
 
     def slices(self) -> Iterator[tuple[str, NDArray[Any]]]:
-        """All numbers in the file's order, with their tensor's name."""
+        """All numbers in the file's order, in slices with their tensor's name."""
         for name in self.specs:
             flat = self.raw(name).reshape(-1)
             for begin in range(0, flat.size, _SLICE):
                 yield name, flat[begin : begin + _SLICE]
 
     def digest(self) -> str:
-        """The file's digest, when all its numbers are acceptable: one pass over the bytes.
+        """Check all numbers and return the file's digest, in one pass over the bytes.
 
         Raises InvalidAdapter, naming the tensor and the number, as `check_part` does.
         """
@@ -185,7 +185,7 @@ class MappedFile:
         return found.digest()
 
     def check_part(self, name: str, values: NDArray[Any]) -> None:
-        """Raises InvalidAdapter for some numbers of a tensor that cannot be."""
+        """Raises InvalidAdapter if a slice of a tensor has an invalid number."""
         check_numbers(name, values)
 
 
@@ -206,9 +206,9 @@ class AdapterFile(MappedFile):
         return self.tensor(name)[first:last]
 
     def digest(self) -> str:
-        """The file's digest, when all its numbers are acceptable; raises InvalidAdapter.
+        """Check all numbers and return the file's digest; raises InvalidAdapter.
 
-        Slices reach across tensors, of which there are hundreds of a few numbers each.
+        Slices span tensors, because hundreds of tensors have only a few numbers each.
         """
         found, numbers = Digester(), self._bytes[self._start :].view(_NUMPY["F32"])
         found.update(self._bytes[: self._start].data)
@@ -216,11 +216,11 @@ class AdapterFile(MappedFile):
             part = numbers[begin : begin + _SLICE]
             found.update(part.view(np.uint8).data)
             if not -LARGEST <= part.min() <= part.max() <= LARGEST:
-                self.check()  # says of which tensor
+                self.check()  # names the tensor
         return found.digest()
 
     def check(self, largest: float = LARGEST) -> None:
-        """Look at all numbers, as `digest` does; raises InvalidAdapter."""
+        """Check all numbers, as `digest` does; raises InvalidAdapter."""
         for name, part in self.slices():
             check_numbers(name, part, largest)
 
@@ -230,7 +230,7 @@ class AdapterFile(MappedFile):
 
 
 def _check_specs(specs: Mapping[str, TensorSpec], wanted: Mapping[str, TensorSpec]) -> None:
-    """Raises InvalidAdapter for other names, types or shapes than are wanted."""
+    """Raises InvalidAdapter if names, types or shapes differ from the wanted ones."""
     missing, extra = sorted(wanted.keys() - specs.keys()), sorted(specs.keys() - wanted.keys())
     if missing:
         raise InvalidAdapter(f"{len(missing)} tensors are missing, such as {missing[0]!r}.")
@@ -246,9 +246,9 @@ def _check_specs(specs: Mapping[str, TensorSpec], wanted: Mapping[str, TensorSpe
 
 
 def _refuse(specs: Mapping[str, TensorSpec], wanted: Mapping[str, TensorSpec]) -> NoReturn:
-    """Raises InvalidAdapter for a file with these tensors, whose header is not the wanted one."""
+    """Raises InvalidAdapter for a file whose header differs, saying how its tensors differ."""
     _check_specs(specs, wanted)
-    raise InvalidAdapter("The header is not written as a canonical file's.")
+    raise InvalidAdapter("The header is not in the canonical form.")
 
 
 def _check_size(size: int, expected: int) -> None:
@@ -257,7 +257,7 @@ def _check_size(size: int, expected: int) -> None:
 
 
 def check_numbers(name: str, values: Array, largest: float = LARGEST) -> None:
-    """Raises InvalidAdapter for a number that is not finite or beyond -`largest` .. `largest`."""
+    """Raises InvalidAdapter for a number that is not finite or not in -`largest` .. `largest`."""
     low, high = float(values.min()), float(values.max())
     if -largest <= low and high <= largest:
         return
@@ -279,19 +279,19 @@ def is_a(name: str) -> bool:
 
 
 def modules(layout: AdapterLayout) -> list[tuple[str, str]]:
-    """The names of each module's A and B, in the order of the names."""
+    """The names of each module's A and B, sorted by name."""
     return [(name, name.removesuffix(_A) + _B) for name in sorted(layout.tensors) if is_a(name)]
 
 
 def sent_layout(layout: AdapterLayout, rule: str) -> AdapterLayout:
-    """What a client sends in a round: everything, or under FFA-LoRA the B alone."""
+    """The tensors that a client sends in a round: all of them, or under FFA-LoRA only the B."""
     if rule != "ffa":
         return layout
     return AdapterLayout(tensors={n: shape for n, shape in layout.tensors.items() if not is_a(n)})
 
 
 def stack_layout(layout: AdapterLayout, ranks: Mapping[str, int]) -> AdapterLayout:
-    """The run's layout with other ranks, by the name of the module's A."""
+    """The run's layout with other ranks, given by the name of each module's A."""
     tensors = {}
     for a, b in modules(layout):
         tensors[a] = (ranks[a], layout.tensors[a][1])
@@ -300,13 +300,13 @@ def stack_layout(layout: AdapterLayout, ranks: Mapping[str, int]) -> AdapterLayo
 
 
 def largest_stack(layout: AdapterLayout) -> int:
-    """The most bytes of a stack's file: a higher rank than a matrix has says nothing more."""
+    """The maximum bytes of a stack's file; a rank above the matrix's own adds no information."""
     sides = ((layout.tensors[a][1], layout.tensors[b][0]) for a, b in modules(layout))
     return 8 + MAX_HEADER_BYTES + 4 * sum(min(pair) * sum(pair) for pair in sides)
 
 
 def open_stack(path: Path, layout: AdapterLayout) -> AdapterFile:
-    """A stack for a run with this layout; raises InvalidAdapter unless it fits its modules."""
+    """Open a stack for a run with this layout; raises InvalidAdapter unless it fits the modules."""
     specs, _ = header_of_file(path)
     return AdapterFile(path, stack_layout(layout, stack_ranks(specs, layout)))
 

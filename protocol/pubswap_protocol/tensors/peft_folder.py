@@ -17,7 +17,7 @@ def adapter_config(
 ) -> dict[str, object]:
     """PEFT's `adapter_config.json` for an adapter whose modules have these ranks.
 
-    The scale alpha / r is the run's whatever the ranks: FedEx-LoRA's residuals make them higher.
+    The scale alpha / r is the run's for all ranks, which FedEx-LoRA's residuals increase.
     """
     usual, scale = max(ranks.values()), lora.alpha / lora.rank
     others = {module: rank for module, rank in ranks.items() if rank != usual}
@@ -50,6 +50,6 @@ def write_peft_folder(
 
 
 def ranks_of(adapter: bytes, card: ModelCard) -> dict[str, int]:
-    """The rank of each adapted module of an adapter's file; raises InvalidAdapter for another's."""
+    """The rank of each adapted module in an adapter's file; raises InvalidAdapter for others."""
     specs, _ = read_header(adapter)
     return {module_of(a): rank for a, rank in stack_ranks(specs, card.layout).items()}

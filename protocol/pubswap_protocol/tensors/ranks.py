@@ -1,8 +1,8 @@
-"""Adapters of a lower rank than the run's: the leading directions of it, that a member trains.
+"""Adapters of a lower rank than the run's: the leading directions, which a member trains.
 
 The run's adapter has R directions: rows of A (R, in), columns of B (out, R). A member of rank r < R
-trains and sends the first r of them; in its policy the others are there and stay as they are. Its
-update so stands for an adapter of rank R, of which the other directions are the round's own.
+trains and sends the first r of them; its policy has the others too, frozen. So its update stands
+for an adapter of rank R whose other directions are those at the start of the round.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from pubswap_protocol.tensors.safetensors_header import header_of_file
 
 
 def rank_of(layout: AdapterLayout) -> int:
-    """R, of every module alike; 0 for a layout without an A."""
+    """R, the same for all modules; 0 for a layout without an A."""
     return next((shape[0] for name, shape in layout.tensors.items() if is_a(name)), 0)
 
 
@@ -41,10 +41,10 @@ def leading(adapter: Mapping[str, Array], rank: int) -> Adapter:
 
 
 def layout_of_update(path: Path, layout: AdapterLayout, fewest: int | None) -> AdapterLayout:
-    """The run's layout at the rank of an update's file, which may be `fewest` or more.
+    """The run's layout at the rank of an update's file, which must be at least `fewest`.
 
-    Without `fewest` that is the run's rank. Of the file nothing else is checked here. Raises
-    InvalidAdapter for a rank that the run does not take.
+    Without `fewest`, the rank is the run's. Checks nothing else in the file. Raises InvalidAdapter
+    for a rank that the run does not accept.
     """
     if fewest is None:
         return layout
@@ -62,7 +62,7 @@ def layout_of_update(path: Path, layout: AdapterLayout, fewest: int | None) -> A
 
 
 class Narrowed:
-    """The first directions of an adapter, as a source of their own."""
+    """A view of the leading directions of an adapter."""
 
     def __init__(self, source: AdapterSource, layout: AdapterLayout) -> None:
         self.layout = layout
@@ -77,10 +77,10 @@ class Narrowed:
 
 
 class Widened:
-    """An update of a lower rank as the adapter of the run's rank that it stands for."""
+    """A view of a lower-rank update as the adapter of the run's rank that it stands for."""
 
     def __init__(self, update: AdapterSource, base: AdapterSource) -> None:
-        """`base` is the adapter that the round began from."""
+        """`base` is the adapter that the round started from."""
         self.layout = base.layout
         self.rank = rank_of(update.layout)
         self._update = update

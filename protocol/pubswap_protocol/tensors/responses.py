@@ -1,4 +1,4 @@
-"""Responses to public prompts, as they travel: safetensors of token ids and log-probabilities.
+"""The wire format of responses to public prompts: token ids and log-probabilities in safetensors.
 
 A file of P prompts with K responses each holds
 
@@ -6,12 +6,12 @@ A file of P prompts with K responses each holds
     lengths    int32   (P, K)  tokens of each response, end-of-sequence included
     tokens     int32   (S,)    all responses one after another, S = lengths.sum()
     logprobs   float32 (S,)    of each token under the policy that sampled it, at its temperature
-    donated    uint8   (P, K)  1 where the exchange put in a peer's response (server to client only)
+    donated    uint8   (P, K)  1 for a peer's response from the exchange (server to client only)
 
-and, where a receiver can check that responses were sampled,
+and, if receivers can check that responses were sampled,
 
-    seeds      int64   (P, K)  of the noise that each was drawn by; -1 where that is not known
-    donors     int64   (P, K)  who gave it, an opaque number; 0 for nobody (server to client only)
+    seeds      int64   (P, K)  of the noise that each was drawn with; -1 if unknown
+    donors     int64   (P, K)  an opaque number of the donor; 0 for none (server to client only)
 
 Tokens are never decoded and encoded again, and nothing in the file names a donor.
 """
@@ -33,10 +33,10 @@ Logprobs = NDArray[np.float32]
 
 _DTYPES = {"prompts": "I32", "lengths": "I32", "tokens": "I32", "logprobs": "F32", "donated": "U8"}
 _ORIGINS = {"seeds": "I64", "donors": "I64"}
-_MOST = {"seeds": 2**63 - 1, "donors": MAX_COUNT}  # a receiver tells of donors by their numbers
+_MOST = {"seeds": 2**63 - 1, "donors": MAX_COUNT}  # receivers report donors by number
 
-UNVERIFIED = -1  # the seed of a response that nobody can compute again
-NOBODY = 0  # the donor of one's own
+UNVERIFIED = -1  # the seed of a response that cannot be recomputed
+NOBODY = 0  # the donor of one's own responses
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +54,7 @@ class Response:
         return replace(self, donated=True)
 
     def anonymous(self) -> "Response":
-        """The same response without its seed and donor, as versions before them know it."""
+        """The same response without seed and donor, as in earlier versions of the format."""
         return replace(self, seed=UNVERIFIED, donor=NOBODY)
 
 
@@ -63,7 +63,7 @@ Group = Sequence[Response]
 
 @dataclass(frozen=True, slots=True)
 class ResponseRules:
-    """What a public step's responses must look like."""
+    """The requirements on a public step's responses."""
 
     prompts: tuple[int, ...]
     responses_per_prompt: int
@@ -71,9 +71,9 @@ class ResponseRules:
     vocabulary: int
 
     def max_bytes(self, candidates: int = 0) -> int:
-        """No valid file is larger: 8 bytes a token, the counts and seeds, and the header.
+        """The maximum size of a valid file: 8 bytes a token, the counts and seeds, and the header.
 
-        Nor one of offers, with so many `candidates` for each place.
+        With `candidates` for each place, the maximum size of a file of offers.
         """
         size = self.responses_per_prompt
         of_prompt = (size + candidates * (size // 2)) * (8 * self.max_response_tokens + 21) + 8
@@ -81,7 +81,7 @@ class ResponseRules:
 
 
 def encode_responses(prompts: Sequence[int], groups: Sequence[Group]) -> bytes:
-    """The file for `groups` (P groups of K responses), which answer `prompts` (P,) in order."""
+    """The file for `groups` (P groups of K responses) that answer `prompts` (P,) in order."""
     flat = [response for group in groups for response in group]
     shape = (len(groups), len(groups[0]))
     data: bytes = save(
@@ -95,10 +95,10 @@ def encode_responses(prompts: Sequence[int], groups: Sequence[Group]) -> bytes:
 
 
 class ResponseFile:
-    """A file's responses, checked; each is made when it is asked for.
+    """The checked responses of a file; each is created on access.
 
-    A thousand members' are some arrays then, and no heap of small objects, which Python's garbage
-    collector would go through again and again while everything else waits.
+    So the responses of a thousand members are a few arrays instead of many small objects, which
+    Python's garbage collector would traverse again and again while everything else waits.
     """
 
     def __init__(self, data: bytes | memoryview, rules: ResponseRules) -> None:
@@ -130,13 +130,13 @@ class ResponseFile:
 
 
 def decode_responses(data: bytes | memoryview, rules: ResponseRules) -> list[list[Response]]:
-    """The groups of a file; see `ResponseFile`, which says what is refused."""
+    """The groups of a file; raises InvalidResponses, as `ResponseFile` does."""
     return ResponseFile(data, rules).groups()
 
 
 def _flat_arrays(flat: Sequence[Response], shape: tuple[int, ...]) -> dict[str, NDArray[Any]]:
-    """Responses one after another, with seeds and donors where there are any: files without are
-    those of earlier versions."""
+    """Concatenated responses, with seeds and donors if there are any; files without them are valid
+    in earlier versions too."""
     seeds = np.array([response.seed for response in flat], dtype=np.int64).reshape(shape)
     donors = np.array([response.donor for response in flat], dtype=np.int64).reshape(shape)
     arrays: dict[str, NDArray[Any]] = {
@@ -152,7 +152,7 @@ def _flat_arrays(flat: Sequence[Response], shape: tuple[int, ...]) -> dict[str, 
 
 
 def check_prompts(prompts: NDArray[np.generic], rules: ResponseRules) -> None:
-    """Raises InvalidResponses unless these are the prompts that the rules name."""
+    """Raises InvalidResponses unless these are the rules' prompts."""
     if prompts.ndim != 1 or tuple(prompts.tolist()) != rules.prompts:
         raise InvalidResponses(
             f"The responses are for prompts {prompts.tolist()}, but this public step "
@@ -161,7 +161,7 @@ def check_prompts(prompts: NDArray[np.generic], rules: ResponseRules) -> None:
 
 
 class Flat:
-    """Responses of these `lengths` (n,), whose `tokens` and `logprobs` stand one after another."""
+    """Responses of `lengths` (n,) whose `tokens` and `logprobs` are concatenated."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class Flat:
         shape: tuple[int, ...],
         rules: ResponseRules,
     ) -> None:
-        """`shape` is that of the seeds and donors; raises InvalidResponses."""
+        """`shape` is the shape of the seeds and donors; raises InvalidResponses."""
         if lengths.min() < 1 or lengths.max() > rules.max_response_tokens:
             raise InvalidResponses(f"A response has 1 to {rules.max_response_tokens} tokens.")
         tokens, logprobs = arrays["tokens"], arrays["logprobs"]
@@ -188,7 +188,7 @@ class Flat:
         self._donors = _origin("donors", arrays, shape, NOBODY)
 
     def __getitem__(self, number: int) -> Response:
-        """The response of this number, from 0 on."""
+        """The response with this number, counted from 0."""
         end = int(self._ends[number])
         begin = end - int(self._lengths[number])
         return Response(
@@ -202,7 +202,7 @@ class Flat:
 def _origin(
     name: str, arrays: Mapping[str, NDArray[np.generic]], shape: tuple[int, ...], unknown: int
 ) -> NDArray[np.int64]:
-    """What the file says of the responses' origin (n,); raises InvalidResponses."""
+    """The seeds or donors of the responses (n,); raises InvalidResponses."""
     array = arrays.get(name, np.full(shape, unknown))
     if array.shape != shape or array.min() < unknown or array.max() > _MOST[name]:
         raise InvalidResponses(
@@ -242,14 +242,14 @@ _OFFER_DTYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One prompt's `own` responses (K,), the places to fill, and what may fill them."""
+    """One prompt's `own` responses (K,), the places to fill, and the candidates for them."""
 
     own: Group
     places: tuple[int, ...]
     candidates: Group
 
     def taken(self, order: Sequence[int]) -> list[Response]:
-        """The group with the first candidates of this `order` in the places."""
+        """The group with its places filled by the first candidates of `order`."""
         group = list(self.own)
         for place, candidate in zip(self.places, order, strict=False):
             group[place] = self.candidates[candidate].as_donated()
@@ -257,7 +257,7 @@ class Offer:
 
 
 def encode_offers(prompts: Sequence[int], offers: Sequence[Offer]) -> bytes:
-    """The file for `offers` (P,), which are for `prompts` (P,) in order."""
+    """The file for `offers` (P,) on `prompts` (P,), in order."""
     flat = [response for offer in offers for response in offer.own]
     flat += [response for offer in offers for response in offer.candidates]
     places = np.zeros((len(offers), len(offers[0].own)), dtype=np.uint8)

@@ -1,7 +1,7 @@
-"""Our own strict reader of safetensors headers: memory-safe is not policy-safe.
+"""A strict reader of safetensors headers.
 
-The safetensors library takes duplicate keys, free-text metadata, and headers of 100 MB; a file
-from outside is checked here first, and only then are its bytes looked at.
+The safetensors library is memory-safe, but it accepts duplicate keys, free-text metadata, and
+headers of 100 MB. A file from outside is checked here before its data is read.
 """
 
 import json
@@ -33,7 +33,7 @@ class TensorSpec:
 
 
 def packed(tensors: Iterable[tuple[str, str, tuple[int, ...]]]) -> dict[str, TensorSpec]:
-    """Tensors, each with its name, dtype and shape, one behind the other."""
+    """Lay out tensors, given by name, dtype and shape, one after another."""
     specs, position = {}, 0
     for name, dtype, shape in tensors:
         end = position + DTYPE_BYTES[dtype] * math.prod(shape)
@@ -43,7 +43,7 @@ def packed(tensors: Iterable[tuple[str, str, tuple[int, ...]]]) -> dict[str, Ten
 
 
 def data_bytes(specs: Mapping[str, TensorSpec]) -> int:
-    """What follows a file's header."""
+    """The number of bytes after a file's header."""
     return max((spec.end for spec in specs.values()), default=0)
 
 
@@ -69,7 +69,7 @@ def header_length(prefix: bytes) -> int:
 
 
 def read_header(data: bytes | memoryview) -> tuple[dict[str, TensorSpec], int]:
-    """The tensors of a whole safetensors file, and where its data begin.
+    """The tensors of a whole safetensors file, and the offset of its data.
 
     Raises InvalidAdapter unless the header is plain: at most 1 MiB and 4,096 tensors, no duplicate
     keys, no metadata, known dtypes, no holes or overlaps, and exactly as many bytes as it says.
@@ -83,7 +83,7 @@ def read_header(data: bytes | memoryview) -> tuple[dict[str, TensorSpec], int]:
 
 
 def header_of_file(path: Path) -> tuple[dict[str, TensorSpec], int]:
-    """The tensors of a file, and where its data begin; raises InvalidAdapter as `parse_header`."""
+    """The tensors of a file, and the offset of its data; raises InvalidAdapter."""
     with path.open("rb") as file:
         length = header_length(file.read(8))
         return parse_header(file.read(length)), 8 + length
@@ -99,11 +99,11 @@ def parse_header(raw: bytes) -> dict[str, TensorSpec]:
         raise InvalidAdapter(f"The header is not plain JSON: {error}") from None
     if not isinstance(header, dict):
         raise InvalidAdapter("The header is not a JSON object.")
-    # Exactly {}: the library takes no other empty value, and what it does not take is no file.
+    # Exactly {}: the library refuses other empty values, so such a file is not valid.
     if header.pop("__metadata__", {}) != {}:
         raise InvalidAdapter("The header carries metadata; save the tensors without any.")
     if not 1 <= len(header) <= MAX_TENSORS:
-        raise InvalidAdapter(f"The file holds {len(header)} tensors; 1 to {MAX_TENSORS} can be.")
+        raise InvalidAdapter(f"The file has {len(header)} tensors; 1 to {MAX_TENSORS} are allowed.")
     specs = {name: _spec(name, entry) for name, entry in header.items()}
     ordered = dict(sorted(specs.items(), key=lambda item: (item[1].begin, item[1].end)))
     position = 0
@@ -115,7 +115,7 @@ def parse_header(raw: bytes) -> dict[str, TensorSpec]:
 
 
 def _natural(text: str) -> int:
-    # Python would take -0 for a size; no negative number is one.
+    # Python would accept -0 as a size, but a size has no sign.
     return -1 if text.startswith("-") else int(text)
 
 
@@ -124,7 +124,7 @@ def is_count(value: object) -> bool:
 
 
 def _spec(name: str, entry: object) -> TensorSpec:
-    # JSON's escapes can spell half a surrogate pair, which no UTF-8 can.
+    # JSON escapes can encode half a surrogate pair, which UTF-8 cannot.
     if any("\ud800" <= character <= "\udfff" for character in name):
         raise InvalidAdapter(f"The name {name!r} is not Unicode text.")
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:

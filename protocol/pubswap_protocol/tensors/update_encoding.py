@@ -1,18 +1,18 @@
-"""An update on the wire: the whole adapter in float32, or its difference to the round's start.
+"""The wire format of updates: the whole adapter in float32, or its difference to the round's start.
 
-With d = theta_n - theta_round + e, e being what earlier updates of this client left out:
+With d = theta_n - theta_round + e, where e is the error left by this client's earlier updates:
 
     bfloat16   Q(d) = d rounded to the nearest bfloat16, ties to even
     int8       Q(d) = s q, q = round(d / s) in -127..127, s = max |d| / 127
 
 with one s for each of the rank's r directions: a row of A (r, in), a column of B (out, r). So the
 scales cost 4 / max(in, out) of the file, where a scale for each row of B would cost 4 / r of it.
-The client keeps e' = d - Q(d) for its next update: what is sent, summed over the rounds, never
-strays from the true sum by more than one step of the quantisation (error feedback, Seide et al.
-2014; Karimireddy et al. 2019).
+The client keeps e' = d - Q(d) for its next update. So the sum of what is sent over the rounds never
+differs from the true sum by more than one quantisation step (error feedback, Seide et al. 2014;
+Karimireddy et al. 2019).
 
-A reduced file is canonical, and refused otherwise: the tensors `NAME` (BF16 or I8) and, for int8,
-`NAME.scale` (F32), those of the widest dtype first and then by name, under one header.
+A reduced file must be canonical: the tensors `NAME` (BF16 or I8) and, for int8, `NAME.scale` (F32),
+the widest dtype first and then by name, under one header.
 """
 
 from collections.abc import Mapping
@@ -88,7 +88,7 @@ def to_int8(array: Array) -> tuple[Levels, Array]:
 
 
 def from_int8(levels: Levels, scales: Array) -> Array:
-    """s q."""
+    """The numbers s q."""
     return levels.astype(np.float32) * scales
 
 
@@ -105,9 +105,9 @@ def encode_update(
     base: Mapping[str, Array],
     residual: Mapping[str, Array],
 ) -> tuple[bytes, Adapter]:
-    """The file to send, and what it leaves out: the next round's residual.
+    """The file to send, and the error that it leaves: the next round's residual.
 
-    `base` is the adapter that the round began from; `residual` is empty before the first update.
+    `base` is the adapter that the round started from; `residual` is empty before the first update.
     In float32 nothing is left out. Raises InvalidAdapter if training has diverged.
     """
     for name in layout.specs:
@@ -135,9 +135,9 @@ def encode_update(
 def open_update(
     path: Path, layout: AdapterLayout, precision: Precision, min_rank: int | None = None
 ) -> "AdapterFile | ReducedFile":
-    """An update's file, its header checked; `digest` checks its numbers. Raises InvalidAdapter.
+    """Open an update's file and check its header; `digest` checks the numbers.
 
-    With `min_rank` its rank may be that one or more, up to the layout's.
+    With `min_rank`, its rank may be from that one up to the layout's. Raises InvalidAdapter.
     """
     layout = layout_of_update(path, layout, min_rank)
     if precision == "float32":
@@ -154,7 +154,7 @@ def view_update(
 ) -> AdapterSource:
     """The adapter that an update stands for, read a tensor or some rows at a time.
 
-    `base` is the adapter that the round began from; it may have tensors that updates do not.
+    `base` is the adapter that the round started from; it may have tensors that updates lack.
     """
     update = open_update(path, layout, precision, min_rank)
     narrow = update.layout is not layout
@@ -168,25 +168,25 @@ def view_update(
 
 
 def largest_update(layout: AdapterLayout, run: RunSettings) -> int:
-    """The bytes of an update of the run's rank; of a lower one it has fewer."""
+    """The bytes of an update at the run's rank; lower ranks need fewer."""
     specs = specs_of(sent_layout(layout, run.aggregation.rule), run.wire.precision)
     return len(header_bytes(specs)) + data_bytes(specs)
 
 
 def specs_of(layout: AdapterLayout, precision: Precision) -> dict[str, TensorSpec]:
-    """Where each tensor of an update lies in its file."""
+    """The place of each tensor in an update's file."""
     if precision == "float32":
         return layout.specs
     entries = [(name, _DTYPES[precision], shape) for name, shape in layout.tensors.items()]
     if precision == "int8":
         for name, shape in layout.tensors.items():
             entries.append((name + SCALE, "F32", scales_shape(shape)))
-    # The widest first.
+    # The widest dtype first.
     return packed(sorted(entries, key=lambda each: (-DTYPE_BYTES[each[1]], each[0])))
 
 
 class ReducedFile(MappedFile):
-    """A checked file of a difference."""
+    """A checked file with an update's difference."""
 
     def __init__(self, path: Path, layout: AdapterLayout, precision: Reduced) -> None:
         """Open, and check all but the numbers; raises InvalidAdapter."""
@@ -206,7 +206,7 @@ class ReducedFile(MappedFile):
                 raise InvalidAdapter(f"Tensor {name!r} holds a scale below 0: {values.min():.6g}.")
 
     def difference(self, name: str, first: int = 0, last: int | None = None) -> Array:
-        """Rows first .. last - 1 of a tensor's difference to what the round began from."""
+        """Rows first .. last - 1 of a tensor's difference to the round's start."""
         values, scales = self.raw(name)[first:last], None
         if name + SCALE in self.specs:
             scales = self.raw(name + SCALE)

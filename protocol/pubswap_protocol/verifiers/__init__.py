@@ -1,4 +1,4 @@
-"""Verifiers decide whether a response is correct: reward 1.0 or 0.0, and nothing between."""
+"""Verifiers decide whether a response is correct: reward 1.0 or 0.0, nothing in between."""
 
 from pubswap_protocol.verifiers.extract import extract_answer
 from pubswap_protocol.verifiers.pool import VerifierPool

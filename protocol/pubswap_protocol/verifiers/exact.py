@@ -1,4 +1,4 @@
-"""`exact`: the answer is the very text."""
+"""`exact`: the same text as the answer."""
 
 import unicodedata
 

@@ -1,9 +1,8 @@
-r"""The one text of a response that is its answer.
+r"""Extract the answer from a response.
 
-A response is read once: each verifier takes the first kind of answer that there is, in its own
-order, and of that kind the last. What stands elsewhere neither helps nor harms, so that naming two
-answers gains nothing. Thoughts are no answers: what comes before the last </think> does not count,
-nor does anything if a <think> is left open.
+Each verifier takes the first kind of answer that is present, in its own order, and the last answer
+of that kind. Other text neither helps nor harms, so naming two answers gains nothing. Reasoning
+does not count: text before the last </think> is ignored, and all text if a <think> is left open.
 """
 
 import itertools
@@ -12,7 +11,7 @@ from collections.abc import Callable
 
 Reader = Callable[[str], str | None]
 
-# Nothing limits the time of these patterns: what repeats in them is bounded or possessive.
+# These patterns run without a time limit, so all their repetitions are bounded or possessive.
 _TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
 _LINE = re.compile(r"answer\*{0,2}(?:\s{0,9}is)?\s{0,9}:\s*+([^\n]*)", re.IGNORECASE)
 _BRACE = re.compile(r"\\[\\{}]|\\(?:boxed|fbox|framebox)\s{0,9}\{|[{}]")
@@ -27,7 +26,7 @@ def extract_answer(response: str) -> str:
 
 
 def first_of(response: str, *readers: Reader) -> str | None:
-    """What the first reader finds that finds anything in the response; None if none does."""
+    """The answer found by the first reader that finds one in the response; None if none does."""
     text = response.rpartition("</think>")[2]
     if "<think>" in text:
         return None
@@ -49,12 +48,12 @@ def answer_line(text: str) -> str | None:
 
 
 def last_boxed(text: str) -> str | None:
-    r"""The content of the last \boxed{...}; boxes with no more than "and" between them are a list.
+    r"""The content of the last \boxed{...}; boxes separated by at most "and" form a list.
 
     None if there is no box, or the last is not closed.
     """
     opened: list[re.Match[str]] = []
-    boxes: list[tuple[int, int, int]] = []  # where each box, its content, and its content's end is
+    boxes: list[tuple[int, int, int]] = []  # offsets of box, content, and content's end
     for brace in _BRACE.finditer(text):
         if brace[0] == "}" and opened:
             opening = opened.pop()

@@ -1,7 +1,7 @@
-r"""`math`: equal to the answer as mathematics, by math-verify.
+r"""`math`: mathematically equal to the answer, according to math-verify.
 
-Both sides are parsed alike, as the content of a \boxed{...}: outside of mathematics the library
-looks for numbers alone, and reads 2 in 2\sqrt{3}.
+Both sides are parsed as the content of a \boxed{...}, because outside of mathematics the library
+looks only for numbers, and reads 2 in 2\sqrt{3}.
 """
 
 import logging
@@ -50,18 +50,18 @@ _SCALED = re.compile(
     rf"(?<![\d.,])(\d[\d,]*+(?:\.\d++)?+)({_BEFORE_UNIT}*+)(thousand|million|billion|trillion)\b",
     re.IGNORECASE,
 )
-# 19, or 19 people, or 10 miles per hour: a number and its name.
+# A number and perhaps its name: 19, 19 people, or 10 miles per hour.
 _NAMED = re.compile(
     rf"([^A-Za-z]*\d)(?:{_GAP}++(?!(?:percent|dozen|hundred|and)\b)"
     r"((?:[A-Za-z]{3,}|mL)(?:[\s-][A-Za-z]{2,})*+))?[\s.$]*"
 )
-# 0.5% is not 0.5, but 92.5 for 92.5% leaves out what the question says.
+# 0.5% is not 0.5, but 92.5 for 92.5% only omits what the question says.
 _PERCENT = re.compile(
     rf"^(\s*+[-+]?\s*+[1-9][\d,]*+(?:\.\d++)?+){_BEFORE_UNIT}*+(?:\\?%|percent\b)[\s}}.]*$",
     re.IGNORECASE,
 )
 _RAISED = {0xB2: "^2", 0xB3: "^3"}
-# An accountant's $(9.8) is -9.8; without the sign it may be 9.8.
+# An accountant's $(9.8) is -9.8; without the dollar sign it may be 9.8.
 _LOSS = re.compile(r"^\s*+(\\?\$)\s*+\((\d[\d,]*+(?:\.\d++)?)\)(?=\s*+(?:[a-z.]|$))")
 _LEADING = re.compile(r"^\s*+(?:=++|\\approx\b|\u2248)")
 _AND = re.compile(r"[\s,]*+\b(?:and|or)\b")
@@ -73,7 +73,7 @@ _DATE = re.compile(r"^\s*+(?=\S*\d{4})(\d{1,4})([/-])(\d\d?)\2(\d{1,4})[\s.]*$")
 _TWICE = re.compile(r"^\s*+\[\s*+([^,\[\]]+?)\s*+,\s*+\1\s*+\][\s.]*$")
 _MIXED = re.compile(r"(?<![\d./^_])(\d+)\s+(\d+)/(\d+)(?![\d.])")
 
-# So much of a sentence is read at most.
+# The maximum number of characters read of a statement.
 _MOST_STATED = 4000
 
 _STATED = re.compile(r"\banswer\*{0,2}(?:\s{1,9}is\b\*{0,2}:?|\s{0,9}:)[\s*]*+", re.IGNORECASE)
@@ -87,11 +87,12 @@ _MORE = re.compile(r"[\s*,;/(]*+(?:and\b|or\b)?\s*+[-\d$\\]|.*\bor\b.*\d", re.DO
 def score_math(response: str, problem: Problem) -> float:
     r"""1.0 if math-verify finds the response's answer equal to the problem's.
 
-    The answer is the last \boxed{...}, else what the last <answer>...</answer> or "the answer is"
-    states, else a response of one line itself. Several values are equal to a list of them alone.
+    The answer is the last \boxed{...}, else the statement in the last <answer>...</answer> or after
+    "the answer is", else the response itself if it is one line. Several values are equal only to a
+    list of them.
 
-    It has no time limit of its own: the library's signal alarms work in a main thread only. The
-    pool limits it.
+    There is no time limit here, because the library's signal alarms work only in the main thread.
+    The pool limits the time.
     """
     answer = first_of(response, last_boxed, _tagged, stated_answer, _only_line)
     if not answer or len(answer) > MAX_ANSWER_CHARACTERS or "\\boxed" in answer:
@@ -108,7 +109,7 @@ def score_math(response: str, problem: Problem) -> float:
     ours, theirs = _currencies(gold), _currencies(answer)
     if ours and theirs and ours != theirs:
         return 0.0
-    # As a unit, a percent sign, a scale or a name may be left out of one of them.
+    # One side may omit a percent sign, a scale or a name, just like a unit.
     plain, short = (_PERCENT.sub(r"\1", side) for side in (gold, answer))
     if bool(_SCALED.search(gold)) != bool(_SCALED.search(answer)):
         plain, short = (_SCALED.sub(r"\1\2", side) for side in (plain, short))
@@ -121,9 +122,10 @@ def score_math(response: str, problem: Problem) -> float:
 
 
 def _names_fit(gold: str | None, answer: str | None, prompt: str) -> bool:
-    """Whether the names of what is counted agree: one may be left out.
+    """Whether the names of the counted things agree; one side may omit its name.
 
-    An answer's own is made of the question's words, singular or plural: 5 halves are not 5.
+    A name that only the answer has must consist of words of the question, singular or plural: 5
+    halves are not 5.
     """
     if gold or not answer:
         return gold is not None and answer in (gold, None)
@@ -148,10 +150,11 @@ def _scaled(number: re.Match[str]) -> str:
 
 
 def _places(gold: Any) -> int:
-    """How many decimals are compared: six, and four digits, so that no small gold passes for 0."""
+    """The number of decimals to compare: at least six, and at least four significant digits, so
+    that a small gold answer does not equal 0."""
     try:
         size = abs(float(gold))
-    except Exception:  # no number
+    except Exception:  # not a number
         return 6
     return max(6, 3 - math.floor(math.log10(size))) if 0 < size < 1 else 6
 
@@ -162,7 +165,10 @@ def _tagged(text: str) -> str | None:
 
 
 def _differ(mark: re.Pattern[str], group: int, gold: str, answer: str) -> bool:
-    """Whether both name a base, a half of the day or a unit, and not the same: none is compared."""
+    """Whether both sides name a base, half of the day or unit, but different ones.
+
+    The library does not compare these.
+    """
     ours, theirs = mark.search(gold.strip("$ ")), mark.search(answer.strip("$ "))
     return bool(ours and theirs and _bare(ours[group]) != _bare(theirs[group]))
 
@@ -172,7 +178,7 @@ def _bare(mark: str) -> str:
 
 
 def _bare_text(text: str) -> str:
-    r"""Without \text: 12 N is 12 \text{ N}, but may be 12 times N where the gold is 12."""
+    r"""The text without \text: 12 N is 12 \text{ N}, but with 12 as gold it may be 12 times N."""
     words = " ".join(_SPACE.sub(" ", _TEXT_CONTENT.sub(r" \1 ", text)).split())
     return words.replace(" ,", ",")
 
@@ -185,21 +191,21 @@ def _currencies(text: str) -> list[str]:
 def _parsed(answer: str) -> list[Any]:
     from math_verify import LatexExtractionConfig, parse
 
-    # It warns at every call that we have taken its alarm away.
+    # It warns at every call that its timeout is off.
     logging.getLogger("math_verify").setLevel(logging.ERROR)
     boxed = f"\\boxed{{{_plain(answer)}}}"
     return list(parse(boxed, [LatexExtractionConfig()], parsing_timeout=None))
 
 
 def _plain(answer: str) -> str:
-    """An answer in forms that the library reads.
+    """Rewrite an answer in forms that the library parses.
 
-    As units it drops words at the end, even "or 41", and variables such as the t of 4t.
+    The library drops words at the end as units, even "or 41", and variables such as the t of 4t.
     """
     if formula := _FORMULA.fullmatch(answer):
         answer = formula[1] or formula[2] or formula[3]
     answer = _LEADING.sub("", _TIE.sub(" ", answer))
-    # A date is no quotient and no difference, and [1, 1] as a list is no interval, which is {1}.
+    # A date is not a quotient or difference, and [1, 1] is a list, not the interval {1}.
     answer = _TWICE.sub(r"(\1, \1)", _DATE.sub(r"(\1, \3, \4)", answer))
     answer = _DEGREES.sub(r"\1", answer).replace("\u00b0", r"^\circ ")
     # 6 m^2 may be a polynomial.
@@ -216,19 +222,19 @@ def _plain(answer: str) -> str:
 
 
 def _decimal(number: re.Match[str]) -> str:
-    """A number in scientific notation as a decimal one, which is exact: 8.7 times 10^8 is not."""
+    """Convert scientific notation to a decimal number, which is exact: 8.7 times 10^8 is not."""
     mantissa, exponent = filter(None, number.groups())
     return f"{Decimal(mantissa).scaleb(int(exponent)):f}"
 
 
 def stated_answer(text: str) -> str | None:
-    """What follows the last "answer is" or "answer:"; None if the text says neither."""
+    """The answer after the last "answer is" or "answer:"; None if the text has neither."""
     anchors = list(_STATED.finditer(text))
     return _formulas_of(text[anchors[-1].end() :]) if anchors else None
 
 
 def _formulas_of(text: str) -> str:
-    """The formula that a text goes on with, or several as a list; else its first sentence."""
+    """The formula that a text begins with, or several as a list; else its first sentence."""
     text = text[:_MOST_STATED].strip()
     formulas: list[str] = []
     lead = _LEAD.match(text)
@@ -238,12 +244,12 @@ def _formulas_of(text: str) -> str:
         end = formula.end()
         joint = _JOINT.match(text, end)
         at = joint.end() if joint else end
-    # "$41$ or 42 apples" is no answer, as a list of its formulas alone would be.
+    # "$41$ or 42 apples" is not an answer, although its formulas alone would be one.
     if formulas and not _MORE.match(_END.split(text[end:], 1)[0]):
         return ", ".join(formulas)
     return _END.split(text, 1)[0].strip(" *").rstrip(" .*")
 
 
 def _only_line(text: str) -> str | None:
-    """A text of one line."""
+    """The text if it is one line."""
     return None if "\n" in text.strip() else text

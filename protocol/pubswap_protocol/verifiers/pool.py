@@ -1,6 +1,7 @@
-"""Verification in worker processes with limits of time and memory.
+"""Verification in worker processes with limits on time and memory.
 
-What hangs, crashes or grows scores 0: a response may be a tower of powers that no machine holds.
+A response that hangs, crashes or exhausts memory scores 0, such as a tower of powers that fits no
+machine.
 """
 
 import contextlib
@@ -17,7 +18,7 @@ Item = tuple[str, Problem]
 
 
 class VerifierPool:
-    """Scores responses; its processes start with the first verifier that needs one."""
+    """Scores responses; its processes start when a verifier first needs one."""
 
     def __init__(self, workers: int = 1, seconds: float = 5.0, scorer: Score = score) -> None:
         """At most `seconds` of CPU for a response. `scorer` must be importable by its name."""
@@ -36,20 +37,20 @@ class VerifierPool:
         self.close()
 
     def close(self) -> None:
-        """End the worker processes, and whatever they are at."""
+        """Kill the worker processes, even while they score a response."""
         self._closed = True
         for worker in self._workers:
             worker.kill()
 
     def at_once(self, name: str, problems: Sequence[Problem]) -> bool:
-        """Whether the verifiers of these problems always end soon, and need no process."""
+        """Whether the verifiers of these problems are always quick, and need no process."""
         names = {problem.verifier or name for problem in problems}
         return self._scorer is score and names <= QUICK
 
     def score(self, name: str, item: Item, seconds: float | None = None) -> Scored:
         """Score one (response, problem) within `seconds` of CPU, by default the pool's.
 
-        A problem's own verifier goes before `name`.
+        A problem's own verifier overrides `name`.
         """
         text, problem = item
         job: Job = (problem.verifier or name, text, problem)
@@ -57,20 +58,22 @@ class VerifierPool:
             return Scored(guarded(self._scorer, job), 0.0)
         with self._worker() as worker:
             if self._closed:
-                raise RuntimeError("The verifiers are closed.")
+                raise RuntimeError("The verifier pool is closed.")
             return worker.score(self._scorer, job, seconds or self.seconds)
 
     def score_many(self, name: str, items: Sequence[Item]) -> list[float]:
         """1.0 or 0.0 for each (response, problem), in order.
 
-        A response whose verifier takes too long, raises, or kills its process scores 0.0 and costs
-        the others nothing.
+        A response whose verifier takes too long, raises, or kills its process scores 0.0 and does
+        not affect the others.
         """
 
         def one(item: Item) -> float:
             scored = self.score(name, item)
             if scored.cut_off:
-                log.warning("The verifier %s failed on a response to %s: 0.", name, item[1].id)
+                log.warning(
+                    "The verifier %s failed on a response to %s: scored 0.", name, item[1].id
+                )
             return scored.score
 
         if self.at_once(name, [problem for _, problem in items]):

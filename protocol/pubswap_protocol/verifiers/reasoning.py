@@ -1,7 +1,7 @@
 """`reasoning_gym:<task>`: a reasoning-gym task's own verifier.
 
-Some of them run an answer, or a part of a problem, as Python. Here they read plain values alone, or
-get only what is arithmetic: with no other names, no texts and no attributes.
+Some tasks evaluate an answer, or a part of a problem, as Python. Here they parse only literals, or
+receive only arithmetic: no other names, no strings and no attributes.
 """
 
 import ast
@@ -20,7 +20,7 @@ from pubswap_protocol.verifiers.extract import extract_answer
 
 _FULL_SCORE = 1.0 - 1e-9
 
-# They read lists by `eval`.
+# These tasks parse lists with `eval`.
 _LISTS = (
     "algorithmic.binary_matrix",
     "algorithmic.number_sorting",
@@ -28,7 +28,7 @@ _LISTS = (
     "algorithmic.string_insertion",
     "games.n_queens",
 )
-# They calculate by `eval`, or by sympy's `parse_expr`, which ends in one.
+# These tasks calculate with `eval`, or with sympy's `parse_expr`, which calls it.
 _CALCULATED = {
     "bitwise_arithmetic",
     "countdown",
@@ -80,11 +80,11 @@ def library() -> Any:
 
 
 def _without_solver() -> ModuleType:
-    """A stand-in for pycosat, which one task needs and which comes as C source only."""
+    """A stand-in for pycosat, which only one task needs and which comes only as C source."""
 
     def itersolve(clauses: object) -> Iterator[object]:
         raise InvalidSettings(
-            "reasoning-gym's task zebra_puzzles needs pycosat: pip install pycosat, which takes a "
+            "reasoning-gym's task zebra_puzzles needs pycosat: pip install pycosat, which needs a "
             "C compiler."
         )
 
@@ -97,5 +97,5 @@ def _without_solver() -> ModuleType:
 def _dataset(task: str) -> Any:
     try:
         return library().create_dataset(task, size=1, seed=0)
-    except (ValueError, AssertionError):  # `composite` is made of others, of which it has none
+    except (ValueError, AssertionError):  # `composite` consists of other tasks, and has none here
         raise InvalidSettings(f"reasoning-gym has no task {task!r} of its own.") from None

@@ -1,4 +1,4 @@
-"""Verifiers by name. Each has a version, which members must share: a reward is part of the run."""
+"""Verifiers by name, each with a version that members must share, because it decides rewards."""
 
 from importlib.metadata import PackageNotFoundError, version
 
@@ -13,13 +13,13 @@ REASONING = "reasoning_gym:"
 MAX_RESPONSE_CHARACTERS = 1 << 16
 
 _VERIFIERS = {"math": score_math, "choice": score_choice, "exact": score_exact}
-QUICK = {"choice", "exact"}  # they always end soon, and need no process of their own
-_RULES = 8  # the version of all our rules, as they share how a response is read
+QUICK = {"choice", "exact"}  # always quick, so they need no process
+_RULES = 8  # one version for all our rules, because they share the extraction of answers
 _LIBRARIES = {"math": "math-verify"}
 
 
 def verifier_version(name: str) -> str:
-    """Such as 'math@2+0.9.0': our rule's version, and the library's where one decides.
+    """A version such as 'math@2+0.9.0': our rules', and the library's if the verifier uses one.
 
     Raises InvalidSettings for a name that does not exist, or whose library is not installed.
     """
@@ -37,11 +37,11 @@ def check_verifier(name: str) -> None:
     """Raises InvalidSettings, listing the names, unless the verifier exists."""
     if name not in _VERIFIERS and not (name.startswith(REASONING) and name != REASONING):
         known = ", ".join([*sorted(_VERIFIERS), "reasoning_gym:<task>"])
-        raise InvalidSettings(f"There is no verifier {name!r}; there are {known}.")
+        raise InvalidSettings(f"There is no verifier {name!r}; the verifiers are {known}.")
 
 
 def check_usable(name: str) -> None:
-    """As `check_verifier`, but a reasoning-gym task must exist too, which imports its library."""
+    """As `check_verifier`, but import reasoning-gym for its tasks, which must exist too."""
     check_verifier(name)
     if name.startswith(REASONING):
         check_task(name.removeprefix(REASONING))

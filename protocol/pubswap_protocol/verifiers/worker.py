@@ -22,20 +22,20 @@ Job = tuple[str, str, Problem]
 Score = Callable[[str, str, Problem], float]
 
 WARM_SECONDS = 60.0  # for the first use of a verifier in a process
-WALL_FACTOR = 10.0  # a process that does not even compute is given up after so many limits
+WALL_FACTOR = 10.0  # a process that does not even compute is killed after this many limits
 MEMORY_BYTES = 4 << 30  # address space of a worker, libraries included
 
-# The exit codes of a process that is stopped with its service, that the system kills for want of
-# memory, and whose parent is gone.
+# The exit codes of a process that was stopped with its service, killed by the system when memory
+# ran out, or orphaned.
 _ENDED_FROM_OUTSIDE = (-signal.SIGTERM, -signal.SIGKILL, 255)
-_DYING_SECONDS = 0.1  # until a process that hung up has an exit code
-# Starting is not for several threads at once.
+_DYING_SECONDS = 0.1  # until a process that closed its connection has an exit code
+# Only one thread at a time may start a process.
 _starting = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A response's score, and the CPU seconds it took; 0.0 where it was cut off."""
+    """A response's score, 0.0 if it was cut off, and the CPU seconds it took."""
 
     score: float
     seconds: float
@@ -43,10 +43,12 @@ class Scored:
 
 
 class Worker:
-    """A process that starts with the first response, and is replaced when it dies or is half full.
+    """A process that starts with the first response, and is replaced when it dies or has used half
+    of its memory.
 
-    The limit is one of CPU time, and the kernel's: a busy machine changes no verdict, and nothing
-    can run on. A process is forked from one that has imported the libraries, in milliseconds.
+    The limit is on CPU time and enforced by the kernel: a busy machine changes no verdict, and no
+    verifier can run on. A process is forked in milliseconds from one that has imported the
+    libraries.
     """
 
     def __init__(self) -> None:
@@ -55,7 +57,7 @@ class Worker:
         self._used: set[str] = set()
 
     def score(self, scorer: Score, job: Job, seconds: float) -> Scored:
-        """Score one response, of one thread at a time, within `seconds` of CPU time.
+        """Score one response within `seconds` of CPU time; only one thread at a time may call it.
 
         Raises OSError or EOFError if no process can be started.
         """
@@ -71,13 +73,13 @@ class Worker:
                 if full:
                     self.kill()
                 return scored
-            # Ended from outside, with the whole service perhaps: no fault of the response.
+            # Ended from outside, perhaps with the whole service: not the response's fault.
             if self.kill() not in _ENDED_FROM_OUTSIDE:
                 break
         return Scored(0.0, min(seconds, time.monotonic() - began), cut_off=True)
 
     def kill(self) -> int | None:
-        """End the process, and return its exit code; the next response has a new one."""
+        """Kill the process, and return its exit code; the next response starts a new one."""
         process, self._process = self._process, None
         if process is None:
             return None
@@ -106,7 +108,7 @@ class Worker:
 
 
 def _library(verifier: str) -> str:
-    """What to import before processes are forked; the first verifier decides."""
+    """The module to import before forking processes; the first verifier decides."""
     if verifier.startswith(REASONING):
         return "reasoning_gym"
     return "pubswap_protocol.verifiers.warmed"
@@ -125,11 +127,11 @@ def _serve(connection: Connection) -> None:
                 guarded(scorer, (name, "", problem))
                 warm.add(name)
             before = time.process_time()
-            # The signal has no handler: it ends the process, whatever that is computing.
+            # The signal has no handler, so it ends the process whatever that is computing.
             signal.setitimer(signal.ITIMER_PROF, seconds)
             score = guarded(scorer, job)
             signal.setitimer(signal.ITIMER_PROF, 0)
-            # Libraries keep what they have computed, which would leave the next without room.
+            # Libraries cache results, which would leave too little memory for later responses.
             full = _is_half_full(limit)
             connection.send((Scored(score, time.process_time() - before), full))
 
@@ -158,5 +160,5 @@ def guarded(scorer: Score, job: Job) -> float:
     try:
         return float(scorer(*job))
     except Exception as error:
-        log.warning("The verifier %s raised %s: 0.", job[0], type(error).__name__)
+        log.warning("The verifier %s raised %s: scored 0.", job[0], type(error).__name__)
         return 0.0
