@@ -26,11 +26,11 @@ def make(
         str, typer.Option(help="PubSwap's extras to install there, such as server,client.")
     ] = "client",
     checkout: Annotated[
-        Path, typer.Option(help="The checkout of PubSwap whose wheels are taken.")
+        Path, typer.Option(help="The checkout of PubSwap to build wheels from.")
     ] = Path(),
     key: Annotated[
         Path | None,
-        typer.Option(help="Your Ed25519 key, which signs; made if it is not there."),
+        typer.Option(help="Your Ed25519 signing key; created if it does not exist."),
     ] = None,
 ) -> None:
     """Collect everything that a member without internet needs for a run in one folder.
@@ -78,7 +78,7 @@ def verify(
 
 
 def _summed(folder: Path) -> str:
-    """How large a bundle is, and the digest of its digests."""
+    """The size of a bundle, and the digest of its SHA256SUMS."""
     sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
     text = f"{len(sizes)} files, {size_text(sum(sizes))}"
     return f"{text}; the SHA-256 of {SUMS} is {sha256_of(folder / SUMS)}"

@@ -1,10 +1,10 @@
-"""A bundle: a folder that is made beside its place, and renamed when it is whole.
+"""A bundle: a folder that is made under a temporary name, and renamed when it is complete.
 
-README.txt          what to type where it is unpacked
+README.txt          the commands to run after unpacking
 SHA256SUMS          every other file's digest, for `sha256sum -c`
 requirements.txt    the wheels, by their digests
 run.json            the run card: settings, and the base model's digests
-wheels/             PubSwap and all that it needs, for this platform and Python
+wheels/             PubSwap and its dependencies, for this platform and Python
 model/              the base model
 """
 
@@ -51,26 +51,26 @@ def make(
     key: Path | None,
     say: Callable[[str], object],
 ) -> None:
-    """Make the bundle `out` of a recipe; `checkout` has our source and the versions of all else.
+    """Make the bundle `out` of a recipe; `checkout` has PubSwap's source and all pinned versions.
 
-    Raises InvalidSettings if the model is not to be had or there is no checkout, LocalFault if pip
+    Raises InvalidSettings if the model cannot be had or `checkout` is not one, LocalFault if pip
     fails, and Conflict if something is at `out` in the end.
     """
     if not all((checkout / name).is_file() for name in ("pyproject.toml", "constraints.txt")):
         raise InvalidSettings(
-            f"{checkout} is no checkout of PubSwap, from which its wheels are made: stand in one, "
-            "or name it with --checkout."
+            f"{checkout} is not a checkout of PubSwap, which is needed to build its wheels: run "
+            "this in one, or name it with --checkout."
         )
     model, settings = recipe.model, recipe.run_settings
     folder = model_folder(model.location, model.revision)
     card = model_card(folder, settings.lora, model.source, model.revision, model.stop_token_ids)
     run = CreateRun(name=recipe.name, settings=settings, model=card)
     with whole_folder(out) as making:
-        (making / CARD).write_bytes(card_bytes(run))  # a full disk is said before pip has worked
+        (making / CARD).write_bytes(card_bytes(run))  # shows a full disk before pip runs
         _get_wheels(checkout.resolve(), extras, making / WHEELS, say)
         _copy_model(folder, making / MODEL, say)
         copied = model_card(making / MODEL, settings.lora, model.source, model.revision)
-        card.check_same(copied)  # no file was changed meanwhile
+        card.check_same(copied)  # no file has changed meanwhile
         say("computing digests")
         (making / "requirements.txt").write_text(requirements(making / WHEELS), encoding="utf-8")
         here = {"python": _python(), "platform": sysconfig.get_platform()}
@@ -89,7 +89,7 @@ def make(
 
 
 def requirements(wheels: Path) -> str:
-    """Exactly these wheels: pip takes no other, even of one that lies beside them."""
+    """Pin exactly these wheels by hash, so that pip takes no other."""
     lines = []
     for wheel in sorted(wheels.iterdir()):
         name, version, *_ = wheel.name.split("-")
@@ -98,15 +98,15 @@ def requirements(wheels: Path) -> str:
 
 
 def _get_wheels(checkout: Path, extras: str, wheels: Path, say: Callable[[str], object]) -> None:
-    """By pip, in the versions of the checkout; what it has downloaded before is in its cache."""
+    """Build wheels with pip, in the checkout's versions; pip caches what it has downloaded."""
     say(f"getting wheels for Python {_python()} on {sysconfig.get_platform()}")
     pip = [sys.executable, "-m", "pip", "wheel", "--disable-pip-version-check"]
     constraints = checkout / "constraints.txt"
     options = [f"--constraint={constraints}", f"--find-links={wheels}", f"--wheel-dir={wheels}"]
-    # Of what reasoning-gym asks for, one comes as C source; the extra `tasks` has the others.
+    # One dependency of reasoning-gym comes as C source; the extra `tasks` has the others.
     for wishes in ([f"{checkout}[{extras}]"], ["--no-deps", "reasoning-gym"]):
         if subprocess.run([*pip, *options, *wishes], stdout=sys.stderr).returncode:
-            raise LocalFault("pip got no wheels, and says why above.")
+            raise LocalFault("pip could not get the wheels; its output above says why.")
 
 
 def _copy_model(model: Path, folder: Path, say: Callable[[str], object]) -> None:

@@ -1,1 +1,1 @@
-"""Data sets of an organisation: how problems are read and how a set is divided."""
+"""An organisation's data sets: reading problems and splitting sets."""

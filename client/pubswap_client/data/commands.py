@@ -1,4 +1,4 @@
-"""`pubswap data ...`: divide a data set between clients, and look at a division."""
+"""`pubswap data ...`: split a data set between clients, and inspect a split."""
 
 import inspect
 from pathlib import Path
@@ -23,7 +23,7 @@ _KIND = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
 def _option(name: str, field: FieldInfo) -> inspect.Parameter:
-    """One of a spec's settings as a command takes it."""
+    """A setting of a spec as a parameter of a command."""
     types = str(field.annotation)
     kind: Any = next((kind for kind in (int, float, Path) if kind.__name__ in types), str)
     if field.is_required():
@@ -130,7 +130,7 @@ def _topics_table(manifest: "DataManifest") -> Any:
 
 
 def _tasks(text: str) -> Any:
-    """Task names with commas between them, or a TOML file with a table for each."""
+    """Parse comma-separated task names, or read a TOML file with a table for each task."""
     from pubswap_client.toml_files import read_toml
 
     if text.endswith(".toml"):

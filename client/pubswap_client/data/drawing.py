@@ -1,4 +1,4 @@
-"""Which usable problems become a split's, and which set each of them is in."""
+"""Draw a split's problems from the usable ones, and divide them into sets."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from pubswap_protocol.problems import Problem
 def dirichlet_split(
     topics: Sequence[str], clients: int, alpha: float, seed: int
 ) -> list[list[int]]:
-    """Divide examples into equal client sets whose mixture of topics differs.
+    """Divide examples into client sets of equal size with different mixtures of topics.
 
     The procedure of Acar et al., "Federated Learning Based on Dynamic Regularization" (ICLR
     2021): each client draws a prior over the topics from a symmetric Dirichlet(alpha). Then, until
@@ -28,7 +28,7 @@ def dirichlet_split(
     """
     rng = np.random.default_rng(seed)
     names = sorted(set(topics))
-    # Shuffled stacks make taking one random example of a topic a pop.
+    # With shuffled stacks, popping takes a random example of a topic.
     stacks = [
         rng.permutation([i for i, topic in enumerate(topics) if topic == name]).tolist()
         for name in names
@@ -48,8 +48,8 @@ def dirichlet_split(
     return sets
 
 
-# How much smaller the paper's private sets may be, so that its own sizes, which take all 12,500
-# problems of MATH, are possible although a few are the same or cannot be verified.
+# The share by which the paper's private sets may shrink. Its sizes need all 12,500 problems of
+# MATH, but a few of those are duplicates or cannot be verified.
 _SLACK = 0.01
 
 
@@ -62,13 +62,13 @@ class Split:
     test: list[Problem]
 
     def named(self) -> dict[str, list[Problem]]:
-        """The sets by the names of their files, without the ending."""
+        """The sets by the names of their files, without the suffix."""
         private = {f"client-{n}": part for n, part in enumerate(self.private, start=1)}
         return {**private, "public": self.public, "test": self.test}
 
 
 def quotas(streams: int, total: int) -> list[int]:
-    """How many problems each stream gives, in all `total`."""
+    """The number of problems to take from each stream, `total` in all."""
     shares = [1 / streams] * streams
     bounds = [round(sum(shares[:index]) * total) for index in range(streams)] + [total]
     return [upper - lower for lower, upper in itertools.pairwise(bounds)]
@@ -77,7 +77,7 @@ def quotas(streams: int, total: int) -> list[int]:
 def fitted(spec: DataSpec, sizes: SplitSizes, available: Mapping[str, int]) -> SplitSizes:
     """The sizes, with private sets up to 1 % smaller if the paper's do not quite fit.
 
-    `available` is what each stream gave. Raises InvalidSettings if that is too little.
+    `available` is the number of problems from each stream. Raises InvalidSettings if too few.
     """
     usable = sum(available.values())
     if sizes.total(spec.clients) <= usable and min(sizes) > 0:
@@ -95,7 +95,7 @@ def fitted(spec: DataSpec, sizes: SplitSizes, available: Mapping[str, int]) -> S
 
 
 def sample(problems: Sequence[Problem], most: int, *purpose: str) -> list[Problem]:
-    """All problems, or so many, drawn at random by their number and the purpose, in their order."""
+    """At most `most` problems in their order, drawn at random from their number and the purpose."""
     if len(problems) <= most:
         return list(problems)
     chosen = rng_for(*purpose, len(problems)).choice(len(problems), most, replace=False)
@@ -103,10 +103,10 @@ def sample(problems: Sequence[Problem], most: int, *purpose: str) -> list[Proble
 
 
 def divide(problems: Sequence[Problem], spec: DataSpec, sizes: SplitSizes) -> Split:
-    """Divide a random choice of the problems.
+    """Divide a random selection of the problems.
 
-    The test and public sets are drawn uniformly, so that they represent all topics as they are;
-    the rest goes to the clients by `dirichlet_split`.
+    The test and public sets are drawn uniformly, so that they keep the distribution of topics; the
+    rest goes to the clients by `dirichlet_split`.
     """
     rng = rng_for("data", spec.seed, "sets")
     order = rng.permutation(len(problems)).tolist()

@@ -1,4 +1,4 @@
-"""One row of a data set, made a problem, or the reason why it cannot be one."""
+"""Convert rows of a data set to problems, and record why others cannot be used."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ MOST_FAULTS = 0.05
 
 @dataclass(frozen=True)
 class Example:
-    """A usable row. `identity` is what makes two rows the same question, wherever they are."""
+    """A usable row. Rows with equal `identity` are the same question, wherever they are."""
 
     identity: str
     prompt: str
@@ -39,7 +39,7 @@ class Example:
 
 
 class Unusable(Exception):
-    """This row cannot be a problem. `fault`: the row is broken, rather than of another kind."""
+    """This row cannot be a problem. `fault`: the row is broken, not just of another kind."""
 
     def __init__(self, reason: str, fault: bool = True) -> None:
         """`reason` is counted and named in the manifest; it names the column."""
@@ -49,7 +49,7 @@ class Unusable(Exception):
 
 
 class LeftOut(BaseModel, extra="forbid"):
-    """Rows that could not be used, for one reason, and where the first of them are."""
+    """Rows that could not be used for one reason, with the places of the first ones."""
 
     reason: str
     rows: int = 0
@@ -97,7 +97,7 @@ Score = Callable[[str, Sequence[tuple[str, Problem]]], list[float]]
 
 UNREAD = "answer: not read by its own verifier"
 
-# A share of fewer answers says nothing yet.
+# Too few answers for their share to mean anything.
 _ENOUGH = 256
 _CHUNK = 512
 
@@ -125,11 +125,11 @@ def unread(problems: Sequence[Problem], default: str | None, score: Score) -> li
 def verified(
     problems: Iterator[Problem], quota: int, score: Score, tally: Tally
 ) -> Iterator[Problem]:
-    """The first `quota` that can be rewarded, or whose verifier is the run's to say; or all.
+    """Up to `quota` problems that can be rewarded, or that leave the verifier to the run.
 
-    Only as many are checked as are needed: to verify 100,000 answers takes long. Those that are
-    not read are counted in `tally`. Raises InvalidProblems if they are more than 5 %, as soon as it
-    is plain that these answers are of another kind.
+    Checks only as many as needed, because verifying 100,000 answers takes long. Counts answers that
+    are not read in `tally`. Raises InvalidProblems as soon as they are clearly more than 5 %,
+    because these answers are then of another kind.
     """
     checked, misread = 0, list[Problem]()
 
@@ -169,6 +169,6 @@ _INSTRUCTIONS: Mapping[SourceName, str] = {
 
 
 def ask(question: str, spec: DataSpec) -> str:
-    """The whole prompt: the question, and how to answer."""
+    """The whole prompt: the question, and the instruction on how to answer."""
     own = _INSTRUCTIONS.get(spec.source, "") if spec.instruction is None else spec.instruction
     return f"{question.strip()}\n\n{own}" if own else question.strip()

@@ -1,4 +1,4 @@
-"""Which private problems are never trained on: a pure function of their prompts."""
+"""Held-out private problems, which are never trained on: a pure function of their prompts."""
 
 from collections.abc import Sequence
 
@@ -7,11 +7,10 @@ from pubswap_protocol.problems import Problem
 
 
 def split(problems: Sequence[Problem], count: int) -> tuple[list[Problem], list[Problem]]:
-    """The problems to train on and `count` held-out ones, each in their order.
+    """The problems to train on, and the held-out problems of `count` prompts, each in order.
 
-    Held out are those whose prompts have the lowest hashes, and all with such a prompt, so that the
-    split is the same after every start and in every run. When problems are added, no problem that
-    was trained on is held out later.
+    Holds out the prompts with the lowest hashes, so that the split is the same after every start
+    and in every run. Adding problems never moves a trained problem to the held-out ones.
     """
     places = {problem.prompt: seed_for("held out", problem.prompt) for problem in problems}
     out = set(sorted(places, key=places.__getitem__)[:count])

@@ -1,4 +1,4 @@
-"""Rows of a hub data set: of its files in the hub's cache, or in a folder of one's own."""
+"""Load rows of a hub data set, from the hub's cache or from a local folder."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pubswap_protocol.errors import InvalidProblems, InvalidSettings
 if TYPE_CHECKING:
     from pyarrow import Table
 
-_AT_ONCE = 1000  # rows as Python objects
-_LARGEST = 1 << 30  # bytes of a file of JSON lines, all of which decide its columns' types
+_AT_ONCE = 1000  # rows that are Python objects at a time
+_LARGEST = 1 << 30  # bytes of a JSON lines file, all of which decide its columns' types
 
 
 @dataclass(frozen=True)
 class SourceTable:
-    """Rows of one file of a data set, which `where` names."""
+    """Rows of one file of a data set; `where` names the file."""
 
     hub_set: HubSet
     where: str
@@ -38,15 +38,15 @@ class SourceTable:
 
 
 def tables(spec: DataSpec, sets: Sequence[HubSet]) -> tuple[list[SourceTable], list[Origin]]:
-    """All rows of these sets, and where they are from.
+    """All rows of these sets, and their origins.
 
-    Raises InvalidSettings if the hub cannot be reached or there is no such path, InvalidProblems
-    for a file in another format or without a column that is needed.
+    Raises InvalidSettings if the hub cannot be reached or the path does not exist, InvalidProblems
+    for a file in another format or without a required column.
     """
     if spec.from_ is None:
         folders = [(hub_set, _downloaded(hub_set)) for hub_set in sets]
         loaded = [table for hub_set, folder in folders for table in _read(folder, [hub_set])]
-        # The hub's cache has a folder for each commit.
+        # The hub's cache names the folder of a commit after it.
         return loaded, [Origin(name=each.hub, revision=folder.name) for each, folder in folders]
     loaded = list(_read(spec.from_, sets))
     for hub_set in sets:
@@ -67,7 +67,7 @@ def _downloaded(hub_set: HubSet) -> Path:
         return Path(snapshot_download(hub_set.hub, repo_type="dataset", allow_patterns=files))
     except (HTTPError, OSError) as error:
         raise InvalidSettings(
-            f"from: the hub did not give {hub_set.hub} ({_reason(error)}). Check the connection "
+            f"from: the hub did not provide {hub_set.hub} ({_reason(error)}). Check the connection "
             "and HF_HUB_OFFLINE, or download it elsewhere and give its folder with --from."
         ) from None
 
@@ -85,7 +85,7 @@ def _read(path: Path, sets: Sequence[HubSet]) -> Iterator[SourceTable]:
                 columns, take = whole.column_names, whole.select
             hub_set = _which(columns, sets)
             _check_columns(str(file), columns, hub_set)
-            # Only the columns needed are read: DeepMath's solutions are 5 GB.
+            # Read only the required columns, because DeepMath's solutions are 5 GB.
             where, table = named_in(path, file), take(list(hub_set.columns))
             yield SourceTable(hub_set, where, hub_set.as_hub(table, where))
         except (ArrowException, OSError) as error:
@@ -109,5 +109,5 @@ def _check_columns(where: str, columns: Sequence[str], hub_set: HubSet) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """The first line of what went wrong."""
+    """The first line of an error."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -1,4 +1,4 @@
-"""`manifest.json`: what a split was made from, and what its files hold."""
+"""`manifest.json`: the origins of a split, and the contents of its files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SUFFIXES = (".parquet", ".jsonl", ".json")
 
 
 class Origin(BaseModel, extra="forbid", frozen=True):
-    """Something that a split is made from: a file, a data set of the hub, or a generator."""
+    """A source of a split: a file, a data set on the hub, or a generator."""
 
     name: str
     sha256: str | None = None
@@ -25,10 +25,10 @@ class Origin(BaseModel, extra="forbid", frozen=True):
 
 
 def local_files(path: Path) -> list[Path]:
-    """The files that hold rows, in the order of their names; hidden folders are left out.
+    """The files with rows, sorted by name, without hidden folders.
 
-    Raises InvalidSettings if there is no such path, InvalidProblems if nothing in it is of a format
-    that is known.
+    Raises InvalidSettings if the path does not exist, InvalidProblems if no file in it has a known
+    format.
     """
     if not path.exists():
         raise InvalidSettings(f"from: there is no {path}.")
@@ -53,7 +53,7 @@ def file_origins(path: Path) -> list[Origin]:
 
 
 def named_in(path: Path, file: Path) -> str:
-    """A file's name below `path`, which is the same wherever `path` lies."""
+    """A file's name relative to `path`, so that it does not depend on where `path` is."""
     return file.name if file == path else file.relative_to(path).as_posix()
 
 
@@ -69,7 +69,7 @@ class SplitFile(BaseModel, extra="forbid", frozen=True):
 
 
 class DataManifest(BaseModel, extra="forbid", frozen=True):
-    """The whole record. It names no path, so that it is the same wherever the split is made."""
+    """The record of a split. It contains no path, so it is the same wherever the split is made."""
 
     pubswap: str
     spec: dict[str, Any]
@@ -86,26 +86,26 @@ class DataManifest(BaseModel, extra="forbid", frozen=True):
 
 
 def spec_record(spec: DataSpec) -> dict[str, Any]:
-    """The spec as the manifest has it; of local files counts what they hold, not where they lie."""
+    """The spec as the manifest records it; of local files the contents count, not the path."""
     return spec.model_dump(mode="json", exclude={"from_"})
 
 
 def read_manifest(folder: Path) -> DataManifest:
-    """The manifest of a split; raises InvalidProblems if the folder holds none."""
+    """The manifest of a split; raises InvalidProblems if the folder has none."""
     path = folder / MANIFEST
     try:
         return DataManifest.model_validate_json(path.read_bytes())
     except OSError as error:
         raise InvalidProblems(
-            f"{path} cannot be read ({error.strerror}): the folder holds no split made by "
+            f"{path} cannot be read ({error.strerror}): the folder is not a split made by "
             "`pubswap data prepare`."
         ) from None
     except ValidationError as error:
-        raise InvalidProblems(f"{path} is no manifest: {first_fault(error)}.") from None
+        raise InvalidProblems(f"{path} is not a manifest: {first_fault(error)}.") from None
 
 
 def check_files(folder: Path, manifest: DataManifest) -> None:
-    """Raises InvalidProblems, naming the file, unless all are as they were written."""
+    """Raises InvalidProblems, naming the file, if one is missing or was changed."""
     for name, file in manifest.files.items():
         path = folder / name
         if not path.is_file():
@@ -118,9 +118,9 @@ def check_files(folder: Path, manifest: DataManifest) -> None:
 
 
 def check_same(folder: Path, manifest: DataManifest, spec: DataSpec) -> None:
-    """Raises Conflict unless the folder's split is this spec's, of the same local files.
+    """Raises Conflict unless the folder's split has this spec and the same local files.
 
-    Files that are not there any more cannot be compared, and need not be.
+    Files that no longer exist cannot be compared, and need not be.
     """
     new, old = spec_record(spec), manifest.spec
     for key in sorted(new.keys() | old.keys()):
@@ -137,8 +137,8 @@ def check_same(folder: Path, manifest: DataManifest, spec: DataSpec) -> None:
         return
     if origins != manifest.origins:
         raise Conflict(
-            f"{folder} holds a split of other files: those of {spec.from_} are not what it was "
-            "made from. Give another folder, or remove it."
+            f"{folder} holds a split of other files: it was not made from those of {spec.from_}. "
+            "Give another folder, or remove it."
         )
 
 
@@ -148,7 +148,7 @@ _MOST_NAMES = 24
 
 
 def draw_topics(manifest: DataManifest, path: Path) -> None:
-    """Draw topics by clients, with bubbles whose area is the number of problems."""
+    """Plot topics by clients, with bubbles whose area is the number of problems."""
     from matplotlib.figure import Figure
 
     topics = manifest.topics()
@@ -165,7 +165,7 @@ def draw_topics(manifest: DataManifest, path: Path) -> None:
     axes.invert_yaxis()
     axes.margins(x=0.6 / len(topics), y=0.15)
     if len(topics) <= _MOST_NAMES:
-        # A topic may have a dollar sign, and what is behind it is no formula that can be drawn.
+        # A topic may contain a dollar sign that does not begin a formula.
         axes.set_xticks(range(len(topics)), topics, rotation=40, ha="right", parse_math=False)
     else:
         axes.set_xlabel("topic number, as `pubswap data show` lists them")

@@ -1,4 +1,4 @@
-"""Make a split: private sets whose topics differ, a public and a test set, as one folder."""
+"""Make a split as one folder: private sets with different topics, a public and a test set."""
 
 import hashlib
 import os
@@ -33,26 +33,26 @@ _MOST_WORKERS = 8
 
 
 def prepare(spec: DataSpec, out: Path, limit: PromptLimit | None = None) -> Path:
-    """Make the folder `out` with the split; does nothing if it holds the same one, intact.
+    """Create the folder `out` with the split; does nothing if it contains the same one, intact.
 
-    Prompts over `limit` are left out.
+    Omits prompts over `limit`.
 
-    Raises Conflict if `out` holds anything else, InvalidSettings for sizes or settings that are not
-    possible, InvalidProblems for data that cannot be used, or a split that was changed.
+    Raises Conflict if `out` contains anything else, InvalidSettings for impossible sizes or
+    settings, and InvalidProblems for unusable data or a split that was changed.
     """
     if _is_done(spec, out):
         return out
     split, origins, tally = _make(spec, limit)
-    # Another process may have been faster, with this split or with another.
+    # Another process may have been faster, with this split or a different one.
     with suppress(Conflict), whole_folder(out) as making:
         _write(making, spec, split, origins, tally)
     if not _is_done(spec, out):
-        raise NotSaved(f"{out} could not be made: is its folder writable?")
+        raise NotSaved(f"{out} could not be created: is its folder writable?")
     return out
 
 
 def _is_done(spec: DataSpec, out: Path) -> bool:
-    """Whether the split is there. Raises Conflict if something else is."""
+    """Whether the split exists; raises Conflict if something else does."""
     if (out / MANIFEST).exists():
         manifest = read_manifest(out)
         check_same(out, manifest, spec)
@@ -60,7 +60,7 @@ def _is_done(spec: DataSpec, out: Path) -> bool:
         return True
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise Conflict(
-            f"{out} is there already and holds no split made by `pubswap data prepare`. Give "
+            f"{out} already exists and is not a split made by `pubswap data prepare`. Give "
             "another folder, or empty it."
         )
     return False
@@ -72,7 +72,7 @@ def _make(spec: DataSpec, limit: PromptLimit | None) -> tuple[Split, list[Origin
     sizes = spec.sizes(sum(stream.usable or 0 for stream in streams))
     total = sizes.total(spec.clients)
     parts = quotas(len(streams), total)
-    # What cannot be enough is refused before the minutes that the verifiers take.
+    # Refuse impossible sizes now, because the verifiers take minutes.
     most = {
         stream.name: quota if stream.usable is None else min(quota, stream.usable)
         for stream, quota in zip(streams, parts, strict=True)
@@ -88,7 +88,7 @@ def _make(spec: DataSpec, limit: PromptLimit | None) -> tuple[Split, list[Origin
                 drawn.append(problem)
                 counts[stream.name] += 1
                 progress.advance(task)
-    if len(drawn) < total:  # sizes that follow from what is usable do so without what is misread
+    if len(drawn) < total:  # sizes relative to the usable problems exclude misread ones
         sizes = spec.sizes(len(drawn))
     return divide(drawn, spec, fitted(spec, sizes, counts)), origins, tally
 

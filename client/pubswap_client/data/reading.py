@@ -1,4 +1,4 @@
-"""The streams that a split's problems are taken from, in their random order."""
+"""Streams of a split's problems, in random order."""
 
 import json
 from collections import Counter
@@ -26,10 +26,10 @@ _ROW = TypeAdapter(dict[str, Any])
 
 
 def jsonl_problems(path: Path, spec: DataSpec) -> Iterator[Problem]:
-    """The problems of the file, in order; `id`, `verifier` and `metadata` are kept if it has them.
+    """The problems of the file, in order; keeps `id`, `verifier` and `metadata` if present.
 
-    Raises InvalidProblems, naming the line and the column, for anything that cannot be used: the
-    file is the user's own, to be corrected.
+    Raises InvalidProblems, naming the line and the column, for anything unusable, because the user
+    can correct the file.
     """
     try:
         with path.open(encoding="utf-8-sig") as lines:
@@ -66,7 +66,7 @@ def _value(row: dict[str, Any], column: str, role: str, where: str) -> Any:
             f"name one with --{role}-column."
         )
     value = row[column]
-    # An answer may be a number in the file; what is compared with a response is its text.
+    # An answer may be a number in the file, but a response is compared with its text.
     if isinstance(value, int | float) and not isinstance(value, bool) and role != "prompt":
         value = json.dumps(value)
     return value.strip() if isinstance(value, str) else value
@@ -74,11 +74,11 @@ def _value(row: dict[str, Any], column: str, role: str, where: str) -> Any:
 
 @dataclass(frozen=True)
 class Stream:
-    """Different problems in a random order, and how many."""
+    """Distinct problems in random order, and their number."""
 
     name: str
     problems: Iterator[Problem]
-    usable: int | None = None  # None if that is not known before
+    usable: int | None = None  # None if not known in advance
 
 
 Source = tuple[list[Stream], list[Origin]]
@@ -87,8 +87,8 @@ Source = tuple[list[Stream], list[Origin]]
 def read_source(spec: DataSpec, tally: Tally, limit: PromptLimit | None = None) -> Source:
     """The streams of a spec's source, and its origins.
 
-    Rows that are left out, and prompts over `limit`, are counted in `tally`. Raises
-    InvalidSettings or InvalidProblems, naming the key or column.
+    Counts omitted rows and prompts over `limit` in `tally`. Raises InvalidSettings or
+    InvalidProblems, naming the key or column.
     """
     if spec.source == "reasoning-gym":
         return _tasks(spec, limit)
@@ -115,14 +115,14 @@ def _task_problems(
 
     for record in task.unique(spec.half, short):
         prompt = ask(record["prompt"], spec)
-        # Two tasks can ask the same.
+        # Two tasks can generate the same prompt.
         if prompt not in seen:
             seen.add(prompt)
             yield Problem(**{**record, "prompt": prompt})
 
 
 def _jsonl(spec: DataSpec, tally: Tally, limit: PromptLimit | None) -> Source:
-    assert spec.from_ is not None  # the spec's own rule
+    assert spec.from_ is not None  # the spec requires it
     read = list(_short(jsonl_problems(spec.from_, spec), tally, limit))
     for verifier in sorted({problem.verifier for problem in read if problem.verifier}):
         check_usable(verifier)
@@ -131,7 +131,7 @@ def _jsonl(spec: DataSpec, tally: Tally, limit: PromptLimit | None) -> Source:
         raise InvalidProblems(f"{spec.from_}: id {most[0]!r} occurs {most[1]} times.")
     distinct = unique(read, tally, lambda problem: " ".join(problem.prompt.split()))
     if not distinct:
-        raise InvalidProblems(f"from: {spec.from_} holds no problem that can be used.")
+        raise InvalidProblems(f"from: {spec.from_} has no usable problem.")
     stream = Stream("jsonl", _shuffled(distinct, spec.seed, "jsonl"), len(distinct))
     return [stream], file_origins(spec.from_)
 
@@ -149,11 +149,11 @@ def _hub_sets(
             for table in files:
                 read += _short(_problems(table, spec, faults), faults, limit)
                 progress.advance(task, len(table))
-            # By itself: a large set beside it would hide that all of a small one is broken.
+            # Check each set by itself, because a large one would hide a small one that is broken.
             faults.check(hub_set.name, sum(map(len, files)))
             for left in faults.reasons.values():
                 tally.merge(left)
-    # In an order of their own: the split is the same however the rows are spread over files.
+    # Sort, so that the split does not depend on how the rows are spread over files.
     read.sort(key=lambda p: (p.id, p.prompt, p.answer, p.topic))
     problems = unique(read, tally, lambda problem: problem.id.rpartition("-")[2])
     streams = []
@@ -176,7 +176,7 @@ def _problems(table: SourceTable, spec: DataSpec, tally: Tally) -> Iterator[Prob
 def _short(
     problems: Iterable[Problem], tally: Tally, limit: PromptLimit | None
 ) -> Iterator[Problem]:
-    """Those whose prompts are not longer than the limit allows."""
+    """The problems whose prompts are within the limit."""
     for problem in problems:
         if limit is not None and not limit.fits(problem.prompt):
             tally.add(f"a prompt of more than {limit.most} tokens", problem.id, fault=False)

@@ -1,7 +1,7 @@
-r"""A right and a wrong response to a problem, written independently of how its verifier reads.
+r"""A right and a wrong response to a problem, written independently of its verifier's parser.
 
-A verifier that misreads \frac{23}{2} takes that answer for itself, as it misreads both sides alike;
-but it does not take 11.5 for it, or it takes 23.
+A verifier that misreads \frac{23}{2} still accepts \frac{23}{2}, because it misreads both sides
+alike. But it refuses 11.5, or it accepts 23.
 """
 
 import re
@@ -22,7 +22,7 @@ _SUM = re.compile(
     r"(?!\d+-\d+-\d{4}$|\d{4}-)(?:[\w\s+\-^{}()./]|\\[dt]?frac(?=[\d{])|\\sqrt|\\pi)+"
 )
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d+)?|\.\d+)")
-_AROUND = re.compile(  # what may stand around a number that is the whole answer
+_AROUND = re.compile(  # what may surround a number that is the whole answer
     r"(?:\s[A-Za-z]{2,})+\.?\s*$"
     r"|\\(?:text\w*|mbox|mathrm)(?:\s?\{[^{}\d]*\}(?:\^\d)?)?|\\?%|\^\{?\\circ\}?|_\{?\d+\}?|\\\$"
     r"|^\s*\$?\s*[a-zA-Z]\s*=|\\[,;! ]|[\s(){}$\u20ac\u00a3\u00a5.]"
@@ -30,7 +30,7 @@ _AROUND = re.compile(  # what may stand around a number that is the whole answer
 
 
 def right_response(verifier: str, answer: str) -> str:
-    """The answer in other words, where that is easy, in a usual closing."""
+    """A right response: the answer, reworded where that is easy, in a usual closing."""
     if verifier == "math":
         return f"Thus, the answer is:\n\\[ \\boxed{{{rewritten(last_boxed(answer) or answer)}}} \\]"
     if verifier == "choice":
@@ -40,7 +40,7 @@ def right_response(verifier: str, answer: str) -> str:
 
 
 def wrong_response(verifier: str, answer: str) -> str | None:
-    """One that is close, and wrong; None for a task of reasoning-gym, which has its own idea."""
+    """A wrong response that is close; None for reasoning-gym's tasks, which score in own ways."""
     if verifier == "math":
         return f"Thus, the answer is:\n\\[ \\boxed{{{mutated(last_boxed(answer) or answer)}}} \\]"
     if verifier == "choice":
@@ -49,7 +49,7 @@ def wrong_response(verifier: str, answer: str) -> str | None:
 
 
 def rewritten(answer: str) -> str:
-    """A mathematical answer, equal in value and different in form, or only in spaces."""
+    """A mathematical answer of equal value in another form, or only with other spaces."""
     if loss := _LOSS.fullmatch(answer):
         return f"-{loss[1]}{loss[2]}"
     plain = " ".join(_SPACES.sub("", answer).split()).rstrip(".")
@@ -78,7 +78,7 @@ def rewritten(answer: str) -> str:
 
 
 def mutated(answer: str) -> str:
-    """The first number of a mathematical answer that holds more; else another number."""
+    """The first number of a mathematical answer that contains more; else another number."""
     number = _NUMBER.search(answer)
     if number is None:
         return "7"
@@ -97,7 +97,7 @@ def _quotient(value: Fraction) -> str:
 
 
 def _split(text: str, marks: str) -> list[str]:
-    """The parts of a text that begin with a mark outside of all brackets, after an operand."""
+    """Split a text before each mark that is outside all brackets and follows an operand."""
     cuts, depth, before = [0], 0, ""
     for index, character in enumerate(text):
         depth += (character in "([{") - (character in ")]}")

@@ -1,4 +1,4 @@
-"""The data sets of the paper as the hub has them: where they are, and what a row means."""
+"""The paper's data sets on the hub: where they are, and how to read a row."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -28,11 +28,11 @@ def as_it_is(table: "Table", _where: str) -> "Table":
 
 @dataclass(frozen=True)
 class HubSet:
-    """One data set of the hub.
+    """A data set on the hub.
 
-    `files` are patterns of what is downloaded, `columns` those that `read` takes. `marks` are
-    columns that only this set of its source has, by which local files are told apart. `as_hub`
-    brings a file of another origin into the hub's form; it raises InvalidProblems if it cannot.
+    `files` are patterns of files to download, `columns` the ones that `read` needs. `marks` are
+    columns that only this set of its source has; they tell local files apart. `as_hub` converts a
+    file of another origin to the hub's form, or raises InvalidProblems.
     """
 
     name: str
@@ -56,7 +56,7 @@ def _math(row: Row, spec: DataSpec) -> Example:
 def _deepmath(row: Row, spec: DataSpec) -> Example:
     question = text_of(row, "question")
     levels = [level.strip() for level in text_of(row, "topic").split("->")]
-    # Every topic is below "Mathematics", which tells nothing.
+    # Every topic is below "Mathematics", which says nothing.
     levels = levels[1:] if levels[0] == "Mathematics" and len(levels) > 1 else levels
     topic = " > ".join(levels)
     return Example(question, ask(question, spec), text_of(row, "final_answer"), topic)
@@ -79,12 +79,12 @@ def _medqa(row: Row, spec: DataSpec) -> Example:
     letter = text_of(row, "answer_idx")
     if letter not in texts:
         raise Unusable("answer_idx: none of the options")
-    # MedQA names no subjects; which examination a question is for is all that it tells.
+    # MedQA names no subjects, only the examination that a question is for.
     return _choice(question, texts, letter, f"USMLE {text_of(row, 'meta_info')}", spec)
 
 
 def _counted_from_zero(table: "Table", where: str) -> "Table":
-    """Options counted as the hub's files do; the authors' own files count from 1."""
+    """Count options from 0, as the hub's files do; the authors' own files count from 1."""
     from pyarrow import compute
 
     counted = {cop for cop in table["cop"].unique().to_pylist() if cop in range(5)}
@@ -113,7 +113,7 @@ def _medmcqa(row: Row, spec: DataSpec) -> Example:
 def _choice(
     question: str, options: Mapping[str, str], letter: str, topic: str, spec: DataSpec
 ) -> Example:
-    # The same question with its options in another order is the same question.
+    # A question stays the same if its options are in another order.
     identity = "\n".join([question, *sorted(options.values())]).casefold()
     listed = "\n".join(f"{letter}. {text}" for letter, text in sorted(options.items()))
     return Example(identity, ask(f"{question}\n\n{listed}", spec), letter, topic)
@@ -130,7 +130,7 @@ def text_of(row: Row, column: str) -> str:
 
 
 def boxed_answer(solution: str) -> str | None:
-    r"""What a MATH solution has in its last box, which is \boxed{x}, \fbox{x} or \boxed x."""
+    r"""The content of a MATH solution's last box: \boxed{x}, \fbox{x} or \boxed x."""
     braced = last_boxed(_BRACED.sub(r"\\boxed{", solution))
     if braced is not None:
         return braced.strip()

@@ -1,4 +1,4 @@
-"""What decides a split: which data, in which sizes, divided how. The same spec, the same files."""
+"""The parameters of a split: source, sizes and division. The same spec gives the same files."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ Size = Annotated[int, Field(gt=0)]
 
 
 class SplitSizes(NamedTuple):
-    """How many problems: private ones for each client, public ones, test ones."""
+    """The numbers of problems: private (for each client), public, and test."""
 
     private: int
     public: int
@@ -30,9 +30,9 @@ _DEFAULTS: Mapping[SourceName, SplitSizes] = {
     "medical": SplitSizes(4 * 3956, 1977, 1977),
     "reasoning-gym": SplitSizes(4 * 400, 240, 640),
 }
-"""The paper's sizes, and the demo's for reasoning-gym; `private` is that of all clients."""
+"""The paper's sizes, and the demo's for reasoning-gym; `private` is the total of all clients."""
 
-# What the paper does not use is divided as it divides MATH.
+# Data that the paper does not use is divided like its MATH.
 _SHARES = (0.8, 0.1, 0.1)
 
 _ONLY_FOR: Mapping[str, tuple[SourceName, ...]] = {
@@ -127,14 +127,14 @@ class DataSpec(BaseModel, extra="forbid", frozen=True, populate_by_name=True):
 
     @property
     def sizes_known(self) -> bool:
-        """Whether the sizes follow from the spec alone, without what is in the files."""
+        """Whether the sizes follow from the spec alone, without reading the files."""
         return self.source in _DEFAULTS or None not in (self.private_size, self.public_size)
 
     def sizes(self, usable: int | None = None) -> SplitSizes:
-        """The sizes asked for; `usable` is how many problems there are.
+        """The requested sizes; `usable` is the number of usable problems.
 
-        What is not given is the paper's; of data that it does not use, it is 80, 10 and 10 per
-        cent of what is usable.
+        Sizes that are not given are the paper's, or 80, 10 and 10 per cent of the usable problems
+        for data that the paper does not use.
         """
         default = _DEFAULTS.get(self.source)
         if default is None:
@@ -147,7 +147,7 @@ class DataSpec(BaseModel, extra="forbid", frozen=True, populate_by_name=True):
 
 
 def load_spec(values: Mapping[str, Any]) -> DataSpec:
-    """A spec from a table of settings; raises InvalidSettings with the key that is wrong."""
+    """A spec from a table of settings; raises InvalidSettings, naming the wrong key."""
     try:
         return DataSpec(**values)
     except ValidationError as error:

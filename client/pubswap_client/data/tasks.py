@@ -1,4 +1,4 @@
-"""reasoning-gym's generators as streams of problems that are functions of a seed."""
+"""reasoning-gym's generators as streams of problems, which are functions of a seed."""
 
 import hashlib
 import json
@@ -17,9 +17,9 @@ _MAX_MISSES = 500
 
 
 def half_of(prompt: str) -> Half:
-    """Tell which half of all prompts this one belongs to, by the parity of its SHA-256.
+    """The half of all prompts that this one belongs to, by the parity of its SHA-256.
 
-    A base model that is pretrained on one half was never shown a problem of the other.
+    A base model that is pretrained on one half has never seen a problem of the other.
     """
     odd = hashlib.sha256(prompt.encode()).digest()[-1] % 2
     return "demo" if odd else "pretraining"
@@ -40,13 +40,13 @@ class TaskSpec:
             raise InvalidSettings(f"tasks.{name}: {str(error) or 'not possible'}.") from None
 
     def record(self, index: int) -> Record:
-        """Problem `index` of all, as plain JSON with the keys of a problem file.
+        """The problem number `index`, as plain JSON with the keys of a problem file.
 
-        Raises InvalidSettings for settings of which the generator makes none.
+        Raises InvalidSettings if the generator cannot make one with its settings.
         """
         try:
             entry = self._dataset[index]
-        except Exception as error:  # of each generator its own
+        except Exception as error:  # each generator raises its own
             raise InvalidSettings(f"tasks.{self.name}: {str(error) or 'not possible'}.") from None
         return {
             "id": f"{self.name}-{self._seed}-{index}",
@@ -60,7 +60,7 @@ class TaskSpec:
     def unique(self, half: Half | None, usable: Callable[[str], bool]) -> Iterator[Record]:
         """Yield problems of one half, or of both, without repeating a prompt, until none is found.
 
-        Prompts that are not `usable` are skipped.
+        Skips prompts that are not `usable`.
         """
         seen: set[str] = set()
         misses = 0
@@ -73,6 +73,6 @@ class TaskSpec:
                 yield record
                 continue
             misses += 1
-            # So long without news means that the generator's space of prompts is used up.
+            # So many misses in a row mean that the generator has run out of new prompts.
             if misses == _MAX_MISSES:
                 return

@@ -17,9 +17,7 @@ from pubswap_client.operator.connecting import (
 def demo(
     method: Annotated[str | None, typer.Option(help="pubswap, fedavg or fedprox.")] = None,
     strategy: Annotated[str | None, typer.Option(help="keep or random.")] = None,
-    swap_period: Annotated[
-        int | None, typer.Option(help="Every how many steps one is public.")
-    ] = None,
+    swap_period: Annotated[int | None, typer.Option(help="Make every n-th step public.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Number of rounds.")] = None,
     local_steps: Annotated[int | None, typer.Option(help="GRPO steps a round (tau).")] = None,
     seed: Annotated[int | None, typer.Option(help="The run's seed; also draws the data.")] = None,

@@ -1,4 +1,4 @@
-"""The demo from an empty folder to its results."""
+"""Run the demo, from an empty folder to its results."""
 
 import json
 import shutil
@@ -58,10 +58,10 @@ def _start_members(processes: Processes, members: Path, clients: Sequence[str]) 
     for name in (*clients, EVALUATOR):
         command = ["evaluate"] if name == EVALUATOR else ["client", "start"]
         options = ["--state", str(members / name), "--model", str(MODEL), "--threads", "1"]
-        options += ["--engine", "transformers"]  # so small a model is not worth a vLLM for each
+        options += ["--engine", "transformers"]  # the model is too small for a vLLM in each process
         if name != EVALUATOR:
             options += ["--data", str(members / name / PRIVATE_FILE)]
-        # Spinning OpenMP threads of several processes on few cores slow each other many times over.
+        # With more threads, the processes' spinning OpenMP threads slow each other down many times.
         processes.start(name, [*command, *options], {"OMP_NUM_THREADS": "1"})
 
 
@@ -72,7 +72,7 @@ def prepare_folder(out: Path) -> None:
     """
     if out.exists() and any(out.iterdir()):
         if not (out / _MARK).exists():
-            raise InvalidSettings(f"{out} is not empty and no demo's; choose another --out.")
+            raise InvalidSettings(f"{out} is not empty and not a demo's; choose another --out.")
         shutil.rmtree(out)
     out.mkdir(parents=True, exist_ok=True)
     (out / _MARK).touch()

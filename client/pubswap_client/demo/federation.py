@@ -26,8 +26,8 @@ def federate(
 ) -> tuple[str, list[str]]:
     """Draw the data, create the run, enrol every member, and begin round 1.
 
-    A client's folder `out/members/NAME` holds its token and its private problems, and is all
-    that its daemon needs beside the base model. Returns the run's id and the clients' names.
+    A client's folder `out/members/NAME` contains its token and its private problems, all that its
+    daemon needs besides the base model. Returns the run's id and the clients' names.
     """
     recipe = load_recipe(RUN_FILE, overrides)
     split = demo_problems(recipe.seed, recipe.clients).named()

@@ -50,7 +50,7 @@ class Processes:
         env: Mapping[str, str] = {},
         program: Sequence[str] = PUBSWAP,
     ) -> None:
-        """Run `program arguments...`, pubswap unless said, writing what it prints to `name`.log."""
+        """Run `program arguments...`, by default pubswap, with its output in `name`.log."""
         with (self.logs / f"{name}.log").open("wb") as file:
             self._running[name] = subprocess.Popen(
                 [*program, *arguments],
@@ -58,7 +58,7 @@ class Processes:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 env=os.environ | dict(env),
-                # Ctrl-C reaches the demo alone, which then stops its children in order.
+                # Ctrl-C reaches only the demo, which then stops its children in order.
                 start_new_session=True,
             )
 

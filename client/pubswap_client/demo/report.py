@@ -1,4 +1,4 @@
-"""What a run came to: a table, `summary.json`, and a plot."""
+"""A run's results: a table, `summary.json`, and a plot."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +64,7 @@ def summarise(run: WholeRun, seconds: float) -> Summary:
 
 
 def print_report(run: WholeRun, summary: Summary, console: Console) -> None:
-    """pass@1 by topic and round, replaced responses, and bytes beside full fine-tuning."""
+    """Print pass@1 by topic and round, replaced responses, and bytes next to full fine-tuning's."""
     console.print(_scores_table(run, summary))
     gain = summary.final_pass_at_1 - summary.base_pass_at_1
     console.print(

@@ -57,14 +57,14 @@ def demo_problems(
     """
     total = clients * private_size + public_size + test_size
     streams = {topic: unique_problems(topic, seed, "demo") for topic in TOPICS}
-    # Taken topic by topic in turn, so that any run of them is as balanced as it can be.
+    # Take topics in turn, so that any contiguous part is as balanced as possible.
     drawn: list[Problem] = []
     while len(drawn) < total:
         for topic, stream in streams.items():
             record = next(stream, None)
             if record is None:
                 raise InvalidSettings(
-                    f"{clients} clients are too many for the demo: of {total} problems in all, "
+                    f"{clients} clients are too many for the demo: for {total} problems in all, "
                     f"{topic} has too few different ones."
                 )
             drawn.append(Problem(**record))

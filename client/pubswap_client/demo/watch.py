@@ -17,7 +17,7 @@ POLL_SECONDS = 0.5
 
 
 def evaluated(run: WholeRun) -> list[float]:
-    """pass@1 of round 0 (base), 1, ... as far as known without a gap."""
+    """pass@1 of round 0 (base), 1, ... up to the first round without an evaluation."""
     scores = []
     for summary in run.rounds:
         if summary.evaluation is None:

@@ -1,1 +1,1 @@
-"""`pubswap client doctor`: is everything there that training needs, and what to do if not."""
+"""`pubswap client doctor`: check everything that training needs, with advice for each fault."""

@@ -1,4 +1,4 @@
-"""The coordinator: whether it answers, and the run and its public problems there."""
+"""Checks of the coordinator, the run, and its public problems."""
 
 from pathlib import Path
 
@@ -29,13 +29,13 @@ def check_coordinator(state: Path, stored: StoredMembership) -> Finding:
         try:
             version = api.version()
             api.check_version()
-        except (LocalFault, InvalidSettings) as error:  # of the ledger or policy; says what to do
+        except (LocalFault, InvalidSettings) as error:  # from ledger or policy, with own advice
             return of_error(error)
         except PubSwapError as error:
             return of_error(
                 error,
-                "See that the address in membership.json is the operator's, and that a firewall or "
-                "proxy lets this machine reach it; then ask the operator whether it runs."
+                "Check that the address in membership.json is the operator's, and that firewalls "
+                "and proxies let this machine reach it; then ask the operator whether it runs."
                 if error.retryable
                 else _OTHER_VERSION,
             )
@@ -46,7 +46,7 @@ def check_coordinator(state: Path, stored: StoredMembership) -> Finding:
 
 
 def check_run(state: Path, stored: StoredMembership) -> tuple[Finding, RunView | None]:
-    """Check the token, and that its run goes on; reading the run leaves no trace there."""
+    """Check the token, and that its run has not ended; reading the run leaves no trace there."""
     member = stored.membership
     with member_client(state, stored, ONCE) as api:
         try:
@@ -83,13 +83,13 @@ def _run_advice(error: PubSwapError, url: str) -> str:
         return "Ask the operator for an invite to a run that exists."
     if isinstance(error, UnknownSetting):
         return _OTHER_VERSION
-    return "Ask again in a minute; if it stays so, tell the operator this message."
+    return "Try again in a minute; if the error persists, send this message to the operator."
 
 
 def check_prompts(
     state: Path, stored: StoredMembership, limit: PromptLimit, kind: SetKind
 ) -> Finding:
-    """Check that none of a set is longer than the run takes; raises InvalidProblems with a list."""
+    """Check that no prompt of a set exceeds the run's limit; raises InvalidProblems with a list."""
     with member_client(state, stored, ONCE) as api:
         text = api.problem_set(stored.membership.run, kind)
     problems = parse_problems(text, f"the {kind} set", extra="ignore")

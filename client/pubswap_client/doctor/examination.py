@@ -1,7 +1,7 @@
-"""The wiring of `pubswap client doctor`: all checks in order, each with what it depends on.
+"""The wiring of `pubswap client doctor`: all checks in order, with their dependencies.
 
-Nothing is changed but the ledger: the coordinator is only asked for its version, the run and its
-public problems, no lock is taken, and the trial step's adapter is in memory alone.
+Changes nothing but the ledger: it asks the coordinator only for its version, the run and its public
+problems, takes no lock, and keeps the trial step's adapter in memory.
 """
 
 import sys
@@ -74,15 +74,15 @@ from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.verifiers import VerifierPool
 
-SAMPLE = 1000  # problems, of which a fault of all shows
-_NO_GPU = "See that nvidia-smi names it and that torch is a CUDA build, or set device = 'cpu'."
+SAMPLE = 1000  # problems, enough to show a fault that all have
+_NO_GPU = "Check that nvidia-smi lists it and torch is a CUDA build, or set device = 'cpu'."
 
 
 class Examination:
-    """All checks once. What a check finds for later ones is None if it failed.
+    """Performs all checks once. A failed check leaves None to later ones that need its result.
 
-    Without `trial`, no step is tried; for an evaluator, there is none. With a run that is `carded`,
-    which is known by its card, there is no membership and no coordinator.
+    Without `trial`, and for an evaluator, there is no trial step. With `carded`, a run known from
+    its run card, there is no membership and no coordinator.
     """
 
     def __init__(
@@ -131,10 +131,10 @@ class Examination:
         needs: str = "",
         advice: str = "",
     ) -> Any:
-        """Note what a check finds, or the error that ends it; the other checks go on.
+        """Record a check's finding, or the error that ends it; the other checks go on.
 
-        It is skipped if an argument is None, which is what it `needs` and no check before has
-        found. Returns what the check gives for later ones, beside its finding; else None.
+        Skips the check if an argument is None, because an earlier check did not find what this one
+        `needs`. Returns the check's result for later ones, or None.
         """
         if any(argument is None for argument in arguments):
             self._skip(needs, name)
@@ -190,15 +190,15 @@ class Examination:
 
         self._check("end of sequence", end, self._tokenizer, run, needs="a tokenizer")
         if kind is SetKind.TEST or run is None or run.settings.method == "pubswap":
-            # The operator's, that this member answers.
+            # The operator's prompts, which this member answers.
             needs, both = "a membership and a tokenizer", (self._stored, self._tokenizer)
             self._check(f"{kind} prompts", prompts, *both, run, needs=needs)
 
     def _check_data(self) -> None:
         path = self.settings.data
         if path is None:
-            advice = "Say where: --data private.jsonl."
-            self.findings["private data"] = failure("no private problems are named", advice)
+            advice = "Give their file: --data private.jsonl."
+            self.findings["private data"] = failure("no private problems are given", advice)
         else:
             self._stage("reading the private problems")
             advice = f"Give a JSONL file in UTF-8 with --data, not {path}."
@@ -257,9 +257,9 @@ class Examination:
         self._check("rollout engine", check_engine, settings, run, needs="the run")
 
     def _try(self, pool: VerifierPool) -> None:
-        """Check what needs the loaded model.
+        """Run the checks that need the loaded model.
 
-        The first stage that fails ends it: the processes of a group can only end together.
+        The first failure ends them all, because the processes of a group can only end together.
         """
         names = ["packed path", "trial step", "prediction"] if self.trial else ["packed path"]
         run, model = self._run, self._model
@@ -275,7 +275,7 @@ class Examination:
                 path = check_packed_path(policy)
                 found = warning(str(path), path.advice) if path.refused else ok(str(path))
                 self.findings[names.pop(0)] = found
-                # A daemon at work would lose memory to the trial, and the trial time to the daemon.
+                # A running daemon would lose memory to the trial, and the trial time to the daemon.
                 idle = self.carded or self.findings["daemon"].status is Status.OK
                 problems, _ = split(self._trainable, self.settings.holdout)
                 if not (names and problems and idle and self._good("rollout engine")):
@@ -301,7 +301,7 @@ def _own_settings(settings: ClientSettings, run: RunView, role: Role) -> Finding
     if role is Role.CLIENT:
         check_installed(run.settings)
         check_trackers(settings.track)
-    return ok(f"they go with the run; engine {settings.engine}")
+    return ok(f"they fit the run; engine {settings.engine}")
 
 
 def _membership(state: Path, role: Role) -> tuple[Finding, StoredMembership]:

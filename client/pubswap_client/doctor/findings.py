@@ -1,4 +1,4 @@
-"""The finding of one check, and what is to be done about it."""
+"""The findings of checks, and what to do about them."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ _NAMED = 5
 
 
 class Status(StrEnum):
-    """How bad it is; SKIPPED means that another check must succeed first."""
+    """The severity of a finding; SKIPPED means that another check must succeed first."""
 
     OK = "ok"
     WARNING = "warning"
@@ -43,12 +43,12 @@ def ok(found: str) -> Finding:
 
 
 def warning(found: str, advice: str) -> Finding:
-    """A finding with which training goes on, but not as it might."""
+    """A finding with which training works, but not as well as it might."""
     return Finding(Status.WARNING, found, advice)
 
 
 def failure(found: str, advice: str) -> Finding:
-    """A finding with which training would not start, or be for nothing."""
+    """A finding with which training would not start, or would be useless."""
     return Finding(Status.FAILURE, found, advice)
 
 
@@ -57,12 +57,12 @@ def skipped(needs: str) -> Finding:
 
 
 def of_error(error: Exception, advice: str = "") -> Finding:
-    """The failure that an error stands for. Our errors' details say what to do; `advice`, where
-    it is given, says it better.
+    """Convert an error to a failure. The details of PubSwap's errors say what to do; `advice`, if
+    given, says it better.
     """
     if not isinstance(error, PubSwapError):
         text = f"{type(error).__name__}: {error}"
-        return failure(text, advice or "This was not foreseen; tell us this message.")
+        return failure(text, advice or "This is an unexpected error; please report this message.")
     if advice:
         return failure(error.detail, advice)
     found, _, todo = error.detail.partition(". ")
@@ -104,7 +104,7 @@ class Checklist:
         table = Table("check", "", "found", "what to do", show_lines=True)
         for name, finding in self.findings.items():
             words, style = _LOOKS[finding.status]
-            # Text, not markup: a path or an id may hold square brackets. Some is the coordinator's.
+            # Text, not markup: paths, ids and texts from the coordinator may have square brackets.
             found, advice = Text(printable(finding.found)), Text(printable(finding.advice))
             table.add_row(Text(name), Text(words, style), found, advice)
         failures, warnings = self.count(Status.FAILURE), self.count(Status.WARNING)

@@ -1,4 +1,4 @@
-"""The device and its memory, against an estimate of what training takes of it."""
+"""Checks of the device, and of its memory against an estimate of what training needs."""
 
 import os
 from contextlib import closing
@@ -15,7 +15,7 @@ from pubswap_protocol.settings import RunSettings
 
 
 def check_device(settings: ClientSettings, device: Device) -> Finding:
-    """Check that each of the processes has a device."""
+    """Check that each process has a device."""
     text = f"{device.name}, {size_text(device.free)} free"
     if device.cuda and settings.processes > device.count:
         return failure(
@@ -88,19 +88,19 @@ def _sampling(needs: MemoryEstimate, wanted: int) -> str:
     if needs.awake:
         return f"vLLM {size}, which stays awake beside it"
     if needs.engine:
-        return f"vLLM {size}, of which it keeps {size_text(needs.engine)} in its sleep"
+        return f"vLLM {size}, of which it keeps {size_text(needs.engine)} while asleep"
     return f"sampling {size}"
 
 
 def _room(device: Device, needs: MemoryEstimate) -> str:
-    """Advice where not even the weights fit."""
+    """Advice if not even the weights fit."""
     if not device.cuda:
-        return f"Take a machine with {size_text(needs.peak)} of free memory for each process."
+        return f"Use a machine with {size_text(needs.peak)} of free memory for each process."
     if needs.awake:
         return "Set vllm.sleep = true, or a smaller vllm.gpu_memory_utilization."
     count = -(-2 * needs.weights // max(1, device.free - needs.factors))
     return (
-        "End what else uses this GPU (nvidia-smi), or share the model: "
+        "Stop other programs on this GPU (nvidia-smi), or shard the model: "
         f"processes = {max(2, count)}, shard = true and engine = 'vllm-server'."
     )
 
@@ -123,12 +123,12 @@ def check_engine(settings: ClientSettings, run: RunSettings) -> Finding:
 
 
 def check_replicas(settings: ClientSettings, run: RunSettings) -> Finding:
-    """Check that each replica answers and takes the run's lengths, and the shared folder."""
+    """Check the shared folder, and that each replica answers and takes the run's lengths."""
     folder = settings.vllm.adapter_dir
     if folder is None or not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         return failure(
-            f"vllm.adapter_dir {folder} is no folder that can be written to",
-            "Make it on a disk that this machine and all replicas see at the same path.",
+            f"vllm.adapter_dir {folder} is not a writable folder",
+            "Create it on a disk that this machine and all replicas see at the same path.",
         )
     longest = run.grpo.longest_row
     key = settings.vllm.api_key.get_secret_value() if settings.vllm.api_key else None

@@ -1,6 +1,6 @@
-"""The base model: its files, its tokenizer and chat template, and how its replies end.
+"""Checks of the base model: files, tokenizer, chat template, and the end of its replies.
 
-The example is a fixed text: the report may be passed on, and must hold nothing private.
+The example is a fixed text, because the report may be passed on and must not be private.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ _SHOWN = 6
 
 
 def check_template(tokenizer: PromptTokenizer, run: RunSettings) -> Finding:
-    """Whether prompts go through a template, with an example."""
+    """Check whether prompts go through a chat template, and show an example."""
     chat = run.chat_template == "auto"
     tokens = tokenizer.encode_for(run, EXAMPLE)
     shown = f"{EXAMPLE!r} is {len(tokens)} tokens: {_ends(tokenizer, tokens)}"
@@ -32,7 +32,7 @@ def check_template(tokenizer: PromptTokenizer, run: RunSettings) -> Finding:
         return ok(f"the run uses none; {shown}")
     if not tokenizer.has_template:
         return warning(
-            f"the run uses the model's, which has none; {shown}",
+            f"the run uses the model's, but the model has none; {shown}",
             "For a base model that is right. If yours should be an instruct model, look for its "
             "chat_template.jinja beside tokenizer_config.json.",
         )
@@ -40,13 +40,13 @@ def check_template(tokenizer: PromptTokenizer, run: RunSettings) -> Finding:
 
 
 def check_end(tokenizer: PromptTokenizer, card: ModelCard, run: RunSettings) -> Finding:
-    """The end-of-sequence tokens exist, and one of them ends a reply in the template."""
+    """Check that the end-of-sequence tokens exist, and that one ends a reply in the template."""
     ids = card.eos_token_ids
     outside = [token for token in ids if not 0 <= token < card.vocabulary]
     if outside:
         return failure(
             f"ids {first_few(outside)} are not in the vocabulary of {card.vocabulary}",
-            "Get the model's generation_config.json again: these files do not belong together.",
+            "Download the model's generation_config.json again: these files do not match.",
         )
     text = first_few(f"{token} {_text(tokenizer, token)!r}" for token in ids)
     if run.chat_template == "auto" and tokenizer.has_template:
@@ -61,7 +61,7 @@ def check_end(tokenizer: PromptTokenizer, card: ModelCard, run: RunSettings) -> 
 
 
 def check_round_trip(tokenizer: PromptTokenizer, problems: Sequence[Problem]) -> Finding:
-    """Prompts that are encoded and decoded again are what they were, up to white space."""
+    """Check that encoding and decoding leaves prompts unchanged, up to white space."""
 
     def again(prompt: str) -> str:
         return decode(tokenizer.plain, np.array(tokenizer.encode(prompt, chat=False), np.int32))
@@ -73,7 +73,7 @@ def check_round_trip(tokenizer: PromptTokenizer, problems: Sequence[Problem]) ->
             "The model cannot read all of their characters: look for symbols its tokenizer lacks, "
             "and for the text of special tokens such as <|im_end|>.",
         )
-    return ok(f"{len(problems)} prompts come back as they were")
+    return ok(f"{len(problems)} prompts come back unchanged")
 
 
 def _ends(tokenizer: PromptTokenizer, tokens: Sequence[int]) -> str:
@@ -89,9 +89,9 @@ def _text(tokenizer: PromptTokenizer, token: int) -> str:
 
 
 def check_model(settings: ClientSettings, run: RunView) -> tuple[Finding, tuple[Path, ModelCard]]:
-    """The files that training would use are here, and are the run's.
+    """Check that the files that training would use are here, and are the run's.
 
-    By their digests, as the coordinator compares them when a member joins; it is not asked. Raises
+    Compares their digests, as the coordinator does when a member joins, but does not ask it. Raises
     what `own_model` does.
     """
     folder, card = own_model(settings, run)

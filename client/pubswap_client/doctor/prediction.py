@@ -1,4 +1,4 @@
-"""How long a round will take and what will be sent, from one timed step."""
+"""Predict the duration and traffic of a round from one timed step."""
 
 from dataclasses import dataclass
 
@@ -12,18 +12,18 @@ from pubswap_protocol.tensors.adapter import AdapterLayout
 from pubswap_protocol.tensors.ranks import at_rank
 from pubswap_protocol.tensors.update_encoding import largest_update
 
-_BYTES_PER_RESPONSE = 5  # its length, and whether it is a peer's
+_BYTES_PER_RESPONSE = 5  # its length, and the flag of donated ones
 
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """What one private step took, in seconds, and what came of it."""
+    """The duration of one private step, in seconds, and its results."""
 
     rollout_seconds: float
     reward_seconds: float
     update_seconds: float
     sampled: int  # responses, of all draws
-    trained: int  # of them
+    trained: int  # of these responses
     response_tokens: float  # mean
     cut_share: float  # responses that were stopped by max_response_tokens
     reward: float
@@ -36,7 +36,7 @@ class TrialResult:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Of one round: seconds of our own work, without waiting for peers, and bytes."""
+    """Of one round: seconds of the member's own work, without waiting for peers, and bytes."""
 
     private_steps: int
     public_steps: int
@@ -69,13 +69,14 @@ class Prediction:
 def predict(
     trial: TrialResult, run: RunSettings, layout: AdapterLayout, client: ClientSettings
 ) -> Prediction:
-    """Public steps resample nothing, and verify twice: before and after the exchange.
+    """Predict a round from a trial step.
 
-    Private ones have as many responses as are drawn on average. Each way goes one adapter, and a
-    file of b K responses for each public step; down, what FedEx-LoRA leaves comes beside it, and
-    with donors = 'likely' some candidates more than are counted here. Each held-out problem is
-    answered once a round, and with weights by improvement twice: with the global adapter, and with
-    the own one at its end.
+    Public steps never resample, and verify twice: before and after the exchange. Private steps have
+    as many responses as are drawn on average. One adapter goes each way, and a file of b K
+    responses for each public step. Downloads also have FedEx-LoRA's residuals, and with donors =
+    'likely' candidates, which are not counted here. Each held-out problem is answered once a round,
+    or twice with weights = 'improvement': with the global adapter, and with the member's own at the
+    end.
     """
     steps = update_order(run)[: client.round_steps]
     public = sum(public_step(run, step) is not None for step in steps)
@@ -101,6 +102,6 @@ def predict(
 
 
 def _update_bytes(run: RunSettings, layout: AdapterLayout, client: ClientSettings) -> int:
-    """What a hand-in has at the member's rank."""
+    """The bytes of an update at the member's rank."""
     rank = own_rank(client, run)
     return largest_update(layout if rank is None else at_rank(layout, rank), run)

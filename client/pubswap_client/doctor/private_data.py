@@ -1,4 +1,4 @@
-"""The private problems: read line by line, so that every fault is found and not only the first.
+"""Checks of the private problems, line by line, to find every fault and not only the first.
 
 Findings name line numbers and ids, never a prompt or an answer.
 """
@@ -18,16 +18,16 @@ from pubswap_protocol.verifiers import check_usable
 
 @dataclass(frozen=True)
 class Survey:
-    """A problem file: what can be used of it, and what is wrong with the rest."""
+    """A problem file: its usable problems, and the faults of the rest."""
 
     path: Path
     problems: tuple[Problem, ...]
-    faults: tuple[str, ...]  # of lines that are no problem
-    repeated: tuple[str, ...]  # `line 7 (id)` for an id that was there before
+    faults: tuple[str, ...]  # of lines that are not problems
+    repeated: tuple[str, ...]  # `line 7 (id)` for an id that occurred before
 
 
 def survey(path: Path) -> Survey:
-    """Read a file to its end; raises InvalidProblems if that is not possible."""
+    """Read a whole file; raises InvalidProblems if that is impossible."""
     problems, faults, repeated = [], [], []
     seen: set[str] = set()
     try:
@@ -49,10 +49,10 @@ def survey(path: Path) -> Survey:
 
 
 def check_file(file: Survey) -> Finding:
-    """Every line is a problem, and no id occurs twice."""
+    """Check that every line is a problem, and that no id occurs twice."""
     if file.faults:
         return failure(
-            f"{len(file.faults)} lines of {file.path} are no problem: {file.faults[0]}",
+            f"{len(file.faults)} lines of {file.path} are not problems: {file.faults[0]}",
             f"Correct or remove {first_few(fault.partition(':')[0] for fault in file.faults)}.",
         )
     if file.repeated:
@@ -64,7 +64,7 @@ def check_file(file: Survey) -> Finding:
 
 
 def check_count(file: Survey, run: RunSettings, holdout: int = 0) -> Finding:
-    """There are enough for a step."""
+    """Check that there are enough problems for a step."""
     trained, held_out = split(file.problems, holdout)
     count, needed = len(trained), run.grpo.prompts_per_step
     besides = f" to train on, {len(held_out)} held out" if held_out else ""
@@ -73,7 +73,7 @@ def check_count(file: Survey, run: RunSettings, holdout: int = 0) -> Finding:
         advice = f"Add problems until there are {needed}, better hundreds, to {file.path}."
         return failure(text, advice)
     if count < 4 * needed:
-        return warning(text, "Training goes, but sees the same problems in nearly every step.")
+        return warning(text, "Training works, but sees the same problems in nearly every step.")
     return ok(text)
 
 
@@ -82,7 +82,7 @@ _CHUNK = 32
 
 
 def check_verifiers(problems: Sequence[Problem], default: str) -> tuple[Finding, list[Problem]]:
-    """Every verifier that is named exists; returns the problems whose verifier does.
+    """Check that every named verifier exists; returns the problems whose verifier does.
 
     `default` is the run's verifier.
     """
@@ -106,7 +106,7 @@ def check_answers(
     score: Score,
     advance: Callable[[int], None],
 ) -> Finding:
-    """Whether the answers of these problems, from a set of `total`, are read as what they say."""
+    """Check that verifiers read the answers of these problems, from a set of `total`, correctly."""
     bad, count = [], len(problems)
     for chunk in (problems[start : start + _CHUNK] for start in range(0, count, _CHUNK)):
         bad += [problem.id for problem in unread(chunk, default, score)]

@@ -1,4 +1,4 @@
-"""The state folder: may we write there, is it in use, is there room; and the policy in it."""
+"""Checks of the state folder: permissions, other daemons, disk space, and the policy in it."""
 
 import os
 import shutil
@@ -16,16 +16,16 @@ from pubswap_protocol.command_line.amounts import size_text
 from pubswap_protocol.messages import Role, RunView
 from pubswap_protocol.tensors.adapter import AdapterLayout
 
-# The adapter and AdamW's two moments; a new file is complete before the old one goes.
+# The adapter and AdamW's two moments; a new file is complete before the old one is removed.
 _ADAPTERS_KEPT = 3
 _PASSING = (Code.HOURS, Code.BYTES, Code.ROUNDS)
 
 
 def check_folder(state: Path) -> Finding:
-    """Check that it exists and can be written in, without writing."""
+    """Check that the folder exists and is writable, without writing."""
     if not state.is_dir():
         return failure(
-            f"{state} is no folder",
+            f"{state} is not a folder",
             "Give the one that `pubswap client enroll` made, with --state, or enrol first.",
         )
     if not os.access(state, os.W_OK | os.X_OK):
@@ -54,24 +54,24 @@ def check_daemon(state: Path) -> Finding:
     """Check that no other daemon uses the folder, without taking its lock."""
     other = holder(state)
     if other is None:
-        return ok("no other one uses this state folder")
+        return ok("no other daemon uses this state folder")
     return warning(
         f"process {other} is training with this state folder",
-        f"If you mean to start anew, stop it first: kill {other}. It loses no finished step.",
+        f"To start a new one, stop this one first: kill {other}. It loses no finished step.",
     )
 
 
 def check_policy(settings: ClientSettings, run: RunView, coordinator: str) -> Finding:
-    """Check the run against policy.toml; raises InvalidSettings for one that is no policy."""
+    """Check the run against policy.toml; raises InvalidSettings for an invalid policy."""
     state, rank = settings.state, settings.rank
     path = policy_path(state)
     if not path.exists():
-        return ok(f"{path} is not there; start writes one that allows what the run asks")
+        return ok(f"{path} does not exist; start writes one that allows what the run asks")
     refused = refused_now(state, load_policy(path), ask_of(run, coordinator, rank))
     if not refused:
         return ok(f"{path} allows what the run asks")
     if all(refusal.code in _PASSING for refusal in refused):
-        return warning(words(refused), "Start anyway: it waits, and goes on by itself.")
+        return warning(words(refused), "Start anyway: it waits, and then continues by itself.")
     return failure(
         words(refused),
         "See `pubswap client policy check`; then change the policy, or `pubswap client approve`.",
@@ -79,7 +79,7 @@ def check_policy(settings: ClientSettings, run: RunView, coordinator: str) -> Fi
 
 
 def check_disk(state: Path, layout: AdapterLayout) -> Finding:
-    """Check that there is room for the checkpoint that follows each step, beside the last one."""
+    """Check that there is room for each step's checkpoint beside the previous one."""
     checkpoint = _ADAPTERS_KEPT * layout.file_bytes
     kept = state / "progress" / "checkpoint.safetensors"
     used = kept.stat().st_size if kept.exists() else 0

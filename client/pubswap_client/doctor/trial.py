@@ -1,6 +1,6 @@
-"""One private step for its duration: on the real data, from the run's first adapter, kept nowhere.
+"""Time one private step on the real data, from the run's first adapter; the result is discarded.
 
-The policy's adapter is replaced and trained, so it must be one that nothing else uses.
+The policy's adapter is replaced and trained, so nothing else may use the policy.
 """
 
 import shutil
@@ -29,7 +29,7 @@ from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import initial_adapter
 from pubswap_protocol.tensors.responses import Response
 
-MOST_DRAWS = 20  # of which each is empty with a probability of 1 / e at most
+MOST_DRAWS = 20  # each is empty with a probability of at most 1 / e
 
 QUICK_SECONDS = 10.0
 
@@ -47,10 +47,10 @@ def try_step(
     scorer: Scorer,
     stage: Stage,
 ) -> TrialResult:
-    """A private step of the client `member`, timed, on a policy that has passed its self-check.
+    """Time a private step of the client `member`, on a policy that has passed its self-check.
 
-    A quick one is made again and the second one counts: in the first, libraries are loaded.
-    Raises what training would raise.
+    A quick step is repeated and the second one counts, because the first loads libraries. Raises
+    what training would raise.
     """
     stage(f"starting the engine {chosen_engine(settings, policy.settings)}")
     with (
@@ -69,9 +69,9 @@ def try_step(
 
 @contextmanager
 def _own_folders(settings: ClientSettings) -> Iterator[ClientSettings]:
-    """The settings with other folders for adapters, which are removed; a daemon has the real ones.
+    """The settings with temporary folders for adapters, because a daemon may use the real ones.
 
-    Replicas that are away are not waited for.
+    Does not wait for replicas that are down.
     """
     with ExitStack() as stack:
         work = stack.enter_context(tempfile.TemporaryDirectory(prefix="pubswap-doctor-"))
@@ -86,7 +86,7 @@ def _own_folders(settings: ClientSettings) -> Iterator[ClientSettings]:
 
 @dataclass
 class _Watched(RolloutEngine):
-    """An engine and a scorer whose work is announced and timed."""
+    """An engine and a scorer that announce and time their work."""
 
     engine: RolloutEngine
     scorer: Scorer
@@ -113,12 +113,12 @@ class _Watched(RolloutEngine):
         return rewards
 
     def close(self) -> None:
-        """Nothing: whoever made the engine closes it."""
+        """Do nothing, because the engine's creator closes it."""
 
     def time(self, trainer: LocalTrainer, step: int) -> TrialResult:
-        """A private step of the trainer, whose engine and scorer we are.
+        """Time a private step of the trainer, which uses this engine and scorer.
 
-        With privacy a draw may be empty, which measures nothing: then there is another one.
+        With differential privacy a draw may be empty and measure nothing; then it draws again.
         """
         policy = trainer.policy
         start = initial_adapter(policy.card.layout, policy.settings.seed)
@@ -147,7 +147,7 @@ _CUT_SHARE = 0.5
 
 
 def check_trial(trial: TrialResult, run: RunSettings) -> Finding:
-    """The step went through, and its responses are something to learn from."""
+    """Check that the responses of the step are something to learn from."""
     tokens = trial.trained * trial.response_tokens
     text = (
         f"{duration_text(trial.seconds)}: sampling {duration_text(trial.rollout_seconds)}, "
@@ -161,17 +161,17 @@ def check_trial(trial: TrialResult, run: RunSettings) -> Finding:
         return warning(
             f"{text}; {trial.cut_share:.0%} of them were cut off at {limit} tokens",
             "Cut responses are rarely right. Ask the operator for a larger "
-            "grpo.max_response_tokens, and see that the prompts ask for short answers.",
+            "grpo.max_response_tokens, and check that the prompts ask for short answers.",
         )
     if trial.reward == 0:
         return warning(
-            f"{text}; none was right, so that this step taught nothing",
-            "One step says little. If it stays so, look whether the prompts say how to give the "
-            "answer, and take easier problems.",
+            f"{text}; none was right, so this step taught nothing",
+            "One step says little. If others are the same, check that the prompts say how to give "
+            "the answer, and use easier problems.",
         )
     if trial.reward == 1:
         return warning(
-            f"{text}; all were right, so that this step taught nothing",
-            "One step says little. If it stays so, take harder problems.",
+            f"{text}; all were right, so this step taught nothing",
+            "One step says little. If others are the same, use harder problems.",
         )
     return ok(text)

@@ -1,1 +1,1 @@
-"""Recipes: run files that inherit, and that a federation, a simulation and a sweep all take."""
+"""Recipes: run files with inheritance, for federations, simulations and sweeps alike."""

@@ -1,4 +1,4 @@
-"""A recipe's faults, the settings of its sweep, and what a run of it costs."""
+"""A recipe's faults, the settings of its sweep, and the cost of a run."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -24,10 +24,10 @@ _CHECKPOINT = 3  # the factors, and AdamW's two moments of each
 
 
 def variants(reading: Reading) -> Iterator[tuple[dict[str, Value], Reading]]:
-    """Each setting of a sound recipe's sweep, and the recipe with it.
+    """Each setting of a sound recipe's sweep, and the recipe with that setting.
 
-    A baseline, `members` = alone or pooled, is the recipe with method fedavg: one client has nobody
-    to exchange with. Which client it is, is not said in it.
+    A baseline, `members` = alone or pooled, is the recipe with method fedavg, because one client
+    has no peers to exchange with. The recipe does not say which client it is.
     """
     for setting in reading.sound().sweep.settings():
         values: dict[str, Any] = {axis: v for axis, v in setting.items() if axis != MEMBERS}
@@ -42,13 +42,13 @@ def variants(reading: Reading) -> Iterator[tuple[dict[str, Value], Reading]]:
 
 
 def impossible(reading: Reading) -> Iterator[str]:
-    """What is wrong with the combinations of a sound recipe's sweep, each by its name."""
+    """The faults of the combinations in a sound recipe's sweep, each with its name."""
     for setting, varied in variants(reading):
         yield from (f"sweep: {combination(setting)}: {fault}" for fault in varied.faults)
 
 
 def repeated(reading: Reading) -> Iterator[str]:
-    """Settings of a sweep that compute the same as another, such as fedavg at two swap periods."""
+    """Settings of a sweep that compute the same as another: fedavg with two periods, for one."""
     first: dict[str, str] = {}
     for setting, varied in variants(reading):
         recipe, unused = varied.sound(), {"sweep", "about", "name"}
@@ -63,7 +63,7 @@ def repeated(reading: Reading) -> Iterator[str]:
 
 
 def faults_and_layout(reading: Reading) -> tuple[list[str], AdapterLayout | None]:
-    """All that is wrong with a recipe, and its adapter's layout if the base model is here."""
+    """All faults of a recipe, and its adapter's layout if the base model is here."""
     faults, recipe, layout, folder = list(reading.faults), reading.recipe, None, None
     if recipe is not None:
         try:
@@ -87,9 +87,9 @@ def combination(setting: dict[str, Value]) -> str:
 
 
 def coordinator_bytes(recipe: RunSettings, layout: AdapterLayout) -> int:
-    """Bytes on the coordinator, at most: each round's outcome, and the last rounds' submissions.
+    """Maximum bytes on the coordinator: all rounds' outcomes, and the last rounds' submissions.
 
-    Those of KEEP_ROUNDS rounds, and of the one under way.
+    Submissions are kept for KEEP_ROUNDS rounds and the current one.
     """
     grpo, rules = recipe.grpo, recipe.aggregation
     responses = grpo.prompts_per_step * grpo.responses_per_prompt * grpo.max_response_tokens
@@ -102,7 +102,7 @@ def coordinator_bytes(recipe: RunSettings, layout: AdapterLayout) -> int:
 
 
 def member_bytes(recipe: Recipe, layout: AdapterLayout) -> int:
-    """A checkpoint, while the next one is written beside it; what rounding leaves; residuals."""
+    """Bytes on a member: a checkpoint and the next one beside it, rounding errors, residuals."""
     needed = 2 * _CHECKPOINT * layout.file_bytes
     if recipe.wire.precision != "float32":
         needed += 2 * (largest_update(layout, recipe) + layout.file_bytes)
@@ -110,20 +110,20 @@ def member_bytes(recipe: Recipe, layout: AdapterLayout) -> int:
 
 
 def residual_bytes(recipe: RunSettings, layout: AdapterLayout) -> int:
-    """FedEx-LoRA's, of each round: a stack of all clients' factors, at most."""
+    """Maximum bytes of FedEx-LoRA's residual of one round: a stack of all clients' factors."""
     return recipe.clients * layout.file_bytes if recipe.aggregation.rule == "fedex" else 0
 
 
 def most_responses(recipe: RunSettings) -> int:
-    """All responses that a client samples, with all draws that resampling may take."""
+    """The maximum number of responses that a client samples, with all draws of resampling."""
     grpo = recipe.grpo
     draws = recipe.local_steps + grpo.resample * private_steps_per_round(recipe)
     return recipe.rounds * draws * grpo.prompts_per_step * grpo.responses_per_prompt
 
 
 def evaluated_responses(recipe: Recipe) -> int | None:
-    """Those of the base model's and each round's evaluation; None if data that are not divided
-    yet decide how many test problems there are."""
+    """The number of responses in the evaluations of the base model and each round; None if the
+    number of test problems depends on data that is not divided yet."""
     data = recipe.data
     if data.prepare is not None:
         problems = data.prepare.sizes().test
@@ -133,7 +133,7 @@ def evaluated_responses(recipe: Recipe) -> int | None:
 
 
 def device_hours(reading: Reading, tokens_per_second: float) -> float:
-    """The most that all runs of a sweep take of one device that does all members' work in turn."""
+    """Maximum hours for all runs of a sweep on one device that does all members' work in turn."""
     sweep, tokens = reading.sound().sweep, 0
     for setting, varied in variants(reading):
         recipe, members = varied.sound(), setting.get(MEMBERS, "federated")
@@ -149,8 +149,8 @@ def cost_lines(
 ) -> Iterator[str]:
     """A run's steps, responses and bytes; the adapter's if the base model is here.
 
-    `tokens_per_second` is the slowest client's. Without it no time is said: machines differ by more
-    than any figure of ours would tell.
+    `tokens_per_second` is the slowest client's. Without it there is no estimate of the time,
+    because machines differ too much.
     """
     rounds, tau, grpo, sweep = recipe.rounds, recipe.local_steps, recipe.grpo, recipe.sweep
     yield f"{recipe.name}: {recipe.method}, {recipe.clients} clients, base {recipe.model.source}"
@@ -160,15 +160,15 @@ def cost_lines(
     yield f"           {evaluated_responses(recipe) or 'an unknown number'} of the evaluator"
     yield f"           {grpo.max_response_tokens} tokens each"
     if tokens_per_second is None:
-        yield "time:      --tokens-per-second says how long, with what `pubswap client doctor`"
-        yield "           measures on the slowest organisation's machine"
+        yield "time:      give --tokens-per-second for an estimate: the figure that `pubswap client"
+        yield "           doctor` measures on the slowest organisation's machine"
     else:
         tokens = most_responses(recipe) * grpo.max_response_tokens
         longest = duration_text(tokens / tokens_per_second)
         yield f"time:      {longest} of each client at {tokens_per_second:g} tokens/s, if all"
         yield "           responses reach their limit; waiting for others comes on top"
     if layout is None:
-        yield "adapter:   its size is known when the base model is here"
+        yield "adapter:   size unknown, because the base model is not here"
     else:
         sent = largest_update(layout, recipe)
         yield (

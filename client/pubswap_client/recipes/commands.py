@@ -18,8 +18,8 @@ TokensPerSecond = Annotated[
     float | None,
     typer.Option(
         min=0.01,
-        help="The slowest client's, as its `pubswap client doctor` measures it: say how long a "
-        "run takes.",
+        help="Tokens per second of the slowest client, as its `pubswap client doctor` measures "
+        "them, to estimate a run's duration.",
     ),
 ]
 
@@ -56,7 +56,7 @@ def _data_text(recipe: Recipe) -> str:
     if spec is None:
         return str(recipe.data.folder or recipe.data.public)
     sizes = spec.sizes()
-    # Without sizes a file is divided by its length, which is not known before it is read.
+    # Without sizes a file is divided by its length, which is unknown until it is read.
     known = (
         f"private {spec.clients} x {sizes.private}, public {sizes.public}, test {sizes.test}"
         if all(sizes)

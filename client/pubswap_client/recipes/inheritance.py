@@ -1,6 +1,6 @@
-"""Recipe files that extend one another, and values given beside them, as one.
+"""Merge recipe files that extend one another, and values given on top of them.
 
-Values are flat, by dotted key; the nearest one holds.
+Values are flat, by dotted key; the nearest one wins.
 """
 
 import tomllib
@@ -17,10 +17,10 @@ from pubswap_protocol.files import expanded
 EXTENDS = "extends"
 BASE = "base.toml"
 
-# Tables that are one value: a nearer one replaces it whole.
+# Tables that count as one value, which a nearer one replaces as a whole.
 WHOLE = ("total_steps", "data.prepare.tasks")
 
-# What a file says of itself is not said of the files that extend it.
+# A file's own keys, which the files that extend it do not inherit.
 _OWN = ("name", "about")
 
 _PATHS = (
@@ -32,7 +32,7 @@ _PATHS = (
     "model.folder",
 )
 
-# Alternatives: a nearer one drops those with another number in the same row.
+# Alternatives: a nearer key drops the keys with another number in the same row.
 _ALTERNATIVES: tuple[Mapping[str, int], ...] = (
     {"rounds": 1, "total_steps": 2},
     {"clients": 1, "members.expected": 2},
@@ -41,14 +41,14 @@ _ALTERNATIVES: tuple[Mapping[str, int], ...] = (
 
 
 def shipped_folder() -> Path:
-    """`deploy/recipes` of a checkout; an installed package has a copy of it within."""
+    """`deploy/recipes` of a checkout; an installed package contains a copy."""
     here = Path(__file__).parent
     inside = here / "files"
     return inside if inside.is_dir() else here.parents[2] / "deploy" / "recipes"
 
 
 def shipped_recipes() -> dict[str, Path]:
-    """The shipped recipes by name, such as `qwen3-1.7b-math`; files to extend are none."""
+    """The shipped recipes by name, such as `qwen3-1.7b-math`, without files to extend."""
     folder = shipped_folder()
     files = [path for path in folder.rglob("*.toml") if path.name != BASE]
     return dict(
@@ -57,9 +57,9 @@ def shipped_recipes() -> dict[str, Path]:
 
 
 def find_recipe(source: Path | str) -> Path:
-    """The file that a path or a shipped recipe's name means.
+    """The file for a path or a shipped recipe's name.
 
-    Raises InvalidSettings, with names that are near, if there is none.
+    Raises InvalidSettings, with a similar name, if there is none.
     """
     path = Path(source)
     if path.suffix == ".toml" or path.is_file():
@@ -71,13 +71,13 @@ def find_recipe(source: Path | str) -> Path:
     near = get_close_matches(name, shipped_recipes(), n=1)
     raise InvalidSettings(
         f"There is no file and no recipe {name!r}. "
-        + (f"Is {near[0]!r} meant? " if near else "")
-        + "`pubswap recipe list` names the recipes."
+        + (f"Did you mean {near[0]!r}? " if near else "")
+        + "`pubswap recipe list` lists the recipes."
     )
 
 
 def read_values(path: Path, extending: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """A file's values over those of the file that it extends; paths are absolute.
+    """A file's values merged over those of the file that it extends, with absolute paths.
 
     Raises InvalidSettings for a file that cannot be read, or that extends itself.
     """
@@ -105,7 +105,7 @@ def _base_of(file: Path, base: Any) -> Path:
 
 
 def merged(values: Mapping[str, Any], nearer: Mapping[str, Any]) -> dict[str, Any]:
-    """Both, without those of `values` that cannot stay beside the nearer ones."""
+    """Both mappings merged, without those of `values` that conflict with nearer ones."""
     kept = {key: values[key] for key in values if not any(_drops(near, key) for near in nearer)}
     return kept | dict(nearer)
 
@@ -114,7 +114,7 @@ def _drops(nearer: str, key: str) -> bool:
     if (nearer, key) == ("model.source", "model.folder"):
         return True
     if nearer != key and (_within(nearer, key) or _within(key, nearer)):
-        return True  # a table took the place of a value, or a value that of a table
+        return True  # a table replaces a value, or a value a table
     return any(
         _within(nearer, one) and _within(key, other) and row[one] != row[other]
         for row in _ALTERNATIVES
@@ -128,7 +128,7 @@ def _within(key: str, table: str) -> bool:
 
 
 def without(values: Mapping[str, Any], table: str) -> dict[str, Any]:
-    """The values but for a key, or for the key or table that it is in, or that is in it."""
+    """The values without a key, and without any key that contains it or that it contains."""
     return {
         key: value
         for key, value in values.items()
@@ -137,7 +137,7 @@ def without(values: Mapping[str, Any], table: str) -> dict[str, Any]:
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by dotted key as tables in tables; raises InvalidSettings for one that is both."""
+    """Nest values by dotted key; raises InvalidSettings if a key is both a value and a table."""
     tables: dict[str, Any] = {}
     for key, value in values.items():
         target = tables
@@ -145,13 +145,13 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
         for name in names:
             target = target.setdefault(name, {})
             if not isinstance(target, dict):
-                raise InvalidSettings(f"{key}: {name} has the value {target!r}, and is no table.")
+                raise InvalidSettings(f"{key}: {name} has the value {target!r}, not a table.")
         target[last] = value
     return tables
 
 
 def absolute(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The values with paths from a folder, and with the model's own folder if it is there."""
+    """Make paths absolute from a folder, and add the model's own folder if it exists."""
     full = {key: _from(folder, values[key]) if key in _PATHS else values[key] for key in values}
     source = values.get("model.source")
     if isinstance(source, str) and "model.folder" not in values:
@@ -161,7 +161,7 @@ def absolute(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _from(folder: Path, value: Any) -> Any:
-    """Other types than paths are left to be refused with their key."""
+    """Make a path absolute; other types stay, to be refused with their key."""
     if isinstance(value, str | Path):
         return folder / expanded(value)
     return [_from(folder, item) for item in value] if isinstance(value, list) else value
@@ -181,7 +181,7 @@ def key_and_text(option: str) -> tuple[str, str]:
 
 
 def value_of(text: str) -> Any:
-    """A TOML value, or text where it is none: strings need no quotation marks."""
+    """A TOML value, or plain text if it is not one, so that strings need no quotation marks."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):

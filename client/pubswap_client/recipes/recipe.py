@@ -1,4 +1,4 @@
-"""A recipe, which is a run file: which model, which sets, and what differs from the paper."""
+"""A recipe, or run file: the model, the problem sets, and what differs from the paper."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _NOT_SWEPT = {
     "rounds": "rounds follow from total_steps and local_steps, which can be axes",
     "name": "a recipe has one name",
     "about": "it changes nothing",
-    "sweep.seeds": "seeds are no axis",
-    "sweep.grid": "a grid holds no other",
+    "sweep.seeds": "seeds cannot be an axis",
+    "sweep.grid": "a grid cannot contain another",
 }
 
 
 class Recipe(RunSettings):
-    """The whole file: what a run is, and in `[sweep]` what is varied."""
+    """The whole file: the definition of a run, and in `[sweep]` the settings to vary."""
 
     name: Name = Field(description="Name of the run; by default the file's.")
     about: str = Field(default="", description="One line for `pubswap recipe list`.")
@@ -60,22 +60,22 @@ class Recipe(RunSettings):
 
 @dataclass(frozen=True)
 class Reading:
-    """A recipe's values, and all that is wrong with them.
+    """A recipe's values, and all their faults.
 
-    With faults `recipe` is what else could be read, or None; it is only to look for more of them.
+    With faults, `recipe` is what else could be read, or None; it only serves to find more faults.
     """
 
     path: Path
-    values: dict[str, Any]  # by dotted key; only those that some file or option gives
+    values: dict[str, Any]  # by dotted key; only values that a file or an option gives
     recipe: Recipe | None
     faults: list[str]
 
     def varied(self, values: Mapping[str, Any]) -> Reading:
-        """The same recipe with other values; relative paths are the working folder's."""
+        """The same recipe with other values; paths are relative to the working folder."""
         return _reading(self.path, merged(self.values, absolute(flat(values, WHOLE), Path.cwd())))
 
     def sound(self) -> Recipe:
-        """The recipe; raises InvalidSettings with the key that is wrong."""
+        """The recipe; raises InvalidSettings, naming the wrong key."""
         if self.recipe is not None and not self.faults:
             return self.recipe
         first, *others = self.faults
@@ -86,14 +86,14 @@ class Reading:
 def load_recipe(source: Path | str, overrides: Mapping[str, Any] | None = None) -> Recipe:
     """A recipe from its path or, if it is a shipped one, by its name.
 
-    `overrides` maps dotted keys to values; relative paths among them are relative to the working
-    folder, those in a file to that file's. Raises InvalidSettings with the key that is wrong.
+    `overrides` maps dotted keys to values. Paths in it are relative to the working folder, paths in
+    a file to the file's folder. Raises InvalidSettings, naming the wrong key.
     """
     return read_recipe(source, overrides).sound()
 
 
 def read_recipe(source: Path | str, overrides: Mapping[str, Any] | None = None) -> Reading:
-    """As `load_recipe`, with all that is wrong; raises InvalidSettings for no file, or no TOML."""
+    """As `load_recipe`, but with all faults; raises InvalidSettings if there is no TOML file."""
     path = find_recipe(source)
     overrides = absolute(flat(overrides or {}, WHOLE), Path.cwd())
     return _reading(path, merged(read_values(path), overrides))
@@ -101,7 +101,7 @@ def read_recipe(source: Path | str, overrides: Mapping[str, Any] | None = None) 
 
 def _reading(path: Path, values: dict[str, Any]) -> Reading:
     filled = {"name": path.stem, **values}
-    # So the seeds of a sweep differ in who holds which problems too, not in the training alone.
+    # So the seeds of a sweep differ in the split of the problems too, not only in the training.
     if any(key.startswith("data.prepare.") for key in values):
         defaults = {name: RunSettings.model_fields[name].default for name in ("clients", "seed")}
         defaults |= {"clients": values.get("members.expected", defaults["clients"])}
@@ -121,10 +121,10 @@ def _reading(path: Path, values: dict[str, Any]) -> Reading:
 
 
 def with_rounds(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values with `total_steps` as one number, and `rounds`, which follows from it.
+    """The values with `total_steps` as one number, and with `rounds`, which follows from it.
 
-    Raises ValueError, beginning with the key, where that cannot be. Values of a wrong type stay
-    as they are.
+    Raises ValueError, beginning with the key, if that is impossible. Values of a wrong type stay as
+    they are.
     """
     total = values.get("total_steps")
     if total is None:
@@ -148,16 +148,16 @@ def with_rounds(values: Mapping[str, Any]) -> dict[str, Any]:
         below = total // tau * tau
         near = f"{below} or {below + tau}" if below else f"{tau}"
         raise ValueError(
-            f"total_steps: {total} is no multiple of local_steps = {tau}, and a run ends with a "
-            f"round; use {near}"
+            f"total_steps: {total} is not a multiple of local_steps = {tau}, and a run ends with a "
+            f"whole round; use {near}"
         )
     return {**values, "total_steps": total, "rounds": total // tau}
 
 
 def _validated(values: dict[str, Any]) -> tuple[Recipe | None, list[str]]:
-    """The recipe, and what is wrong; then it is one without those values, if that can be."""
+    """The recipe and its faults; a faulty recipe is read without the faulty values, if possible."""
     known, faults = [EXTENDS, *known_keys(Recipe)], dict[str, None]()  # in order, each once
-    for _ in range(2):  # contradictions are found where each value by itself is right
+    for _ in range(2):  # contradictions are found only if each value by itself is right
         try:
             return Recipe.model_validate(nested(values)), list(faults)
         except ValidationError as error:
@@ -171,7 +171,7 @@ def _validated(values: dict[str, Any]) -> tuple[Recipe | None, list[str]]:
 
 
 def faults_of(recipe: Recipe) -> Iterator[str]:
-    """Each value that does not go with another one, or names nothing."""
+    """Each value that conflicts with another one, or names something that does not exist."""
     try:
         check_verifier(recipe.verifier)
     except InvalidSettings as error:
@@ -194,7 +194,7 @@ def faults_of(recipe: Recipe) -> Iterator[str]:
 
 
 def set_sizes(recipe: Recipe, public: int, private: dict[str, int]) -> Iterator[str]:
-    """Sets with fewer problems than a step takes; `private` is by what the set is called."""
+    """Sets with fewer problems than a step takes; `private` has sizes by the set's name."""
     b = recipe.grpo.prompts_per_step
     if recipe.method == "pubswap" and public < b:
         yield f"the public set holds {public} problems, but a step takes {b}"

@@ -1,4 +1,4 @@
-"""From a run's file, which is a recipe, to its sets, and to a run that is open for members."""
+"""From a recipe, or run file, to its problem sets, and to a run that is open for members."""
 
 import json
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from pubswap_protocol.settings import RunSettings
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a coordinator is sent for a run."""
+    """The data that a coordinator receives for a run."""
 
     create: CreateRun
     tokenizer: bytes
@@ -54,16 +54,16 @@ def create_and_open(api: CoordinatorClient, prepared: Prepared) -> RunView:
 
 
 def make_sets(recipe: Recipe, folder: Path | None = None) -> DataFiles:
-    """The recipe's files, of which `data.prepare` makes a folder first, unless it is there.
+    """The recipe's files; `data.prepare` makes their folder first, unless it exists.
 
-    Raises InvalidSettings for a folder with a recipe that makes none, and what making raises.
+    Raises what `prepare` raises, and InvalidSettings for a `folder` if the recipe makes none.
     """
     spec = recipe.data.prepare
     if spec is None:
         if folder is not None:
             raise InvalidSettings(
-                f"{recipe.name} has no data.prepare, so that no split is made in {folder}; "
-                f"--set data.folder={folder} takes the one that is there."
+                f"{recipe.name} has no data.prepare, so no split can be made in {folder}; "
+                f"--set data.folder={folder} uses an existing one."
             )
         return recipe.data.files(recipe.clients)
     from pubswap_client.data.prepare import prepare
@@ -74,16 +74,16 @@ def make_sets(recipe: Recipe, folder: Path | None = None) -> DataFiles:
 
 
 def check_lengths(model: Path, run: RunSettings, files: DataFiles) -> None:
-    """Raises InvalidProblems, with a list, for a prompt that some step could not take."""
+    """Raises InvalidProblems, with a list, if prompts are too long for a step."""
     limit = prompt_limit(model, run)
-    public = [files.public] if run.method == "pubswap" else []  # nobody else draws from it
+    public = [files.public] if run.method == "pubswap" else []  # other methods never use it
     for path in (*public, files.test, *files.private):
         if path.exists():
             limit.check(read_problems(path), str(path))
 
 
 def check_sets(recipe: Recipe, files: DataFiles) -> None:
-    """Raises InvalidProblems for a set that cannot be read, or holds too few problems."""
+    """Raises InvalidProblems if a set cannot be read, or has too few problems."""
     public = len(read_problems(files.public))
     read_problems(files.test)
     private = {str(path): len(read_problems(path)) for path in files.private if path.exists()}
@@ -92,7 +92,7 @@ def check_sets(recipe: Recipe, files: DataFiles) -> None:
 
 
 def set_faults(recipe: Recipe, model: Path | None) -> Iterator[str]:
-    """What is wrong with the sets that are there already, or with what they are made from.
+    """The faults of the sets that exist already, or of the files that they are made from.
 
     `model` is the base model's folder, if it is here.
     """

@@ -8,20 +8,20 @@ from pubswap_protocol.command_line.keys import flat
 from pubswap_protocol.command_line.toml_values import value_text
 
 DEFAULT = "default"
-# Values that follow from another one unless they are given.
+# Values that are derived from another one unless they are given.
 _FOLLOWS = {"rounds": "total_steps", "data.prepare.clients": "clients", "data.prepare.seed": "seed"}
 
 
 def values_and_notes(reading: Reading) -> Iterator[tuple[str, Any, str]]:
-    """All values but the sweep's grid, by dotted key, in the order of the settings.
+    """All values except the sweep's grid, by dotted key, in the order of the settings.
 
-    The note is "" for a given value, "default", or the key that it follows from.
+    The note is "" for a given value, "default", or the key that the value is derived from.
     """
     recipe = reading.sound()
     own = {"name", "about", "model", "total_steps", "sweep"}
     values = recipe.run_settings.model_dump(mode="json")
     values |= recipe.model_dump(exclude_none=True, include=own, exclude={"sweep": {"grid"}})
-    # A split's settings depend on its source; those of the others would be refused.
+    # A split's settings depend on its source; settings of other sources would be refused.
     values["data"] = recipe.data.model_dump(by_alias=True, exclude_unset=True)
     if recipe.data.prepare is not None:
         spec = recipe.data.prepare
@@ -33,11 +33,11 @@ def values_and_notes(reading: Reading) -> Iterator[tuple[str, Any, str]]:
 
 
 def toml_text(reading: Reading) -> str:
-    """One TOML file with every value, which extends nothing and is the same recipe."""
+    """The same recipe as one TOML file with every value, which extends nothing."""
     lines = []
     for key, value, note in values_and_notes(reading):
-        if note in ("", DEFAULT):  # the others go on following
-            # The table, if there is one: the sweep's other values of local_steps need it.
+        if note in ("", DEFAULT):  # the others will be derived again
+            # Keep a table as it is, because the sweep's other values of local_steps need it.
             value = reading.values.get(key, value) if key == "total_steps" else value
             lines.append(f"{key} = {value_text(value)}")
     for table in reading.sound().sweep.grid:

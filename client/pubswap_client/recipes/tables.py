@@ -1,4 +1,4 @@
-"""A recipe's own tables: `[model]` and `[data]`, which are no settings of a run, and `[sweep]`."""
+"""A recipe's own tables, which are not settings of a run: `[model]`, `[data]` and `[sweep]`."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class ModelSource(BaseModel, extra="forbid", frozen=True):
 
 @dataclass(frozen=True)
 class DataFiles:
-    """The JSONL files of a run; `private` is client 1's, client 2's, ..."""
+    """The JSONL files of a run; `private` has one for each client, in order."""
 
     public: Path
     test: Path
@@ -66,11 +66,11 @@ class RecipeData(BaseModel, extra="forbid", frozen=True):
         return self
 
     def files(self, clients: int, prepared: Path | None = None) -> DataFiles:
-        """Where the files are; `prepared` is the folder that `prepare` was carried out in."""
+        """The paths of the files; `prepared` is the folder of the split that `prepare` made."""
         if self.public is not None and self.test is not None:
             return DataFiles(self.public, self.test, self.private)
         folder = prepared or self.folder
-        assert folder is not None, "the split of `data.prepare` is made first"
+        assert folder is not None, "the split of `data.prepare` must be made first"
         names = [f"client-{number}.jsonl" for number in range(1, clients + 1)]
         return DataFiles(folder / PUBLIC, folder / TEST, tuple(folder / name for name in names))
 
@@ -78,7 +78,7 @@ class RecipeData(BaseModel, extra="forbid", frozen=True):
 Value = bool | int | float | str
 Axes = dict[str, tuple[Value, ...]]
 
-MEMBERS = "members"  # the axis that is no setting
+MEMBERS = "members"  # the axis that is not a setting
 Members = Literal["federated", "alone", "pooled", "with-public"]
 MEMBERSHIPS = get_args(Members)
 
@@ -107,7 +107,7 @@ class Sweep(BaseModel, extra="forbid", frozen=True):
     @field_validator("grid", mode="before")
     @classmethod
     def _by_dotted_key(cls, tables: Any) -> Any:
-        """`swap.period = [2, 4]` is a table in TOML, and one value is an axis of one."""
+        """Flatten tables, as `swap.period = [2, 4]` is one in TOML; one value is an axis of one."""
         if not isinstance(tables, list | tuple):
             return tables
         return [
@@ -143,6 +143,6 @@ class Sweep(BaseModel, extra="forbid", frozen=True):
                     yield setting
 
     def runs(self, clients: int) -> int:
-        """All runs; where alone, each of so many clients has its own."""
+        """The number of runs; with `members` = alone, each of `clients` has its own."""
         counts = [clients if s.get(MEMBERS) == "alone" else 1 for s in self.settings()]
         return sum(counts) * len(self.seeds)

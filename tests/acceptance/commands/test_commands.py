@@ -283,7 +283,7 @@ def test_a_shipped_recipe_is_a_real_federations_run(
 
     missing = pubswap("run", "create", "qwen3-1.7b-mat", *operator(coordinator))
     assert missing.returncode == 1
-    assert "Is 'qwen3-1.7b-math' meant?" in missing.stderr
+    assert "Did you mean 'qwen3-1.7b-math'?" in missing.stderr
 
 
 def test_a_port_in_use_is_said_in_one_line(coordinator: Coordinator, tmp_path: Path) -> None:

@@ -449,7 +449,7 @@ def test_a_run_is_created_with_a_name_and_a_verifier_that_are_free_and_known(
     settings = merged({"verifier": "oracle"})
     card = model_card(MODEL, settings.lora, "small", None)
     odd = CreateRun(name="odd", settings=settings, model=card)
-    with pytest.raises(PubSwapError, match="no verifier 'oracle'; the verifiers are choice") as caught:
+    with pytest.raises(PubSwapError, match="no verifier 'oracle'; the verifiers are") as caught:
         fed.operator.create_run(odd)
     assert caught.value.code == "invalid_settings"
 

@@ -365,7 +365,7 @@ def test_wrong_files_are_refused_with_the_reason(hub: Path, tmp_path: Path) -> N
         ("math", tmp_path / "half.jsonl", "half.jsonl cannot be read as jsonl"),
         ("math", tmp_path / "text.txt", "text.txt is none of"),
         ("math", tmp_path / "empty.jsonl", "empty.jsonl cannot be read"),
-        ("jsonl", tmp_path / "empty.jsonl", "empty.jsonl holds no problem"),
+        ("jsonl", tmp_path / "empty.jsonl", "empty.jsonl has no usable problem"),
         ("math", tmp_path / "nowhere", "from: there is no"),
     ]
     for source, path, reason in cases:

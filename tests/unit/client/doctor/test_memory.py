@@ -195,7 +195,7 @@ def test_a_vllm_that_does_not_sleep_is_there_all_the_time() -> None:
     found, needs = look(asleep, place(80 * GIB))
     assert needs.engine == 2 * GIB  # its CUDA context and graphs
     assert needs.engine + needs.rollout == int(0.4 * 80 * GIB)
-    assert "vLLM 34.4 GB, of which it keeps 2.1 GB in its sleep" in found.found
+    assert "vLLM 34.4 GB, of which it keeps 2.1 GB while asleep" in found.found
     assert look(ClientSettings(engine="vllm"), place(GIB, cuda=False))[1].engine > GIB
     found, _ = look(awake, place(16 * GIB))
     assert "vllm.sleep = true" in found.advice

@@ -173,7 +173,7 @@ def test_check_downloads_no_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     done = recipe("check", "qwen3-1.7b-math")
     assert done.exit_code == 0, done.stdout
-    assert "adapter:   its size is known when the base model is here" in done.stdout
+    assert "adapter:   size unknown, because the base model is not here" in done.stdout
 
 
 def test_check_lists_all_that_is_wrong() -> None:
@@ -184,7 +184,7 @@ def test_check_lists_all_that_is_wrong() -> None:
     assert done.exit_code == 1
     for text in (
         "wrong: swap.perod: there is no such key; did you mean swap.period?",
-        "wrong: total_steps: 350 is no multiple of local_steps = 90",
+        "wrong: total_steps: 350 is not a multiple of local_steps = 90",
         "wrong: verifier: reasoning-gym has no task 'nope'",
         "wrong: model: 'not//an id' is neither a folder nor a hub id",
         "cannot be run",

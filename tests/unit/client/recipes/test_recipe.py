@@ -77,7 +77,7 @@ def test_a_file_can_extend_a_shipped_recipe_by_its_name(tmp_path: Path) -> None:
         ('extends = "recipe.toml"', "a circle of files: recipe.toml extends recipe.toml"),
         ('extends = "gone.toml"', "extends: there is no file"),
         ("extends = 3", "extends: the path of one file, not 3"),
-        ('extends = "qwen3-1.7b-mth"', "Is 'qwen3-1.7b-math' meant"),
+        ('extends = "qwen3-1.7b-mth"', "Did you mean 'qwen3-1.7b-math'"),
     ],
 )
 def test_what_cannot_be_extended_is_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -157,7 +157,7 @@ def test_total_steps_can_depend_on_local_steps(tmp_path: Path, tau: int, rounds:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"total_steps": 45}, "total_steps: 45 is no multiple of local_steps = 10"),
+        ({"total_steps": 45}, "total_steps: 45 is not a multiple of local_steps = 10"),
         ({"total_steps": 5}, "use 10"),
         ({"total_steps": {"20": 40}}, "no value for local_steps = 10, nor `else`"),
         ({"total_steps": {"many": 40}}, "total_steps.many: the keys are numbers"),
@@ -204,7 +204,7 @@ def test_total_steps_can_depend_on_local_steps(tmp_path: Path, tau: int, rounds:
         ({"sweep.grid": [{"clients": []}]}, "the axis clients has no value"),
         ({"sweep.grid": 3}, "sweep.grid: Input should be a valid tuple"),
         ({"sweep.seeds": [1, 1]}, "sweep.seeds: a seed occurs twice"),
-        ({"swap": 1, "swap.period": 4}, "swap.period: swap has the value 1, and is no table"),
+        ({"swap": 1, "swap.period": 4}, "swap.period: swap has the value 1, not a table"),
         ({"model.source": "~nobody-here/m"}, "~nobody-here/m: the home folder of this user"),
         ({"data.folder": "~nobody-here/d"}, "~nobody-here/d: the home folder of this user"),
         ({"data.folder": "s\0"}, r"'s\x00' is not a path: it contains a NUL character"),
@@ -238,7 +238,7 @@ def test_all_that_is_wrong_is_found_at_once(tmp_path: Path) -> None:
 
 def test_a_name_that_is_no_file_and_no_recipe_is_refused() -> None:
     """The nearest recipe is named."""
-    with pytest.raises(InvalidSettings, match=r"Is 'qwen3-1\.7b-math' meant\?"):
+    with pytest.raises(InvalidSettings, match=r"Did you mean 'qwen3-1\.7b-math'\?"):
         load_recipe("qwen3-1.7b-mat")
 
 
