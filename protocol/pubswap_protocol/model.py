@@ -279,7 +279,7 @@ def _specs(path: Path) -> dict[str, TensorSpec]:
     specs = parse_header(json.dumps(header).encode())
     size, expected = path.stat().st_size, 8 + len(raw) + data_bytes(specs)
     if size != expected:
-        raise InvalidAdapter(f"The file has {size} bytes where its header says {expected}.")
+        raise InvalidAdapter(f"The file has {size} bytes, but its header says {expected}.")
     return specs
 
 

@@ -1,4 +1,4 @@
-"""Problems: prompts with checkable answers. Private, public and test sets are JSONL files."""
+"""Problems: prompts with checkable answers. Private, public and test sets are JSONL of these."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

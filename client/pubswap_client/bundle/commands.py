@@ -74,7 +74,7 @@ def verify(
     """
     end_with(faults(folder, key))
     signed = f", as the holder of {key} signed it" if key else ""
-    typer.echo(f"{folder} is whole{signed}: {_summed(folder)}.")
+    typer.echo(f"{folder} is intact{signed}: {_summed(folder)}.")
 
 
 def _summed(folder: Path) -> str:

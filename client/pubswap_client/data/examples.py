@@ -125,7 +125,7 @@ def unread(problems: Sequence[Problem], default: str | None, score: Score) -> li
 def verified(
     problems: Iterator[Problem], quota: int, score: Score, tally: Tally
 ) -> Iterator[Problem]:
-    """Up to `quota` problems that can be rewarded, or that leave the verifier to the run.
+    """The first `quota` problems, or all, that can be rewarded or leave the verifier to the run.
 
     Checks only as many as needed, because verifying 100,000 answers takes long. Counts answers that
     are not read in `tally`. Raises InvalidProblems as soon as they are clearly more than 5 %,

@@ -35,7 +35,7 @@ def local_files(path: Path) -> list[Path]:
     if path.is_file():
         if path.suffix in SUFFIXES:
             return [path]
-        raise InvalidProblems(f"from: {path} is none of {', '.join(SUFFIXES)}.")
+        raise InvalidProblems(f"from: {path} is not one of {', '.join(SUFFIXES)}.")
     files = [
         file
         for file in path.rglob("*")

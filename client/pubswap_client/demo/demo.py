@@ -61,7 +61,7 @@ def _start_members(processes: Processes, members: Path, clients: Sequence[str]) 
         options += ["--engine", "transformers"]  # the model is too small for a vLLM in each process
         if name != EVALUATOR:
             options += ["--data", str(members / name / PRIVATE_FILE)]
-        # With more threads, the processes' spinning OpenMP threads slow each other down many times.
+        # With more threads, the processes' spinning OpenMP threads slow each other many times over.
         processes.start(name, [*command, *options], {"OMP_NUM_THREADS": "1"})
 
 

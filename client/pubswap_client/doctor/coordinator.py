@@ -29,7 +29,7 @@ def check_coordinator(state: Path, stored: StoredMembership) -> Finding:
         try:
             version = api.version()
             api.check_version()
-        except (LocalFault, InvalidSettings) as error:  # from ledger or policy, with own advice
+        except (LocalFault, InvalidSettings) as error:  # of ledger or policy; says what to do
             return of_error(error)
         except PubSwapError as error:
             return of_error(

@@ -48,7 +48,7 @@ def impossible(reading: Reading) -> Iterator[str]:
 
 
 def repeated(reading: Reading) -> Iterator[str]:
-    """Settings of a sweep that compute the same as another: fedavg with two periods, for one."""
+    """Settings of a sweep that compute the same as another, such as fedavg at two swap periods."""
     first: dict[str, str] = {}
     for setting, varied in variants(reading):
         recipe, unused = varied.sound(), {"sweep", "about", "name"}
@@ -154,10 +154,10 @@ def cost_lines(
     """
     rounds, tau, grpo, sweep = recipe.rounds, recipe.local_steps, recipe.grpo, recipe.sweep
     yield f"{recipe.name}: {recipe.method}, {recipe.clients} clients, base {recipe.model.source}"
-    yield f"steps:     {rounds} rounds x {tau} = {rounds * tau} of each client"
+    yield f"steps:     {rounds} rounds x {tau} = {rounds * tau} per client"
     yield f"           {rounds * public_steps_per_round(recipe)} of them public"
-    yield f"responses: {most_responses(recipe)} of each client, at most"
-    yield f"           {evaluated_responses(recipe) or 'an unknown number'} of the evaluator"
+    yield f"responses: {most_responses(recipe)} per client, at most"
+    yield f"           {evaluated_responses(recipe) or 'an unknown number'} by the evaluator"
     yield f"           {grpo.max_response_tokens} tokens each"
     if tokens_per_second is None:
         yield "time:      give --tokens-per-second for an estimate: the figure that `pubswap client"
@@ -165,7 +165,7 @@ def cost_lines(
     else:
         tokens = most_responses(recipe) * grpo.max_response_tokens
         longest = duration_text(tokens / tokens_per_second)
-        yield f"time:      {longest} of each client at {tokens_per_second:g} tokens/s, if all"
+        yield f"time:      {longest} per client at {tokens_per_second:g} tokens/s, if all"
         yield "           responses reach their limit; waiting for others comes on top"
     if layout is None:
         yield "adapter:   size unknown, because the base model is not here"

@@ -70,7 +70,7 @@ def find_recipe(source: Path | str) -> Path:
         return shipped
     near = get_close_matches(name, shipped_recipes(), n=1)
     raise InvalidSettings(
-        f"There is no file and no recipe {name!r}. "
+        f"There is no file or recipe {name!r}. "
         + (f"Did you mean {near[0]!r}? " if near else "")
         + "`pubswap recipe list` lists the recipes."
     )
@@ -84,7 +84,7 @@ def read_values(path: Path, extending: tuple[Path, ...] = ()) -> dict[str, Any]:
     file = path.resolve()
     if file in extending:
         circle = " extends ".join(file.name for file in (*extending, file))
-        raise InvalidSettings(f"{extending[0]}: extends: a circle of files: {circle}.")
+        raise InvalidSettings(f"{extending[0]}: extends: the files form a circle: {circle}.")
     tables = read_toml(path)
     base = tables.pop(EXTENDS, None)
     values = absolute(flat(tables, WHOLE), file.parent)
@@ -97,7 +97,7 @@ def read_values(path: Path, extending: tuple[Path, ...] = ()) -> dict[str, Any]:
 def _base_of(file: Path, base: Any) -> Path:
     """The file that `file` extends: beside it, or shipped, by its name without `.toml`."""
     if not isinstance(base, str):
-        raise InvalidSettings(f"{file}: extends: the path of one file, not {base!r}.")
+        raise InvalidSettings(f"{file}: extends: give the path of one file, not {base!r}.")
     path = file.parent / base if base.endswith(".toml") else find_recipe(base)
     if not path.is_file():
         raise InvalidSettings(f"{file}: extends: there is no file {path}.")

@@ -253,7 +253,7 @@ def _refuse(specs: Mapping[str, TensorSpec], wanted: Mapping[str, TensorSpec]) -
 
 def _check_size(size: int, expected: int) -> None:
     if size != expected:
-        raise InvalidAdapter(f"The file has {size} bytes where its header says {expected}.")
+        raise InvalidAdapter(f"The file has {size} bytes, but its header says {expected}.")
 
 
 def check_numbers(name: str, values: Array, largest: float = LARGEST) -> None:

@@ -50,6 +50,6 @@ def write_peft_folder(
 
 
 def ranks_of(adapter: bytes, card: ModelCard) -> dict[str, int]:
-    """The rank of each adapted module in an adapter's file; raises InvalidAdapter for others."""
+    """The rank of each adapted module in an adapter file; raises InvalidAdapter if it lacks one."""
     specs, _ = read_header(adapter)
     return {module_of(a): rank for a, rank in stack_ranks(specs, card.layout).items()}

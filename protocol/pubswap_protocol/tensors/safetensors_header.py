@@ -78,7 +78,7 @@ def read_header(data: bytes | memoryview) -> tuple[dict[str, TensorSpec], int]:
     specs = parse_header(bytes(data[8 : 8 + length]))
     expected = 8 + length + data_bytes(specs)
     if len(data) != expected:
-        raise InvalidAdapter(f"The file has {len(data)} bytes where its header says {expected}.")
+        raise InvalidAdapter(f"The file has {len(data)} bytes, but its header says {expected}.")
     return specs, 8 + length
 
 

@@ -103,7 +103,7 @@ def test_an_operator_runs_a_run_by_commands_alone(coordinator: Coordinator, tmp_
     line = ["run", "create", str(tmp_path / "run.toml"), "--set", "clients=2", *options]
     planned = pubswap(*line, "--dry-run")
     assert planned.returncode == 0, planned.stderr
-    assert "2 rounds x 4 = 8 of each client" in planned.stdout
+    assert "2 rounds x 4 = 8 per client" in planned.stdout
     assert "\nclients = 2\n" in planned.stdout
     assert "typed" not in pubswap("run", "list", *options).stdout
     created = pubswap(*line)

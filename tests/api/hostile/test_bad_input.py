@@ -193,7 +193,7 @@ def spoiled(fed: Federation) -> dict[str, bytes]:
         f"'{name}' holds a number that is not finite": with_(spoiled_numbers),
         "not finite": with_(infinite),
         "metadata": save(good, metadata={"note": "private text"}),
-        "bytes where its header says": encoded[:-4],
+        "bytes, but its header says": encoded[:-4],
         "header": b"\xff" * 100,
     }
 

@@ -301,8 +301,8 @@ BODY = encode_update(LAYOUT, "int8", adapter(1), adapter(2), {})[0]
     [
         (encode_adapter(LAYOUT, adapter(1)), "2 tensors are missing, such as .*scale"),
         (encode_update(LAYOUT, "bfloat16", adapter(1), adapter(2), {})[0], "are missing"),
-        (BODY + b"x", "bytes where its header says"),
-        (BODY[:-1], "bytes where its header says"),
+        (BODY + b"x", "bytes, but its header says"),
+        (BODY[:-1], "bytes, but its header says"),
         (with_header(BODY, '"I8"', '"U8"'), "is U8"),
         (with_header(BODY, "[4,9]", "[9,4]"), r"is I8 \(9, 4\)"),
         (

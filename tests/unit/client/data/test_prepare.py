@@ -363,7 +363,7 @@ def test_wrong_files_are_refused_with_the_reason(hub: Path, tmp_path: Path) -> N
         ("medical", hub / "medical" / "medmcqa", "no file in the format of GBaker/MedQA"),
         ("math", junk, "a.parquet cannot be read as parquet"),
         ("math", tmp_path / "half.jsonl", "half.jsonl cannot be read as jsonl"),
-        ("math", tmp_path / "text.txt", "text.txt is none of"),
+        ("math", tmp_path / "text.txt", "text.txt is not one of"),
         ("math", tmp_path / "empty.jsonl", "empty.jsonl cannot be read"),
         ("jsonl", tmp_path / "empty.jsonl", "empty.jsonl has no usable problem"),
         ("math", tmp_path / "nowhere", "from: there is no"),

@@ -68,9 +68,9 @@ def test_check_says_what_a_run_takes() -> None:
     assert done.exit_code == 0, done.stdout
     card = model_card(MODEL, LoraSettings(), "demo", None)
     assert f"adapter:   {card.layout.file_bytes / 1000:.1f} kB; a client sends" in done.stdout
-    assert "4 rounds x 90 = 360 of each client" in done.stdout
+    assert "4 rounds x 90 = 360 per client" in done.stdout
     assert "180 of them public" in done.stdout
-    assert f"{360 * 8 * 8} of each client" in done.stdout
+    assert f"{360 * 8 * 8} per client" in done.stdout
     assert "24 settings, 3 seeds: 72 runs" in done.stdout
 
 
@@ -79,7 +79,7 @@ def test_check_says_how_long_a_run_takes_at_a_rate_that_was_measured() -> None:
     options = ("--set", f"model.source={MODEL}", "--set", "grpo.max_response_tokens=2048")
     hours = 360 * 8 * 8 * 2048 / 3000 / 3600
     done = recipe("check", "qwen3-1.7b-math", *options, "--tokens-per-second", "3000")
-    assert f"time:      {hours:.1f} h of each client at 3000 tokens/s" in done.stdout
+    assert f"time:      {hours:.1f} h per client at 3000 tokens/s" in done.stdout
     unmeasured = recipe("check", "qwen3-1.7b-math", *options).stdout
     assert "time:      --tokens-per-second" in unmeasured and "doctor" in unmeasured
     for rate in ("0", "-1", "fast"):
@@ -94,8 +94,8 @@ def test_check_says_what_a_sweep_takes_of_one_device(tmp_path: Path) -> None:
     done = recipe("check", "h200-qwen3-1.7b-math", "--tokens-per-second", "4000")
     evaluated = 1250 * 2048 / 4000 / 3600
     run = 4 * 360 * 8 * 8 * 2048 / 4000 / 3600
-    assert f"simulated: {15 * (run + 4 * evaluated):.1f} hours of one device" in done.stdout
-    assert "5000 of the evaluator" in done.stdout
+    assert f"simulated: {15 * (run + 4 * evaluated):.1f} hours on one device" in done.stdout
+    assert "5000 by the evaluator" in done.stdout
     path = tmp_path / "mine.toml"
     path.write_text(
         'extends = "h200-qwen3-1.7b-math"\nevaluation.samples = 2\n'
@@ -106,7 +106,7 @@ def test_check_says_what_a_sweep_takes_of_one_device(tmp_path: Path) -> None:
     done = recipe("check", str(path), "--tokens-per-second", "4000")
     federated = 2 * run + (5 + 4) * 2 * evaluated
     baselines = (1 + 1 / 4) * run + (4 + 1) * 4 * 2 * evaluated
-    assert f"simulated: {2 * (federated + baselines):.1f} hours of one device" in done.stdout
+    assert f"simulated: {2 * (federated + baselines):.1f} hours on one device" in done.stdout
 
 
 def test_check_counts_the_draws_of_resampling_and_the_problems_of_a_file(tmp_path: Path) -> None:
@@ -123,10 +123,10 @@ def test_check_counts_the_draws_of_resampling_and_the_problems_of_a_file(tmp_pat
     )
     responses = 2 * (5 + 3 * 5) * 8 * 8
     done = recipe("check", str(path), "--tokens-per-second", "10").stdout
-    assert f"{responses} of each client" in done
-    assert f"time:      {responses * 10 / 3600:.1f} h of each client at 10 tokens/s" in done
+    assert f"{responses} per client" in done
+    assert f"time:      {responses * 10 / 3600:.1f} h per client at 10 tokens/s" in done
     hours = (2 * responses + 3 * 50) * 10 / 3600
-    assert f"simulated: {hours:.1f} hours of one device" in done
+    assert f"simulated: {hours:.1f} hours on one device" in done
     assert "without evaluation" not in done
 
 
@@ -138,7 +138,7 @@ def test_check_says_that_it_does_not_know_the_size_of_a_test_set(tmp_path: Path)
         '[data.prepare]\nsource = "gsm8k"\n'
     )
     done = recipe("check", str(path), "--tokens-per-second", "10").stdout
-    assert "an unknown number of the evaluator" in done
+    assert "an unknown number by the evaluator" in done
     assert "without evaluation" in done
 
 

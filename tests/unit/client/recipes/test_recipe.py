@@ -74,9 +74,9 @@ def test_a_file_can_extend_a_shipped_recipe_by_its_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('extends = "recipe.toml"', "a circle of files: recipe.toml extends recipe.toml"),
+        ('extends = "recipe.toml"', "the files form a circle: recipe.toml extends recipe.toml"),
         ('extends = "gone.toml"', "extends: there is no file"),
-        ("extends = 3", "extends: the path of one file, not 3"),
+        ("extends = 3", "extends: give the path of one file, not 3"),
         ('extends = "qwen3-1.7b-mth"', "Did you mean 'qwen3-1.7b-math'"),
     ],
 )
