@@ -624,7 +624,7 @@ class RunSettings(Strict):
         if donated and self.swap.max_donor_share * peers < 1 - 1e-9:
             yield (
                 f"swap.max_donor_share: {peers} peers with at most {self.swap.max_donor_share:g} "
-                f"each make less than a whole, so nothing could be donated; use at least 1 / {peers}"
+                f"each are less than a whole, so nothing could be donated; use at least 1 / {peers}"
             )
         if donated and self.swap.sampling_check == "exclude" and peers < 2:
             yield (
