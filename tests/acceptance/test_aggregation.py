@@ -34,10 +34,10 @@ pytestmark = pytest.mark.full
 
 @pytest.mark.usefixtures("unmeasured")
 def test_ffa_clients_train_and_send_b_alone(tmp_path: Path) -> None:
-    """B moves, A stays what the seed made it, and less is sent than received.
+    """B changes, A stays as the seed made it, and less is sent than received.
 
-    A client's other processes have that A too. A whole run, with its exchanges, of clients of two
-    ends within 1e-5 of one of single ones: sums are in another order, and nothing else.
+    A client's other processes have that A too. A whole run, with exchanges, of clients with two
+    processes ends within 1e-5 of one with single ones: only the order of sums differs.
     """
     overrides = {"aggregation.rule": "ffa", "grpo.learning_rate": 1e-5}
     view, data = federated_adapter(tmp_path / "run", overrides)
@@ -53,7 +53,7 @@ def test_ffa_clients_train_and_send_b_alone(tmp_path: Path) -> None:
 
 
 def evaluated(coordinator: Coordinator, run: WholeRun, seconds: float = 60) -> WholeRun:
-    """The run once the evaluator is done with every round."""
+    """The run once every round has been evaluated."""
     deadline = time.monotonic() + seconds
     while True:
         view = coordinator.api.whole_run(run.id)
@@ -89,7 +89,7 @@ def test_fedex_clients_train_on_the_residuals_and_the_export_holds_them(tmp_path
             export = coordinator.api.global_adapter(run.id, "final")
     layout, lora = view.model.layout, view.settings.lora
     deltas = dense.products(decode_adapter(layout, bytes(data)))
-    # The evaluator kept the residuals of both rounds; a client that of the first.
+    # The evaluator kept the residuals of both rounds, a client only the first's.
     kept = sorted((judge / "residuals").iterdir())
     assert len(kept) == 2
     (first,) = (folder / "alpha" / "residuals").iterdir()

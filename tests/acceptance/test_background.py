@@ -14,7 +14,7 @@ from support.eventually import until
 
 
 def serving(folder: Path, options: tuple[str, ...] = ()) -> Serving:
-    """A coordinator that dies of an injected fault when `folder / "now"` comes."""
+    """A coordinator that dies of an injected fault once `folder / "now"` exists."""
     env = {"PYTHONPATH": ":".join(filter(None, sys.path)), dying.TRIGGER: str(folder / "now")}
     url = f"sqlite:///{folder / 'data' / 'pubswap.sqlite'}"
     program = [sys.executable, "-m", "support.chaos.dying"]
@@ -22,7 +22,7 @@ def serving(folder: Path, options: tuple[str, ...] = ()) -> Serving:
 
 
 def test_a_dead_conductor_ends_the_process(tmp_path: Path) -> None:
-    """Exit status 1 and one line that says why; the next process goes on with the run."""
+    """With exit status 1 and one line that says why; the next process continues the run."""
     service = serving(tmp_path)
     with service:
         service.wait_until_ready()

@@ -27,7 +27,7 @@ from support.coordinator.places import Places, admin, environment_of, places
 from support.forked import Forked
 
 RIGHT = {"a": [0, 3], "b": [4, 2]}
-CLOCK = {"members": {"__all__": {"unseen_seconds"}}}  # all that differs from moment to moment
+CLOCK = {"members": {"__all__": {"unseen_seconds"}}}  # all that changes from moment to moment
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
 
 @dataclass
 class Kept:
-    """Backups of a run, after its first round and after its last, and of what they were made."""
+    """Backups of a run after its first and after its last round, and the backed-up coordinator."""
 
     settings: ServerSettings
     folder: Path
@@ -65,7 +65,7 @@ def kept(made: Places) -> Kept:
 
 
 def finish(fed: Federation, begin: int) -> bytes:
-    """Hand in what is missing until the run ends; returns the final adapter."""
+    """Hand in missing updates until the run ends; returns the final adapter."""
     rounds = fed.run.settings.rounds
     for round_ in range(begin, rounds + 1):
         for number, name in enumerate(("a", "b")):
@@ -75,7 +75,7 @@ def finish(fed: Federation, begin: int) -> bytes:
 
 
 def exchange(fed: Federation, bodies: dict[str, bytes]) -> dict[str, bytes]:
-    """Hand in the responses of round 2's public step; returns what each member trains on."""
+    """Hand in the responses of round 2's public step; returns each member's exchanged groups."""
     for name, body in bodies.items():
         status = fed.members[name].submit_responses(fed.run.id, 2, 1, body).status
         assert status == "accepted"
@@ -83,7 +83,7 @@ def exchange(fed: Federation, bodies: dict[str, bytes]) -> dict[str, bytes]:
 
 
 def the_same_members(fed: Federation, server: Server) -> Federation:
-    """The run at another coordinator, with the tokens that its members have."""
+    """The run at another coordinator, with its members' tokens."""
     members = {name: server.client(token) for name, token in fed.tokens.items()}
     return Federation(server, fed.run, server.client(), members, fed.tokens)
 
@@ -98,7 +98,7 @@ def the_same_members(fed: Federation, server: Server) -> Federation:
 def test_a_run_goes_on_from_a_backup_with_the_same_bits(
     made: Places, tmp_path: Path, source: str, target: str
 ) -> None:
-    """Backed up in the middle of round 2 and of its exchange, restored to another kind of place."""
+    """Backed up in the middle of round 2's exchange, and restored to another kind of storage."""
     here, there = made.new(source), made.new(target)
     with serving(here) as server, server.closing:
         fed = begun(server, rounds=3)
@@ -131,14 +131,14 @@ def test_a_run_goes_on_from_a_backup_with_the_same_bits(
         assert again.operator.events(fed.run.id).events == log
         assert exchange(again, bodies) == groups
         assert finish(again, 2) == expected
-        # What is numbered by the database goes on after what was restored.
+        # The database's numbering continues after the restored rows.
         again.enroll("late")
     assert admin(there, "verify").returncode == 0
 
 
 @pytest.mark.full
 def test_every_backup_made_while_rounds_go_on_is_one_moment(made: Places, tmp_path: Path) -> None:
-    """Each restores to a whole place, and takes from the one before it what has not changed."""
+    """Each restores completely, and reuses unchanged files of the one before."""
     settings, folder = made.new("folder"), tmp_path / "backup"
     with serving(settings) as server, server.closing:
         fed = begun(server, method="fedavg", rounds=12)
@@ -154,7 +154,7 @@ def test_every_backup_made_while_rounds_go_on_is_one_moment(made: Places, tmp_pa
             assert report.healthy, report.text()
             assert report.orphans == []
             now = {path: path.stat().st_ino for path in (folder / "blobs").rglob("*/*")}
-            # What is kept for good is linked; updates are freed as rounds go on.
+            # Permanent blobs are linked; updates are deleted as rounds go on.
             assert {path: now[path] for path in files.keys() & now} == {
                 path: files[path] for path in files.keys() & now
             }
@@ -169,7 +169,7 @@ def test_every_backup_made_while_rounds_go_on_is_one_moment(made: Places, tmp_pa
 
 
 def dies_at(point: str, settings: ServerSettings, folder: Path) -> bool:
-    """Back up into the folder in a process that is killed at a function's call; whether it was."""
+    """Back up in a process that is killed when it calls a function; returns whether it was."""
     command, log = ["admin", "backup", str(folder)], folder.with_suffix(".log")
     install = ("support.chaos.killed_at", "pubswap_server.admin.backup", point)
     status = Forked(command, log, env=environment_of(settings), install=install).wait()
@@ -181,7 +181,7 @@ def dies_at(point: str, settings: ServerSettings, folder: Path) -> bool:
     "point", ["copy_rows", "keep_blob", "finish", "write_manifest", "prune", "nowhere"]
 )
 def test_a_backup_that_is_killed_leaves_a_whole_one(kept: Kept, tmp_path: Path, point: str) -> None:
-    """The one before up to the manifest, the new one from then on; the next one ends the work."""
+    """The old one until the manifest is written, then the new one; the next backup finishes."""
     folder = tmp_path / "backup"
     shutil.copytree(kept.early, folder)
     assert dies_at(point, kept.settings, folder) == (point != "nowhere")
@@ -203,7 +203,7 @@ def test_a_backup_that_is_killed_leaves_a_whole_one(kept: Kept, tmp_path: Path, 
 def test_a_backup_that_is_not_whole_is_refused_before_anything_is_written(
     kept: Kept, tmp_path: Path, spoiled: str
 ) -> None:
-    """The message names what is wrong; the place stays empty."""
+    """The message names what is wrong; the storage stays empty."""
     folder, place = tmp_path / "backup", tmp_path / "place"
     shutil.copytree(kept.folder, folder)
     blob = random.Random(1).choice(sorted((folder / "blobs").rglob("*/*")))
@@ -238,7 +238,7 @@ def test_a_backup_that_is_not_whole_is_refused_before_anything_is_written(
 def test_a_restore_changes_nothing_in_the_backup_and_fills_a_place_for_its_owner_only(
     kept: Kept, tmp_path: Path
 ) -> None:
-    """A copy of the backup may have other modes, and be where they cannot be changed."""
+    """A copy of the backup may have other modes, on a disk where they cannot be changed."""
     folder, place = tmp_path / "backup", tmp_path / "place"
     shutil.copytree(kept.folder, folder)
     (folder / "blobs").chmod(0o755)
@@ -251,7 +251,7 @@ def test_a_restore_changes_nothing_in_the_backup_and_fills_a_place_for_its_owner
 def test_a_place_that_is_not_empty_is_refused_and_a_restore_that_was_cut_goes_on(
     kept: Kept, tmp_path: Path
 ) -> None:
-    """Rows, or blobs of somebody else, are never mixed with the backup's."""
+    """Existing rows or blobs are never mixed with the backup's."""
     done = admin(kept.settings, "restore", str(kept.folder))
     assert (done.returncode, "database is not empty" in done.stderr) == (1, True)
     place = kept.settings.model_copy(update={"data_dir": tmp_path})
@@ -270,7 +270,7 @@ def test_a_place_that_is_not_empty_is_refused_and_a_restore_that_was_cut_goes_on
 
 
 def test_a_lost_blob_stops_a_backup_unless_that_is_allowed(kept: Kept, tmp_path: Path) -> None:
-    """The operator is told, and may go on; the restored place lacks just that."""
+    """The operator is told, and may continue; the restored storage lacks only that blob."""
     settings = kept.settings.model_copy(update={"data_dir": tmp_path / "here"})
     restore(settings, kept.folder, progress_bar())
     lost = next((settings.data_dir / "blobs").rglob("*/*"))
@@ -291,7 +291,7 @@ def test_a_lost_blob_stops_a_backup_unless_that_is_allowed(kept: Kept, tmp_path:
 def test_a_backup_of_an_earlier_schema_is_restored(
     kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a later release, whose migration changes the backup's rows before they are copied."""
+    """By a later release, which migrates the backup's rows before copying them."""
     upgrade_to_next_release(monkeypatch, tmp_path / "migrations")
     place = kept.settings.model_copy(update={"data_dir": tmp_path / "place"})
     restore(place, kept.folder, progress_bar())
@@ -303,7 +303,7 @@ def test_a_backup_of_an_earlier_schema_is_restored(
 
 
 def test_the_operator_token_is_in_a_backup_only_if_asked_for(kept: Kept, tmp_path: Path) -> None:
-    """It is restored for its owner alone, or nothing is; a later backup without it takes it out."""
+    """It is restored readable by its owner only, or not at all; a later backup may drop it."""
     settings = kept.settings.model_copy(update={"operator_token": None})
     settings.token_file.write_text("the-operator's-own\n")
     folder, place = tmp_path / "backup", settings.model_copy(update={"data_dir": tmp_path / "new"})
@@ -312,7 +312,7 @@ def test_the_operator_token_is_in_a_backup_only_if_asked_for(kept: Kept, tmp_pat
     restore(place, folder, progress_bar())
     assert place.token_file.read_text() == "the-operator's-own\n"
     assert place.token_file.stat().st_mode & 0o777 == 0o600
-    (folder / "operator-token").unlink()  # a copy made by who may not read it
+    (folder / "operator-token").unlink()  # a copy made by a user who may not read it
     lacking = settings.model_copy(update={"data_dir": tmp_path / "lacking"})
     with pytest.raises(BackupFault, match="nothing was restored"):
         restore(lacking, folder, progress_bar())
@@ -329,7 +329,7 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def test_mistakes_are_told_with_what_to_do(kept: Kept, tmp_path: Path) -> None:
-    """A wrong folder, an unused database, a folder with other things, two backups at once."""
+    """A wrong folder, an unused database, a folder with other files, two backups at once."""
     nowhere = kept.settings.model_copy(update={"data_dir": tmp_path / "nowhere"})
     for command in (("backup", str(tmp_path / "b")), ("verify",)):
         done = admin(nowhere, *command)

@@ -1,4 +1,4 @@
-"""Whole runs with the settings that the paper does not have."""
+"""Whole runs with settings that go beyond the paper."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ PERIOD_2 = {"local_steps": 4, "swap.period": 2}
 
 
 def test_donor_ratios_train_three_different_adapters(tmp_path: Path) -> None:
-    """The donors' log-probabilities reach the receiver's objective, and only where asked for."""
+    """The donors' log-probabilities affect the receiver's objective, but only if configured."""
     recipe = write_recipe(tmp_path / "recipe")
     adapters = set()
     for ratio in ("local", "donor", "decoupled"):
@@ -41,7 +41,7 @@ def test_donor_ratios_train_three_different_adapters(tmp_path: Path) -> None:
 def test_a_run_with_these_settings_trains_another_adapter(
     tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    """It ends, with as many exchanges as ever."""
+    """It finishes, with the usual number of exchanges."""
     recipe, runs = write_recipe(tmp_path / "recipe"), []
     for number, given in enumerate(({}, changes)):
         [result], _ = simulated(recipe, tmp_path / str(number), *options_of(given))
@@ -53,7 +53,7 @@ def test_a_run_with_these_settings_trains_another_adapter(
 
 
 def test_fedex_and_keep_go_together(tmp_path: Path) -> None:
-    """Donated responses and a base model that moves: in one process and in daemons, equal bits."""
+    """Donated responses and a changing base model give equal bits in one process and in daemons."""
     settings = {"local_steps": 4, "swap.period": 2, "aggregation.rule": "fedex"}
     recipe, store = write_recipe(tmp_path / "recipe"), tmp_path / "store"
     [result], _ = simulated(recipe, store, *options_of(settings), "--keep-adapters")
@@ -75,7 +75,7 @@ def test_fedex_and_keep_go_together(tmp_path: Path) -> None:
 def test_everything_beyond_the_paper_is_bit_identical_in_any_order(tmp_path: Path) -> None:
     """Informative prompts, likely donors, replay, pipelined, overlapping and resampled steps.
 
-    In daemons that start in another order than a simulation, and in that.
+    It compares daemons that start in another order with a simulation.
     """
     settings = {
         **PERIOD_2,

@@ -29,8 +29,8 @@ from support.eventually import until
 from support.forked import ForkedProcesses
 
 CHROMIUM = shutil.which("chromium")
-PICTURES = os.environ.get("PUBSWAP_SCREENSHOTS")  # of a longer run than a test needs
-# What no page may have: the browser says so on its console.
+PICTURES = os.environ.get("PUBSWAP_SCREENSHOTS")  # for a longer run than a test needs
+# Errors that no page may cause; the browser prints them on its console.
 BROKEN = ("Content Security Policy", "Failed to load", "Uncaught")
 
 pytestmark = [
@@ -41,7 +41,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Chromium without a screen."""
+    """A headless Chromium."""
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield chromium
@@ -50,7 +50,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    """A run of two rounds that has begun."""
+    """A run of two rounds in round 1."""
     with serving(settings_for(tmp_path_factory.mktemp("c"))) as server, server.closing:
         yield begun(server, rounds=2, swap={"period": 1})
 
@@ -58,7 +58,7 @@ def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
 def opened(
     browser: Browser, url: str, token: str = OPERATOR_TOKEN, **options: Any
 ) -> tuple[Page, list[str]]:
-    """A page that has signed in, and what its console said."""
+    """A signed-in page, and its console's output."""
     said: list[str] = []
     page = browser.new_context(**options).new_page()
     page.on("console", lambda message: said.append(message.text))
@@ -84,7 +84,7 @@ def hand_in(fed: Federation, round_: int) -> None:
 def test_a_page_follows_its_run_to_the_end(
     browser: Browser, fed: Federation, tmp_path: Path
 ) -> None:
-    """What members and other operators do appears without a reload; an act is done by clicks."""
+    """Changes by members and other operators appear without a reload; clicks trigger an action."""
     page, said = opened(browser, fed.server.url)
     page.get_by_role("link", name=fed.run.name).click()
     now = page.get_by_role("status")
@@ -115,14 +115,14 @@ def test_a_page_follows_its_run_to_the_end(
 def test_a_page_that_follows_its_run_leaves_the_reader_where_it_is(
     browser: Browser, fed: Federation
 ) -> None:
-    """What is focused stays so, and a table that is moved aside stays there."""
+    """The focus stays, and a scrolled table stays scrolled."""
     size = {"width": 360, "height": 740}
     page, _ = opened(browser, fed.server.url, viewport=size)
     waiting = begun(fed.server)
     page.goto(f"{fed.server.url}/runs/{waiting.run.id}")
     members = page.locator("#members")
     moved = members.get_by_role("region", name="Members")
-    with page.expect_response("**/parts/members"):  # the first of all parts, as the page begins
+    with page.expect_response("**/parts/members"):  # the first of all parts, as the page loads
         pass
     members.get_by_role("link", name="Suspend").last.focus()
     moved.evaluate("region => { region.scrollLeft = 100; }")
@@ -133,7 +133,7 @@ def test_a_page_that_follows_its_run_leaves_the_reader_where_it_is(
 
 
 def test_long_words_make_no_page_wider_than_a_phone(browser: Browser, fed: Federation) -> None:
-    """A run's and a member's longest names, of one word each."""
+    """With the longest names of a run and a member, each a single word."""
     page, _ = opened(browser, fed.server.url, viewport={"width": 360, "height": 740})
     wish = CreateRun(name="n" * 63, settings=fed.run.settings, model=fed.run.model)
     run = fed.operator.create_run(wish)
@@ -148,7 +148,7 @@ def test_long_words_make_no_page_wider_than_a_phone(browser: Browser, fed: Feder
 def test_a_run_is_created_and_an_organisation_invited_by_clicks(
     browser: Browser, fed: Federation
 ) -> None:
-    """From another run's file, changed; the code that is shown enrols."""
+    """From another run's file, edited; the code shown can be used to enrol."""
     page, said = opened(browser, fed.server.url)
     page.goto(f"{fed.server.url}/runs/{fed.run.id}")
     page.get_by_role("link", name="New run like this").click()
@@ -184,9 +184,9 @@ def test_what_models_say_stays_inert_in_a_browser(browser: Browser, fed: Federat
 def test_no_page_has_a_serious_fault_for_people_with_disabilities(
     browser: Browser, fed: Federation
 ) -> None:
-    """By axe's rules, in light and dark, and on a phone nothing is wider than the screen.
+    """By axe's rules, in light mode, and in dark mode by those on colours.
 
-    In dark, the rules of colours.
+    On a phone nothing is wider than the screen.
     """
     page, said = opened(browser, fed.server.url)
     base = f"/runs/{fed.run.id}"
@@ -213,7 +213,7 @@ def test_no_page_has_a_serious_fault_for_people_with_disabilities(
 
 
 def invited(page: Page, name: str, role: str = "client") -> str:
-    """The code that an organisation is sent, by clicks."""
+    """Get the code for an organisation by clicks."""
     page.get_by_label("Name").fill(name)
     page.get_by_label("Role").select_option(role)
     page.get_by_role("button", name="Invite").click()
@@ -226,7 +226,7 @@ def invited(page: Page, name: str, role: str = "client") -> str:
 def test_a_run_from_creation_to_finish_while_real_daemons_train(
     browser: Browser, tmp_path: Path
 ) -> None:
-    """All by clicks but the daemons; pictures are kept in the folder PUBSWAP_SCREENSHOTS."""
+    """All by clicks except the daemons; screenshots are saved in the folder PUBSWAP_SCREENSHOTS."""
     with ForkedProcesses(tmp_path / "logs") as processes:
         coordinator = serve(processes, tmp_path)
         with coordinator.api as api:
@@ -279,7 +279,7 @@ def test_a_run_from_creation_to_finish_while_real_daemons_train(
 
 
 def kept(page: Page, name: str) -> None:
-    """Keep the page's picture, where this is wanted."""
+    """Save a screenshot of the page, if asked for."""
     if PICTURES:
         page.evaluate("scrollTo(0, 0)")
         page.screenshot(path=Path(PICTURES) / f"{name}.png")

@@ -56,7 +56,7 @@ MISSING = namespace.missing()
 
 
 def private_problems(canaries: list[str], seed: int) -> list[Problem]:
-    """Sums with a canary in whatever a problem says; every tenth has it for its answer, too."""
+    """Sums with a canary in every text of a problem; every tenth also has it as its answer."""
     return [
         Problem(
             id=canary,
@@ -80,7 +80,7 @@ def search() -> Search:
 
 @dataclass
 class LivedWithCanaries:
-    """What a whole federation sent through the proxy, each connection in a piece."""
+    """All that a federation sent through the proxy, one piece for each connection."""
 
     folder: Path
     proxy: tuple[str, int]
@@ -90,14 +90,14 @@ class LivedWithCanaries:
 
 @dataclass
 class Members:
-    """The organisations' side: processes that know the coordinator by the proxy's address."""
+    """The organisations' processes, which know the coordinator by the proxy's address."""
 
     coordinator: Coordinator
     url: str
     install: list[str | None]
 
     def run(self, *arguments: str) -> str:
-        """A command to its end; what it printed."""
+        """Run a command to its end; returns its output."""
         folder = self.coordinator.folder / "commands"
         folder.mkdir(exist_ok=True)
         number = len(list(folder.iterdir()))
@@ -107,7 +107,7 @@ class Members:
         return out.read_text()
 
     def enroll(self, run: str, name: str, role: Role) -> Path:
-        """Enrol with the command."""
+        """Enrol by the command."""
         invite = self.coordinator.api.invite(run, CreateInvite(name=name, role=role)).invite
         state = self.coordinator.folder / name
         options = ["--coordinator", self.url, "--invite", invite, "--state", str(state)]
@@ -117,7 +117,7 @@ class Members:
 
 @pytest.fixture(scope="module")
 def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LivedWithCanaries]:
-    """From enrolment to the audit of the final adapter, all commands that a member has."""
+    """A federation from enrolment to the final adapter's audit, with all of a member's commands."""
     folder = tmp_path_factory.mktemp("canaries")
     with ExitStack() as stack:
         network = None if MISSING else stack.enter_context(namespace.network())
@@ -137,7 +137,7 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LivedWithCanarie
 
 
 def federate(members: Members, daemons: ForkedProcesses) -> None:
-    """Two clients and an evaluator, from enrolment to the audit."""
+    """Run two clients and an evaluator, from enrolment to the audit."""
     coordinator = members.coordinator
     run = create_run(coordinator, SETTINGS, count=16)
     states = {name: members.enroll(run.id, name, Role.CLIENT) for name in CORPORA}
@@ -163,7 +163,7 @@ def federate(members: Members, daemons: ForkedProcesses) -> None:
 
 
 def test_no_canary_leaves(lived: LivedWithCanaries, search: Search) -> None:
-    """In no form that the search knows, of all that was sent; and they were trained on."""
+    """In no form that the search knows, in all the data sent, although they were trained on."""
     bodies = [request.body for stream in lived.streams for request in requests_in(stream)]
     kinds = Counter(
         str(described(request.method, request.target)["kind"])
@@ -188,7 +188,7 @@ def test_no_canary_leaves(lived: LivedWithCanaries, search: Search) -> None:
 
 
 def test_all_that_a_member_asks_is_in_its_ledger(lived: LivedWithCanaries) -> None:
-    """Of the daemons, and of each command, from `enroll` to the audit."""
+    """For the daemons and each command, from `enroll` to the audit."""
     asked = Counter(
         (request.method, request.target, digest_of(request.body))
         for stream in lived.streams
@@ -204,7 +204,7 @@ def test_all_that_a_member_asks_is_in_its_ledger(lived: LivedWithCanaries) -> No
 
 @pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
 def test_no_packet_goes_anywhere_else(lived: LivedWithCanaries) -> None:
-    """From enrolment to the audit, no process of a member has asked for another address or name."""
+    """From enrolment to the audit, no process of a member contacted another address or name."""
     network = lived.network
     assert network is not None and network.lost == 0
     host, port = lived.proxy
@@ -215,7 +215,7 @@ def test_no_packet_goes_anywhere_else(lived: LivedWithCanaries) -> None:
 
 @pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
 def test_a_packet_to_anywhere_else_is_seen() -> None:
-    """To an address, to a name server, and to a daemon of the machine's own."""
+    """To an address, to a name server, and to a daemon on the machine itself."""
     program = (
         "import contextlib, socket\n"
         "with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:\n"
@@ -236,13 +236,13 @@ def test_a_packet_to_anywhere_else_is_seen() -> None:
 
 
 def heartbeats(proxy: FaultProxy) -> int:
-    """How many requests there were that are heartbeats, or leak beside one."""
+    """Number of requests that are heartbeats, or leaks sent with one."""
     requests = (request for sent in proxy.sent for request in requests_in(bytes(sent)))
     return sum("/heartbeat" in request.target for request in requests)
 
 
 def test_a_leaky_build_is_found(tmp_path: Path, search: Search) -> None:
-    """Each of its leaks, and the canaries that leaked and no others."""
+    """Each of its leaks is found, with the canaries that leaked and no others."""
     canaries = tmp_path / "canaries"
     leaked = CANARIES[: len(LEAKS)]
     canaries.write_text("\n".join(leaked))

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.full
 
 
 def test_daemons_wait_through_a_pause_and_stop_within_a_step_of_a_cancel(tmp_path: Path) -> None:
-    """Their logs say so; of forty steps none but the one under way is made after the cancel."""
+    """Their logs say so; after the cancel, only the step under way of forty is still made."""
     with ForkedProcesses(tmp_path / "logs") as processes:
         coordinator = serve(processes, tmp_path)
         with coordinator.api as api:
@@ -42,7 +42,7 @@ def test_daemons_wait_through_a_pause_and_stop_within_a_step_of_a_cancel(tmp_pat
             api.move_run(run.id, paths.RUN_CANCEL)
             before = steps()
             until(lambda: all("The run is cancelled." in log.read_text() for log in logs.values()))
-            # One step may have ended and not been written yet, and one was under way.
+            # One step may have ended without being written yet, and one was under way.
             assert all(made <= before[name] + 2 for name, made in steps().items())
             until(lambda: _status(processes) == 3)
 

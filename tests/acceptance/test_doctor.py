@@ -1,4 +1,4 @@
-"""`pubswap client doctor` and a real coordinator: it finds what is wrong and changes nothing."""
+"""`pubswap client doctor` with a real coordinator: it finds faults and changes nothing."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Coordinato
 
 
 def doctor(state: Path, data: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    """Run the command to its end, in a wide terminal's width."""
+    """Run the command to its end, as on a wide terminal."""
     options = ["--state", str(state), "--data", str(data), "--model", str(MODEL), "--threads", "1"]
     env = os.environ | ONE_THREAD | {"COLUMNS": "200"}
     return pubswap("client", "doctor", *options, *more, env=env)
@@ -59,7 +59,7 @@ def examined(state: Path, data: Path) -> tuple[dict[str, Any], dict[str, dict[st
 
 
 def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
-    """Every file below a folder but the ledger's: when it was changed, and its bytes."""
+    """Every file below a folder except the ledger's: its modification time and bytes."""
     return {
         str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes())
         for path in folder.rglob("*")
@@ -68,9 +68,10 @@ def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
 
 
 def reported_seconds(state: Path, run: RunView) -> float:
-    """The seconds that a client reported of its last round: those of its steps.
+    """The seconds of the steps in the last round that a client reported.
 
-    Not of the first, in which libraries are loaded: they weigh little in a real round, much here.
+    Not of the first round, because it includes loading libraries, which takes little of a real
+    round but much of one here.
     """
     kept = Journal(state / "progress", JournalOwner.of(run, state.name)).checkpoint()
     assert kept is not None
@@ -78,7 +79,7 @@ def reported_seconds(state: Path, run: RunView) -> float:
 
 
 def seen_there(coordinator: Coordinator, run: RunView) -> tuple[list[MemberView], RunView, int]:
-    """All that the operator can see of a run, but for when a member last asked something."""
+    """All that the operator can see of a run, except when members were last seen."""
     events = coordinator.api.events(run.id).events
     unseen = {"last_seen": None, "unseen_seconds": None}
     members = [m.model_copy(update=unseen) for m in coordinator.api.members(run.id).members]
@@ -88,7 +89,7 @@ def seen_there(coordinator: Coordinator, run: RunView) -> tuple[list[MemberView]
 
 @pytest.mark.full
 def test_all_is_well_and_the_prediction_holds(coordinator: Coordinator) -> None:
-    """Exit 0, nothing changed there, nor here but the ledger, and the prediction about holds."""
+    """It exits with 0, changes only the ledger, and its prediction is about right."""
     overrides = {"name": "healthy", "clients": 1, "rounds": 2, "local_steps": 8}
     run = create_run(coordinator, overrides)
     state = enroll(coordinator, run, "well")
@@ -117,7 +118,7 @@ def test_all_is_well_and_the_prediction_holds(coordinator: Coordinator) -> None:
 
 @pytest.mark.full
 def test_several_faults_are_named_at_once_with_what_to_do(coordinator: Coordinator) -> None:
-    """An overlong prompt and an answer that no response can match; then a revoked token: exit 1."""
+    """An overlong prompt and an unmatchable answer, then a revoked token; it exits with 1."""
     run = create_run(coordinator, {"name": "ill"})
     state = enroll(coordinator, run, "unwell")
     data = state / "private.jsonl"
@@ -154,7 +155,7 @@ def test_several_faults_are_named_at_once_with_what_to_do(coordinator: Coordinat
 
 @pytest.mark.full
 def test_beside_a_daemon_at_work_all_but_the_trial_is_checked(coordinator: Coordinator) -> None:
-    """A warning that names the process; the daemon keeps its lock, its memory and its folder."""
+    """A warning names the process; the daemon keeps its lock, its memory and its folder."""
     run = create_run(coordinator, {"name": "busy", "clients": 1, "rounds": 1})
     state = enroll(coordinator, run, "worker")
     start_client(coordinator, state, seed=3)
@@ -174,7 +175,7 @@ def test_beside_a_daemon_at_work_all_but_the_trial_is_checked(coordinator: Coord
 
 @pytest.mark.full
 def test_the_trial_step_takes_all_processes(coordinator: Coordinator) -> None:
-    """As many as training would, and none is left."""
+    """As many as training would, and leaves none behind."""
     run = create_run(coordinator, {"name": "several"})
     state = enroll(coordinator, run, "crewed")
     data = state / "private.jsonl"
@@ -185,7 +186,7 @@ def test_the_trial_step_takes_all_processes(coordinator: Coordinator) -> None:
 
 
 def test_settings_that_are_wrong_are_said_alone(tmp_path: Path) -> None:
-    """Without settings nothing can be checked."""
+    """Without valid settings nothing else can be checked."""
     config = tmp_path / "client.toml"
     config.write_text("threads = 0\n")
     done = doctor(tmp_path, tmp_path / "none", "--config", str(config), "--threads", "0", "--json")

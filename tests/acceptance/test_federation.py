@@ -35,7 +35,7 @@ class Lived:
 
 @pytest.fixture(scope="module")
 def lived(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Lived]:
-    """A function that gives a federation of a method; it has it live once."""
+    """A function that returns a method's federation, run only once."""
 
     def live(method: str) -> Lived:
         folder, sent = tmp_path_factory.mktemp(method) / "run", list[bytearray]()
@@ -48,7 +48,7 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Lived]:
 def test_two_clients_train_two_rounds(lived: Callable[[str], Lived], method: str) -> None:
     """The run finishes, with two updates a round and exchanges only under PubSwap.
 
-    Nothing of the private prompts is in what the clients send, all of which is in their ledgers.
+    The clients send nothing of the private prompts, and all they send is in their ledgers.
     """
     run = lived(method)
     view, adapter, sent = run.view, run.adapter, run.sent
@@ -72,9 +72,9 @@ def test_two_clients_train_two_rounds(lived: Callable[[str], Lived], method: str
 
 
 def check_ledgers(states: Sequence[Path], sent: Iterable[bytes]) -> None:
-    """Each request that came through the proxy is in a ledger, its body byte for byte.
+    """Check that each request through the proxy is in a ledger, its body byte for byte.
 
-    Beyond these there are only questions, asked when the proxy was gone.
+    Other entries are only reads, made after the proxy was gone.
     """
     recorded: Counter[tuple[str, str, str]] = Counter()
     for state in states:
@@ -97,6 +97,6 @@ def check_ledgers(states: Sequence[Path], sent: Iterable[bytes]) -> None:
 def test_same_seed_gives_the_same_adapter_bit_for_bit(
     lived: Callable[[str], Lived], tmp_path: Path
 ) -> None:
-    """Two runs with the same seed agree in every bit, in whichever order the clients start."""
+    """Two runs with the same seed agree in every bit, whatever order the clients start in."""
     _, adapter = federated_adapter(tmp_path / "run", {"method": "pubswap"}, order=("beta", "alpha"))
     assert adapter == lived("pubswap").adapter

@@ -1,4 +1,4 @@
-"""What the guides tell a reader to type, run as it is written."""
+"""The commands of the guides, run exactly as written."""
 
 import os
 import re
@@ -22,7 +22,7 @@ from support.forked import Forked
 ROOT = Path(__file__).parents[2]
 MODEL = "deploy/recipes/small/model"
 BLOCK = re.compile(r"^(?:<!-- (.+?): (.+?) -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-# Why a block is not run, as the page's source says before it.
+# The reasons for not running a block, given before it in the page's source.
 EXCEPTIONS = {
     "it installs",
     "it needs a GPU",
@@ -31,8 +31,8 @@ EXCEPTIONS = {
     "it needs Docker",
     "it needs PostgreSQL and a bucket",
 }
-# The pages in the order in which they are run, all in one folder and with one coordinator; and what
-# their readers have that we do not, such as an operator, or problems of their own.
+# The pages in the order they are run, all in one folder and with one coordinator; and what their
+# readers have that the test must supply, such as an operator or problems of their own.
 PAGES = {
     "operator": """
         for N in $(seq 40)
@@ -54,7 +54,7 @@ PAGES = {
     "speed": "",
     "README": "",
 }
-# What stands in a page for what a reader has; a sweep is halved, as its processes start slowly.
+# Replacements for placeholders in a page; a sweep is halved, because its processes start slowly.
 READERS = {
     "--invite CODE": "--invite $(cat code)",
     "https://pubswap.example.org": "http://127.0.0.1:8470",
@@ -64,14 +64,14 @@ READERS = {
 
 
 def blocks(page: str) -> Iterator[tuple[str, str, str, str]]:
-    """Of each fenced block: what is said before it, to what end, its language, and its text."""
+    """Each fenced block: the text before it, its purpose, its language, and its content."""
     path = ROOT / f"{page}.md" if page == "README" else ROOT / "docs" / f"{page}.md"
     for found in BLOCK.finditer(path.read_text(encoding="utf-8")):
         yield found[1] or "", found[2] or "", found[3], found[4]
 
 
 def script(page: str) -> str:
-    """The page as a script of its commands and of the files that it names."""
+    """The page as a script of its commands and the files it names."""
     lines = [PAGES[page]]
     for kind, what, language, text in blocks(page):
         if kind == "file":
@@ -85,7 +85,7 @@ def script(page: str) -> str:
 
 
 class Commands:
-    """`pubswap …` of the scripts, as processes forked from one that has the imports."""
+    """The scripts' `pubswap …`, forked from a process that has done the imports."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self.logs, self.url = folder / "logs", url
@@ -94,7 +94,7 @@ class Commands:
         self.serving = Event()
 
     def run(self, arguments: list[str], folder: str, env: dict[str, str]) -> tuple[int, str, str]:
-        """Its status, and what it said."""
+        """Run a command; returns its status and output."""
         out = self.logs / f"{len(self.ended)}-{id(env)}.out"
         if arguments[0] == "serve":
             self.serving.set()
@@ -110,7 +110,7 @@ class Commands:
 
     @contextmanager
     def on_path(self, folder: Path) -> Iterator[None]:
-        """Have a program `pubswap` in a folder; in the end, end what runs."""
+        """Put a program `pubswap` into a folder; at the end, stop all its processes."""
         with pubswap_on_path(folder, self.run):
             try:
                 yield
@@ -122,7 +122,7 @@ class Commands:
 
 @contextmanager
 def shell_of(command: list[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """A script; in the end, what it has left in the background is ended, too."""
+    """Run a script; at the end, also stop what it left in the background."""
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -142,7 +142,7 @@ def pages() -> set[str]:
 
 
 def test_no_command_of_a_guide_escapes() -> None:
-    """A block of commands is marked as such; exceptions say why, and are few."""
+    """Every block of commands is marked as such; exceptions give a reason, and are few."""
     exceptions = 0
     for page in pages():
         for kind, what, language, text in blocks(page):
@@ -160,11 +160,11 @@ def test_no_command_of_a_guide_escapes() -> None:
 @pytest.mark.full
 @pytest.mark.timeout(600)
 def test_the_guides_do_what_they_say(tmp_path: Path, unmeasured: None) -> None:
-    """Every command of every page ends well, one page after another, from a clean folder."""
+    """Every command of every page succeeds, one page after another, starting in a clean folder."""
     folder, programs = tmp_path / "clean", tmp_path / "bin"
     for made in (folder, programs, tmp_path / "logs"):
         made.mkdir()
-    for name in ("client", "deploy"):  # a reader stands in a checkout
+    for name in ("client", "deploy"):  # a reader is in a checkout
         (folder / name).symlink_to(ROOT / name)
     port = str(free_port())
     url = f"http://127.0.0.1:{port}"
@@ -187,7 +187,7 @@ def test_the_guides_do_what_they_say(tmp_path: Path, unmeasured: None) -> None:
                 shell = stack.enter_context(shell_of(command, cwd=folder, env=env, stdout=file))
                 status = shell.wait(300)
             assert status == 0, f"{page}:\n{said.read_text()[-3000:]}"
-            until(lambda: len(commands.running) <= 1)  # the coordinator stays
+            until(lambda: len(commands.running) <= 1)  # the coordinator keeps running
             failed = [it for it in commands.ended if it[1] and not it[0].startswith("run start")]
             assert failed == [], said.read_text()[-3000:]
     assert len(commands.ended) > 40

@@ -19,7 +19,7 @@ Tensors = dict[str, np.ndarray[Any, Any]]
 
 
 class Stranger:
-    """Knows nothing but the document: operations by name, their methods and paths."""
+    """A client that knows only the document: operations by name, with their methods and paths."""
 
     def __init__(self, stack: ExitStack, url: str, token: str | None = None) -> None:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -39,7 +39,7 @@ class Stranger:
         return reply
 
     def codes(self, operation: str, status: int) -> list[str]:
-        """What a refusal of an operation with this status may be."""
+        """The error codes of an operation's refusals with this status."""
         reference = self.operations[operation][2]["responses"][str(status)]["$ref"]
         name = reference.removeprefix("#/components/responses/")
         content = self.document["components"]["responses"][name]["content"]
@@ -49,7 +49,7 @@ class Stranger:
 
 
 def fingerprints() -> dict[str, str]:
-    """The base model's, of the files of its folder."""
+    """The base model's digests, from the files in its folder."""
     weights = [sha256(path.read_bytes()) for path in sorted(MODEL.glob("*.safetensors"))]
     return {
         "config_digest": "sha256:" + sha256((MODEL / "config.json").read_bytes()),
@@ -59,12 +59,12 @@ def fingerprints() -> dict[str, str]:
 
 
 def sha256(data: bytes) -> str:
-    """In hexadecimal."""
+    """The hexadecimal SHA-256."""
     return hashlib.sha256(data).hexdigest()
 
 
 def in_parts(stranger: Stranger, names: dict[str, Any]) -> bytes:
-    """A blob in two pieces, as after a cut connection; behind its end there is nothing."""
+    """Fetch a blob in two pieces, as after a cut connection, and check that nothing follows it."""
     first = stranger.call("get_blob", names, headers={"Range": "bytes=0-99"})
     assert first.status_code == 206
     size = int(first.headers["Content-Range"].rpartition("/")[2])
@@ -79,7 +79,7 @@ def in_parts(stranger: Stranger, names: dict[str, Any]) -> bytes:
 
 
 def update_of(precision: str, adapter: Tensors, step: float) -> bytes:
-    """The file of an update by `step` in all numbers."""
+    """The file of an update that adds `step` to every number."""
     if precision == "float32":
         return save({name: tensor + np.float32(step) for name, tensor in adapter.items()})
     file: dict[str, np.ndarray[Any, Any]] = {}
@@ -93,9 +93,9 @@ def update_of(precision: str, adapter: Tensors, step: float) -> bytes:
 
 
 def answer(stranger: Stranger, run: str, right: bool) -> Tensors:
-    """Say hello, and answer the round's first public step; returns the adapter to start from.
+    """Say hello, and respond to the round's first public step; returns the start adapter.
 
-    `right` says whether the answers are.
+    `right` says whether the responses are right.
     """
     view = stranger.call("show_run", {"run": run}).json()
     hello = fingerprints() | {"verifier_version": view["verifier_version"]}
@@ -131,7 +131,7 @@ def answer(stranger: Stranger, run: str, right: bool) -> Tensors:
 
 
 def hand_in(stranger: Stranger, run: str, adapter: Tensors, step: float) -> None:
-    """Get the exchange's groups, and hand in what was trained: the adapter moved by `step`."""
+    """Get the exchange's groups, and hand in an update: the adapter moved by `step`."""
     settings = stranger.call("show_run", {"run": run}).json()["settings"]
     names = {"run": run, "round": 1, "swap": 1}
     groups = load(stranger.call("get_exchanged", names, params={"wait": 20}).content)
@@ -159,7 +159,7 @@ OTHER = PLAIN | {"wire": {"precision": "int8"}, "swap": {"donors": "likely"}}
 def test_a_client_written_from_the_openapi_document_takes_part(
     tmp_path: Path, settings: dict[str, Any]
 ) -> None:
-    """Two strangers enrol, answer a public step, hand in adapters, and the run is finished."""
+    """Two such clients enrol, respond to a public step and hand in adapters; the run finishes."""
     with ExitStack() as stack, ForkedProcesses(tmp_path / "logs") as processes:
         coordinator = serve(processes, tmp_path)
         with coordinator.api:

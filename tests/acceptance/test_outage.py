@@ -1,4 +1,4 @@
-"""A coordinator that is away in the middle of a round of private steps."""
+"""A coordinator that goes away in the middle of a round of private steps."""
 
 import re
 import signal
@@ -17,9 +17,10 @@ STEPS = 30
 
 
 def test_private_steps_go_on_while_the_coordinator_is_away(tmp_path: Path) -> None:
-    """Stopped, it takes connections and answers none; steps are made at their pace, and told after.
+    """The stopped coordinator accepts connections but answers none. Steps go on at their usual
+    pace, and are reported afterwards.
 
-    Ten of them, in less time than a client waits for any other answer.
+    There are ten, in less time than a client waits for any other answer.
     """
     with ForkedProcesses(tmp_path / "logs") as processes:
         coordinator = serve(processes, tmp_path)

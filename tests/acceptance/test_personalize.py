@@ -1,4 +1,4 @@
-"""`pubswap client personalize` after a real run: trained, killed, gone on with, and never sent."""
+"""`pubswap client personalize` after a real run: trained, killed, resumed, and never sent."""
 
 import os
 import re
@@ -34,7 +34,7 @@ HELD_OUT = 4
 
 @pytest.fixture(scope="module")
 def member(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The state folder of a run's only client when the run and its coordinator have ended."""
+    """The state folder of a run's only client, after the run and its coordinator have ended."""
     folder = tmp_path_factory.mktemp("run")
     config = folder / "client.toml"
     config.write_text(f'holdout = {HELD_OUT}\nmodel = "{MODEL}"\ndevice = "cpu"\n')
@@ -58,7 +58,7 @@ def line(state: Path, out: Path, *more: str) -> list[str]:
 
 
 def ledger_of(state: Path) -> dict[str, bytes]:
-    """All that it holds."""
+    """The ledger's whole content."""
     files = (path for path in (state / "ledger").rglob("*") if path.is_file())
     return {str(path): path.read_bytes() for path in files}
 
@@ -71,8 +71,8 @@ def weights(folder: Path) -> bytes:
 def test_a_personal_adapter_is_trained_on_top_and_nothing_is_sent(
     member: Path, tmp_path: Path
 ) -> None:
-    """Killed at a step, it ends with the bits of one that was not, for its owner only; PEFT loads
-    both as one."""
+    """Killed at a step, it ends with the same bits as without, readable by its owner only; PEFT
+    loads both as one."""
     log, env = tmp_path / "log", os.environ | ONE_THREAD
     ledger = ledger_of(member)
     killed = Forked(line(member, tmp_path / "personal"), log, env=env)
@@ -93,7 +93,7 @@ def test_a_personal_adapter_is_trained_on_top_and_nothing_is_sent(
             install = ["support.privacy.namespace", network.name]
             again = Forked(line(member, undisturbed), log, env=env, install=install)
             assert again.wait() == 0, log.read_text()
-        assert not network.sent  # to this machine neither
+        assert not network.sent  # not even to this machine
     else:
         assert pubswap(*line(member, undisturbed), env=env).returncode == 0
     assert weights(undisturbed) == weights(tmp_path / "personal")
@@ -116,7 +116,7 @@ def test_a_personal_adapter_is_trained_on_top_and_nothing_is_sent(
 
 
 def difference(one: Path, other: Path) -> float:
-    """How far the logits of two adapters lie apart at most, as PEFT loads them."""
+    """The largest difference between the logits of two adapters, loaded by PEFT."""
     logits = []
     for folder in (one, other):
         base = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
@@ -129,7 +129,7 @@ def difference(one: Path, other: Path) -> float:
 
 
 def test_what_is_missing_is_said_before_anything_is_loaded(tmp_path: Path) -> None:
-    """No membership; in one line, with status 1."""
+    """Such as a membership, in one line, with status 1."""
     done = pubswap("client", "personalize", "--state", str(tmp_path), cwd=tmp_path)
     assert done.returncode == 1
     assert "pubswap client enroll" in done.stderr

@@ -1,4 +1,4 @@
-"""Several processes of one organisation: the same numbers as one, and none left behind."""
+"""Several processes of one organisation give the same numbers as one, and none is left behind."""
 
 import json
 import os
@@ -41,7 +41,7 @@ KINDS = ("plain 4", "sharded 2", "private sharded 2", "vllm 4")
 
 @dataclass(frozen=True)
 class Crew:
-    """A leader that is busy for long, its followers, and what it and all of them did before."""
+    """A leader that is sleeping, its followers, and the results of it alone and of all together."""
 
     leader: subprocess.Popen[str]
     followers: list[psutil.Process]
@@ -51,7 +51,7 @@ class Crew:
 
 @pytest.fixture(scope="module")
 def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
-    """Three processes on a tiny Qwen3, which have done each kind of step, alone and together."""
+    """Three processes with a tiny Qwen3 that have done each kind of step, alone and together."""
     model = save_model(tmp_path_factory.mktemp("qwen3"), "qwen3", initializer_range=0.1)
     out = tmp_path_factory.mktemp("crew") / "found.json"
     command = [sys.executable, str(PROGRAM), str(model), str(out), str(PROCESSES), *KINDS]
@@ -68,11 +68,12 @@ def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_processes_together_do_what_one_does(crew: Crew, kind: str) -> None:
-    """Losses and factors within 1e-5 over gloo, the same tokens sampled; sharded, less is held.
+    """Losses and factors agree within 1e-5 over gloo, and the sampled tokens are the same. When
+    sharded, each process holds less.
 
-    With three processes and two responses to a prompt, one process has nothing left to compute
-    in the second step and must still take part in every layer. With vLLM each process samples its
-    part of the prompts by an engine of its own, which is a stand-in where vLLM is not installed.
+    With three processes and two responses to a prompt, one process has nothing to compute in the
+    second step and must still take part in every layer. With vLLM each process samples its part of
+    the prompts with an engine of its own, a fake one if vLLM is not installed.
     """
     one, several = crew.found[kind]["one"], crew.found[kind]["several"]
     assert several["losses"] == pytest.approx(one["losses"], abs=1e-5)
@@ -87,7 +88,7 @@ def test_processes_together_do_what_one_does(crew: Crew, kind: str) -> None:
 
 
 def test_processes_are_open_to_their_own_machine_alone(crew: Crew) -> None:
-    """What they send each other is pickled, and whoever joins them could have them run anything."""
+    """Their messages are pickled, so anyone who could join them could have them run anything."""
     processes = [psutil.Process(crew.leader.pid), *crew.followers]
     connections = [each for process in processes for each in process.net_connections("tcp")]
     listening = {each.laddr.ip for each in connections if each.status == psutil.CONN_LISTEN}
@@ -95,7 +96,7 @@ def test_processes_are_open_to_their_own_machine_alone(crew: Crew) -> None:
 
 
 def test_a_leader_does_not_wait_for_a_dead_follower(crew: Crew) -> None:
-    """It ends with an error that says what to do, for whatever restarts it; so do its others."""
+    """It exits with an error that says what to do, so it can be restarted; the others exit too."""
     first, second = crew.followers
     first.kill()
     assert crew.leader.wait(20) == 70
@@ -105,13 +106,13 @@ def test_a_leader_does_not_wait_for_a_dead_follower(crew: Crew) -> None:
 
 
 def daemon(state: Path) -> Forked:
-    """A client of two processes, whose private problems are already there."""
+    """A client of two processes, whose private problems exist already."""
     command = client_command(state, 3, more=["--processes", "2"])
     return Forked(command, state.with_suffix(".log"), env=os.environ | ONE_THREAD)
 
 
 def trained(folder: Path, ends: Sequence[tuple[int, signal.Signals]]) -> bytes:
-    """The adapter of a client that is ended by these signals once these steps are made."""
+    """The adapter of a client that these signals end once these steps are made."""
     folder.mkdir()
     with ForkedProcesses(folder / "logs") as processes:
         coordinator = serve(processes, folder)

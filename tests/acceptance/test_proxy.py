@@ -41,7 +41,7 @@ SECRET = "between-proxy-and-coordinator"
 
 @dataclass(frozen=True)
 class Behind:
-    """A coordinator that wants certificates, its proxy, and two organisations' certificates."""
+    """A coordinator that requires certificates, its proxy, and two organisations' certificates."""
 
     server: Server
     url: str
@@ -50,12 +50,12 @@ class Behind:
     b: Issued
 
     def client(self, token: str | None, shown: Issued | None) -> CoordinatorClient:
-        """A client that comes through the proxy with a certificate."""
+        """A client that uses the proxy with a certificate."""
         made = CoordinatorClient(self.url, token, ONCE, tls=self.authority.files(shown))
         return self.server.closing.enter_context(made)
 
     def http(self, token: str | None, shown: Issued | None) -> httpx.Client:
-        """A bare client that does."""
+        """A bare HTTP client that does so."""
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         context = self.authority.files(shown).context()
         made = httpx.Client(base_url=self.url, headers=headers, verify=context, timeout=30)
@@ -71,7 +71,7 @@ class Behind:
 
 @pytest.fixture
 def behind(tmp_path: Path) -> Iterator[Behind]:
-    """All of it, started."""
+    """The coordinator, proxy and certificates, ready for use."""
     authority = Authority(tmp_path / "ca", "the operator's CA")
     served = authority.issue("localhost")
     tls = tmp_path / "tls"
@@ -114,7 +114,7 @@ def test_a_run_goes_through_the_proxy(behind: Behind) -> None:
 
 
 def test_a_token_is_good_with_its_own_certificate_alone(behind: Behind) -> None:
-    """Stolen, it is refused with another organisation's certificate, and without any."""
+    """A stolen token is refused with another organisation's certificate, and without any."""
     fed = opened(behind)
     token = behind.enrolled(fed, "a", behind.a)
     assert behind.client(token, behind.a).run(fed.run.id).id == fed.run.id
@@ -128,7 +128,7 @@ def test_a_token_is_good_with_its_own_certificate_alone(behind: Behind) -> None:
 
 
 def test_spoofed_headers_are_refused_or_overwritten(behind: Behind) -> None:
-    """Through the proxy they are replaced; past it they need its secret."""
+    """Through the proxy they are replaced; without the proxy they need its secret."""
     fed = opened(behind)
     token = behind.enrolled(fed, "a", behind.a)
     path = paths.RUN.format(run=fed.run.id)
@@ -150,7 +150,7 @@ def test_spoofed_headers_are_refused_or_overwritten(behind: Behind) -> None:
 def test_a_certificate_of_another_ca_is_refused_at_the_proxy(
     behind: Behind, tmp_path: Path
 ) -> None:
-    """The coordinator never hears of it."""
+    """The coordinator never sees it."""
     stranger = Authority(tmp_path / "stranger", "somebody's CA").issue("hospital-a")
     fed = opened(behind)
     token = behind.enrolled(fed, "a", behind.a)
@@ -160,7 +160,7 @@ def test_a_certificate_of_another_ca_is_refused_at_the_proxy(
 
 
 def test_a_renewed_certificate_is_bound_by_the_operator(behind: Behind) -> None:
-    """The old one is then refused."""
+    """The old certificate is then refused."""
     fed = opened(behind)
     token = behind.enrolled(fed, "a", behind.a)
     renewed = behind.authority.issue("hospital-a", "renewed")
@@ -175,7 +175,7 @@ def test_a_renewed_certificate_is_bound_by_the_operator(behind: Behind) -> None:
 
 
 def test_the_operator_needs_no_certificate_and_metrics_stay_inside(behind: Behind) -> None:
-    """The operator's token serves through the proxy; /metrics does not answer there."""
+    """The operator's token works through the proxy; /metrics is not available there."""
     fed = opened(behind)
     token = behind.server.app.state.services.settings.operator_token.get_secret_value()
     http = behind.http(token, None)
@@ -187,7 +187,7 @@ def test_the_operator_needs_no_certificate_and_metrics_stay_inside(behind: Behin
 
 
 def test_a_slow_header_is_dropped_at_the_proxy(behind: Behind) -> None:
-    """nginx closes it after its own deadline."""
+    """nginx closes the connection after its own deadline."""
     host, port = behind.url.removeprefix("https://").split(":")
     context = behind.authority.files().context()
     with (
@@ -203,7 +203,7 @@ def test_a_slow_header_is_dropped_at_the_proxy(behind: Behind) -> None:
 
 
 def test_the_coordinator_serves_tls_itself(tmp_path: Path) -> None:
-    """`pubswap serve --tls-cert --tls-key`, and members that keep the CA beside their token."""
+    """By `pubswap serve --tls-cert --tls-key`, and members keep the CA beside their token."""
     authority = Authority(tmp_path / "ca", "CA")
     issued = authority.issue("localhost")
     url = f"https://127.0.0.1:{free_port()}"
@@ -236,7 +236,7 @@ def test_the_coordinator_serves_tls_itself(tmp_path: Path) -> None:
 
 
 def test_tls_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
-    """Before anything is sent."""
+    """Before any request."""
     with pytest.raises(InvalidSettings, match=r"nowhere\.pem"):
         TlsFiles(ca_file=tmp_path / "nowhere.pem").context()
     garbage = tmp_path / "garbage.pem"

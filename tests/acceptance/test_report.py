@@ -1,4 +1,4 @@
-"""`pubswap report` as a researcher runs it."""
+"""`pubswap report` as a researcher uses it."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ def report(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_report_writes_its_files_and_prints_the_main_table(tmp_path: Path) -> None:
-    """The table and the claims on the terminal; the rest in the store's folder."""
+    """The table and the claims go to the terminal, the rest to the store's folder."""
     store = write_store(tmp_path / "store", study(seeds=range(2)))
     done = report(str(store))
     assert done.returncode == 0, done.stderr
@@ -25,7 +25,7 @@ def test_report_writes_its_files_and_prints_the_main_table(tmp_path: Path) -> No
 
 
 def test_report_names_the_primary_contrast_or_the_rows_that_there_are(tmp_path: Path) -> None:
-    """In one line; a row that there is not is refused in one, too."""
+    """In one line; an unknown row is refused in one, too."""
     store = write_store(tmp_path / "store", study(seeds=range(2)))
     done = report(str(store), "--primary", "PubSwap-keep, period 2 - FedAvg")
     assert done.returncode == 0, done.stderr
@@ -42,7 +42,7 @@ def test_report_names_the_primary_contrast_or_the_rows_that_there_are(tmp_path: 
 
 
 def test_an_empty_store_is_refused_in_one_line(tmp_path: Path) -> None:
-    """With what to do next, and no traceback."""
+    """With what to do next, and without a traceback."""
     done = report(str(tmp_path))
     assert done.returncode == 1
     assert "pubswap simulate RECIPE" in done.stderr

@@ -1,4 +1,4 @@
-"""Tokens and invites are nowhere but where they belong: with their holders."""
+"""Tokens and invites are found only where they belong: with their holders."""
 
 import base64
 import json
@@ -16,7 +16,7 @@ LOUD = {"PUBSWAP_LOG_LEVEL": "debug", "PUBSWAP_LOG_FORMAT": "json"}
 
 
 def test_no_secret_is_in_the_database_the_blobs_or_the_log(tmp_path: Path) -> None:
-    """After members came, failed, sent nonsense and were refused, at debug level."""
+    """At debug level, after members joined, failed, sent nonsense and were refused."""
     with ForkedProcesses(tmp_path / "logs") as processes:
         coordinator = serve(processes, tmp_path, env=LOUD)
         with coordinator.api as api:

@@ -1,4 +1,4 @@
-"""`pubswap admin verify` finds what is lost, damaged, or not what the updates give."""
+"""`pubswap admin verify` finds blobs that are lost, damaged, or not the mean of the updates."""
 
 import json
 import shutil
@@ -43,7 +43,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerSetting
 
 
 def copy(finished: ServerSettings, folder: Path) -> ServerSettings:
-    """A copy of the place that a test may spoil."""
+    """A copy of the storage that a test may damage."""
     shutil.copytree(finished.data_dir, folder / "place")
     return finished.model_copy(update={"data_dir": folder / "place"})
 
@@ -56,7 +56,7 @@ def verified(settings: ServerSettings) -> tuple[int, dict[str, Any]]:
 
 
 def blob(settings: ServerSettings, digest: str) -> Path:
-    """Where a blob lies."""
+    """The path of a blob."""
     return settings.data_dir / "blobs" / folder_name(digest) / file_name(digest)
 
 
@@ -73,7 +73,7 @@ def first(settings: ServerSettings, column: Any) -> str:
 def test_a_whole_place_is_healthy_and_orphans_are_no_fault(
     finished: ServerSettings, tmp_path: Path
 ) -> None:
-    """Every blob is counted, every round computed again; a blob that no row names is listed."""
+    """Every blob is counted, every round recomputed; a blob that no row references is listed."""
     settings = copy(finished, tmp_path)
     orphan = blob(settings, "blake3:" + "ab" * 32)
     orphan.parent.mkdir(exist_ok=True)
@@ -92,7 +92,7 @@ def test_a_whole_place_is_healthy_and_orphans_are_no_fault(
 def test_a_lost_or_damaged_blob_is_named_with_the_receipts_that_rely_on_it(
     finished: ServerSettings, tmp_path: Path, column: Any, fault: str
 ) -> None:
-    """Exit status 1, the digest, and the rows."""
+    """With exit status 1, the digest, and the rows."""
     settings = copy(finished, tmp_path)
     digest = first(settings, column)
     file = blob(settings, digest)
@@ -117,7 +117,7 @@ def test_a_lost_or_damaged_blob_is_named_with_the_receipts_that_rely_on_it(
 def test_an_adapter_that_its_updates_do_not_give_is_found(
     finished: ServerSettings, tmp_path: Path, round_: int
 ) -> None:
-    """Somebody put another adapter, whole and checked, in the place of a round's."""
+    """A round's adapter is replaced by another one, which is whole and valid."""
     settings = copy(finished, tmp_path)
     database = Database(settings.sqlalchemy_url)
     with Session(database.engine) as session, session.begin():
@@ -132,7 +132,7 @@ def test_an_adapter_that_its_updates_do_not_give_is_found(
 
 
 def free_first_round(settings: ServerSettings) -> None:
-    """Remove its updates, as the coordinator does when later rounds are kept in their place."""
+    """Remove its updates, as the coordinator does when it keeps later rounds instead."""
     database, of_it = Database(settings.sqlalchemy_url), UpdateRow.round == 1
     with Session(database.engine) as session, session.begin():
         for digest in session.scalars(select(UpdateRow.stored).where(of_it)):
@@ -144,7 +144,7 @@ def free_first_round(settings: ServerSettings) -> None:
 def test_a_round_whose_updates_are_freed_meanwhile_is_no_fault(
     finished: ServerSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was there when the blobs were looked at may be swept before its round's turn."""
+    """A blob that existed during the scan may be deleted before its round is recomputed."""
     settings, look = copy(finished, tmp_path), verify._check_blobs
 
     def freed_meanwhile(*given: Any) -> None:
@@ -164,7 +164,7 @@ def test_a_round_whose_updates_are_freed_meanwhile_is_no_fault(
 def test_updates_that_are_freed_meanwhile_are_no_damage(
     finished: ServerSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType
 ) -> None:
-    """To average a round again is refused then, and trying again finds what is kept."""
+    """Recomputing such a round is refused, and trying again finds the rounds that are kept."""
     settings, averaged = copy(finished, tmp_path), module.averaged
     run = first(settings, UpdateRow.run_id)
 
@@ -183,6 +183,6 @@ def test_updates_that_are_freed_meanwhile_are_no_damage(
 
 
 def test_what_is_only_announced_is_told_apart_from_what_is_stored() -> None:
-    """Each exception is a real column of digests, so that none outlives its column."""
+    """Each exception is an existing column of digests, so that none outlives its column."""
     assert {(c.table.name, c.name) for c in digest_columns()} >= ANNOUNCED
     assert Base.metadata.tables.keys() >= {table for table, _ in ANNOUNCED}

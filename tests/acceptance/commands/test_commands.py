@@ -63,13 +63,13 @@ def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Coordinato
 
 
 def operator(coordinator: Coordinator) -> list[str]:
-    """The options that point an operator's command at this coordinator."""
+    """The options that point an operator's command to this coordinator."""
     token_file = coordinator.folder / "c" / "operator-token"
     return ["--coordinator", coordinator.api.url, "--token-file", str(token_file)]
 
 
 def test_the_version_is_printed() -> None:
-    """What a person is asked for first."""
+    """Bug reports ask for it first."""
     done = subprocess.run(
         [sys.executable, "-m", "pubswap_protocol", "--version"], capture_output=True, text=True
     )
@@ -159,7 +159,7 @@ def test_an_operator_runs_a_run_by_commands_alone(coordinator: Coordinator, tmp_
 def test_a_merged_model_is_exported_whole_signed_and_by_a_member_too(
     coordinator: Coordinator, tmp_path: Path
 ) -> None:
-    """An untrained adapter changes nothing, so that its weights are the base model's."""
+    """An untrained adapter changes nothing, so the merged weights are the base model's."""
     run = create_run(coordinator, {"clients": 1, "name": "merging"})
     state = enroll(coordinator, run, "solo")
     key = str(tmp_path / "key")
@@ -187,7 +187,7 @@ def test_a_merged_model_is_exported_whole_signed_and_by_a_member_too(
 def test_a_run_with_a_long_public_prompt_is_not_created(
     coordinator: Coordinator, tmp_path: Path
 ) -> None:
-    """The operator gets a list; at the step that drew it, the run would have ended for good."""
+    """The operator gets a list; otherwise the run would fail for good at the step that draws it."""
     public = sums(1, 40)
     public[30] = public[30].model_copy(update={"prompt": "1 + " * 600 + "1 ="})
     write_problems(tmp_path / "public.jsonl", public)
@@ -221,7 +221,7 @@ def test_what_is_final_is_asked_on_a_terminal_and_needs_yes_elsewhere(
     assert status == 1 and "alone" in screen and "Nothing was changed" in screen
     view = coordinator.api.run(run.id)
     assert view.state == "open" and view.members[0].active
-    status, screen = typed("\x04", *cancel)  # the end of what is typed; Ctrl-C is handled alike
+    status, screen = typed("\x04", *cancel)  # the end of the input; Ctrl-C is handled the same
     assert status == 130 and "Nothing was changed" in screen
     status, screen = typed("y\n", *cancel)
     assert status == 0 and "is cancelled" in screen
@@ -229,7 +229,7 @@ def test_what_is_final_is_asked_on_a_terminal_and_needs_yes_elsewhere(
 
 
 def test_yes_cancels_without_a_terminal(coordinator: Coordinator) -> None:
-    """A script says beforehand that it means it."""
+    """A script confirms in advance."""
     run = create_run(coordinator, {"name": "scripted"})
     done = pubswap("run", "cancel", "scripted", "--yes", *operator(coordinator))
     assert done.returncode == 0, done.stderr
@@ -237,7 +237,7 @@ def test_yes_cancels_without_a_terminal(coordinator: Coordinator) -> None:
 
 
 def typed(text: str, *arguments: str) -> tuple[int, str]:
-    """Run a command on a terminal where this is typed; its status, and what the screen shows."""
+    """Run a command on a terminal with this typed in; returns its status and the screen."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "pubswap_protocol", *arguments]
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs) as process:
@@ -256,7 +256,7 @@ def typed(text: str, *arguments: str) -> tuple[int, str]:
 def test_a_shipped_recipe_is_a_real_federations_run(
     coordinator: Coordinator, tmp_path: Path
 ) -> None:
-    """`run create NAME --data DIR` makes the split in DIR, and sends none of the private sets."""
+    """`run create NAME --data DIR` makes the split in DIR, and sends no private set."""
     split = tmp_path / "split"
     changes = [
         f"model.source={MODEL}",
@@ -331,7 +331,7 @@ def test_starting_before_enrolling_says_how_to_enrol(tmp_path: Path) -> None:
     ],
 )
 def test_unusable_private_data_is_named_by_line(tmp_path: Path, text: str, message: str) -> None:
-    """A missing field or an empty line is found before anything is sent."""
+    """A missing field or an empty line is found before any request."""
     (tmp_path / "private.jsonl").write_text(text)
     done = pubswap("client", "start", "--data", str(tmp_path / "private.jsonl"))
     assert done.returncode == 1
@@ -339,7 +339,7 @@ def test_unusable_private_data_is_named_by_line(tmp_path: Path, text: str, messa
 
 
 def test_another_base_model_is_refused_by_name(coordinator: Coordinator, tmp_path: Path) -> None:
-    """A member whose files differ is told which, before it trains."""
+    """A member whose files differ is told which ones, before it trains."""
     run = create_run(coordinator, {"name": "other-model"})
     state = enroll(coordinator, run, "stranger")
     other = tmp_path / "model"
@@ -363,7 +363,7 @@ def test_a_client_s_membership_is_no_evaluator_s(coordinator: Coordinator) -> No
 
 
 def status_of(state: Path) -> Any:
-    """What an organisation's screen shows, for programs."""
+    """An organisation's status as JSON."""
     done = pubswap("client", "status", "--json", "--state", str(state))
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -374,10 +374,10 @@ def status_of(state: Path) -> Any:
 def test_sigterm_ends_a_waiting_daemon_cleanly_and_the_run_goes_on(
     coordinator: Coordinator, tmp_path: Path
 ) -> None:
-    """A daemon that is told to stop exits with 130 at once; started again, it finishes its run.
+    """A daemon that is told to stop exits with 130 at once; restarted, it finishes its run.
 
-    While it runs, its state folder takes no second one. Another terminal sees what it does and
-    waits for, and when it was last active. In the end it says what came out, and has the adapter.
+    While it runs, no second daemon can use its state folder. Another terminal sees what it does and
+    waits for, and when it was last active. In the end it reports the outcome, and has the adapter.
     """
     run = create_run(coordinator, {"name": "stopping", "rounds": 1, "clients": 1, "local_steps": 8})
     state = enroll(coordinator, run, "lone")
@@ -434,7 +434,7 @@ def test_sigterm_ends_a_waiting_daemon_cleanly_and_the_run_goes_on(
 
 
 def _takes_its_adapter(coordinator: Coordinator, run: RunView, state: Path) -> None:
-    """What the daemon left and what the command gets is the run's, and is loaded by peft."""
+    """Both the daemon's adapter and the command's are the run's, and peft loads them."""
     command = ["client", "adapter", "--state", str(state), "--out", str(state / "mine")]
     assert "after round 1 of 1" in pubswap(*command).stdout
     again = pubswap(*command)

@@ -25,7 +25,7 @@ test = "public.jsonl"
 
 
 def said(*arguments: str, status: int = 0) -> str:
-    """What a command prints, in one line."""
+    """A command's output as one line."""
     done = pubswap(*arguments)
     assert done.returncode == status, done.stdout + done.stderr
     return " ".join((done.stdout + done.stderr).split())
@@ -33,7 +33,7 @@ def said(*arguments: str, status: int = 0) -> str:
 
 @pytest.mark.full
 def test_enrolling_writes_a_policy_that_a_person_reads_and_decides_by(tmp_path: Path) -> None:
-    """Enrol, see, check, deny, approve; and a policy that was there before is not approved."""
+    """Enrol, show, check, deny, approve; with an existing policy, enrolling approves nothing."""
     with ForkedProcesses(tmp_path / "logs") as processes:
         coordinator = serve(processes, tmp_path)
         with coordinator.api as api:
@@ -81,7 +81,7 @@ def test_enrolling_writes_a_policy_that_a_person_reads_and_decides_by(tmp_path: 
 
 
 def test_a_policy_is_tried_on_a_run_file_before_enrolment(tmp_path: Path) -> None:
-    """With the base model here its digest and an update's size are known, too."""
+    """If the base model is here, its digest and an update's size are known, too."""
     file, policy = tmp_path / "run.toml", tmp_path / "policy.toml"
     file.write_text(RUN_FILE.format(model=json.dumps(str(MODEL))[1:-1]))
     check = ["client", "policy", "check", str(file), "--policy", str(policy)]

@@ -23,7 +23,7 @@ def write_rows(path: Path, count: int = 60) -> Path:
 
 
 def test_a_users_file_is_divided_and_shown(tmp_path: Path) -> None:
-    """`prepare` makes the sets and prints who holds what, `show` prints it again and checks it."""
+    """`prepare` makes the sets and prints who has which; `show` prints this again and checks it."""
     own, out = write_rows(tmp_path / "own.jsonl"), tmp_path / "split"
     options = ["jsonl", "--from", str(own), "--out", str(out), "--verifier", "exact", *SMALL]
     made = pubswap_data("prepare", *options)
@@ -56,7 +56,7 @@ def test_tasks_are_named_or_in_a_file(tmp_path: Path) -> None:
 
 
 def test_without_the_hub_it_says_how_to_do_without(tmp_path: Path) -> None:
-    """A hub that is not to be had is one line that names --from, and nothing is left behind."""
+    """If the hub is not reachable, one line names --from, and nothing is left behind."""
     done = pubswap_data("prepare", "math", "--out", str(tmp_path / "out"))
     assert done.returncode == 1
     assert "--from" in done.stderr and "EleutherAI/hendrycks_math" in done.stderr
@@ -65,7 +65,7 @@ def test_without_the_hub_it_says_how_to_do_without(tmp_path: Path) -> None:
 
 
 def test_wrong_options_are_one_line(tmp_path: Path) -> None:
-    """A source, a value and a file that cannot be used are refused with the key."""
+    """An unusable source, value or file is refused with its key."""
     own = write_rows(tmp_path / "own.jsonl")
     for options, reason in (
         (["maths"], "source"),

@@ -1,4 +1,4 @@
-"""Every command where something is wrong around it: a message, an exit status, no traceback."""
+"""Every command in a faulty environment: it gives a message, an exit status and no traceback."""
 
 import shutil
 import subprocess
@@ -44,7 +44,7 @@ READ_ONLY, FULL, DATABASE, BUCKET, COORDINATOR, NAMES = (
     *("read-only folder", "full disk", "dead database"),
     *("dead bucket", "dead coordinator", "bad names"),
 )
-# One of these is said.
+# The message contains one of these.
 CAUSES = {
     READ_ONLY: ("Read-only file system", "cannot be written to"),
     FULL: ("No space left on device", "no room", "room on the disk"),
@@ -56,9 +56,9 @@ CAUSES = {
 DISK = (READ_ONLY, FULL)
 SERVER = (DATABASE, BUCKET)
 
-# What each command is called with where; `{…}` are the world's. A new command needs a line here.
-# What else is wrong around a command does not concern it; a daemon meets a full disk only at its
-# first checkpoint, which has tests of its own.
+# The arguments of each command by fault; `{…}` are values of the world. A new command needs a line.
+# Other faults do not affect a command; a daemon meets a full disk only at its first checkpoint,
+# which has tests of its own.
 ASKS = (COORDINATOR, NAMES)
 CALLS: dict[str, dict[tuple[str, ...], str]] = {
     "serve": {(*DISK, *SERVER): "--port 0"},
@@ -157,7 +157,7 @@ CALLS: dict[str, dict[tuple[str, ...], str]] = {
 
 @dataclass
 class CommandWorld:
-    """A coordinator that works, and what commands are called with."""
+    """A working coordinator, and the values for the commands' arguments."""
 
     fed: Federation
     spare: Path
@@ -174,7 +174,7 @@ class CommandWorld:
         save_membership(folder, stored)
 
     def call(self, words: str, folder: Path, env: Mapping[str, str] = {}) -> Ended:
-        """Run a command; {…} in it are the values."""
+        """Run a command after filling in the values for {…}."""
         new = "new-" + words.partition(" {")[0].partition(" -")[0].replace(" ", "-")
         arguments = [word.format(new=new, **self.values) for word in words.split()]
         return call(arguments, folder, self.env | dict(env))
@@ -222,7 +222,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandWorld]:
 def faults(
     world: CommandWorld, situation: str, folder: Path, env: Mapping[str, str] = {}
 ) -> list[str]:
-    """Which commands do not end with the cause and status 1, or 2 for what was mistyped."""
+    """Commands that do not end with the cause and status 1, or 2 for a usage error."""
     found = []
     for command, calls in CALLS.items():
         for situations, words in calls.items():
@@ -238,14 +238,14 @@ def faults(
 
 
 def test_the_table_names_every_command() -> None:
-    """A new command is tried here, too."""
+    """So a new command cannot be forgotten here."""
     assert set(CALLS) == set(commands())
 
 
 @needs_mounts
 @pytest.mark.full
 def test_on_a_read_only_disk(world: CommandWorld, tmp_path: Path) -> None:
-    """Root may not write there either."""
+    """Not even root can write there."""
     folder = tmp_path / "read-only"
     with small_disk(folder, 1 << 20):
         world.state(folder / "state")
@@ -257,20 +257,20 @@ def test_on_a_read_only_disk(world: CommandWorld, tmp_path: Path) -> None:
 @needs_mounts
 @pytest.mark.full
 def test_on_a_full_disk(world: CommandWorld, tmp_path: Path) -> None:
-    """Not a byte is left."""
+    """Not a byte is free."""
     with small_disk(tmp_path / "full", 1 << 20) as disk:
         disk.fill()
         assert faults(world, FULL, disk.folder) == []
 
 
 def test_with_a_dead_database(world: CommandWorld, tmp_path: Path) -> None:
-    """PostgreSQL refuses the connection."""
+    """PostgreSQL refuses connections."""
     url = "postgresql+psycopg://user:hidden@127.0.0.1:1/db"
     assert faults(world, DATABASE, tmp_path, {"PUBSWAP_DATABASE_URL": url}) == []
 
 
 def test_with_a_dead_bucket(world: CommandWorld, tmp_path: Path) -> None:
-    """The S3 server refuses the connection; the database is there."""
+    """The S3 server refuses connections; the database works."""
     shutil.copytree(world.values["data"], tmp_path / "pubswap-data")
     env = {
         "PUBSWAP_BLOB_URL": "s3://bucket/prefix",
@@ -285,7 +285,7 @@ def test_with_a_dead_bucket(world: CommandWorld, tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_with_a_dead_coordinator(world: CommandWorld, tmp_path: Path) -> None:
-    """Nothing listens at its address; a member knows it by its membership."""
+    """Nothing listens at its address, which a member knows from its membership."""
     url = f"http://127.0.0.1:{free_port()}"
     world.state(tmp_path / "lonely" / "state")
     path = tmp_path / "lonely" / "state" / "membership.json"
@@ -300,7 +300,7 @@ def test_with_a_dead_coordinator(world: CommandWorld, tmp_path: Path) -> None:
 def test_with_names_and_files_that_are_none(
     world: CommandWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A name with a space and capitals is refused with the form that names have."""
+    """A name with a space and capitals is refused, and the message says which form is valid."""
     monkeypatch.setitem(world.values, "name", "Hospital_A")
     assert faults(world, NAMES, tmp_path) == []
     said = world.call("invite a {name}", tmp_path)

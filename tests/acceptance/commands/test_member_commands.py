@@ -1,4 +1,4 @@
-"""`pubswap member ...` as an operator types it."""
+"""`pubswap member ...` as an operator uses it."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from support.forked import ForkedProcesses, pubswap
 
 
 def test_an_operator_suspends_reinstates_binds_and_revokes(tmp_path: Path) -> None:
-    """Each command says what it did; the list and `run show` say where things stand."""
+    """Each command says what it did; the list and `run show` show the current state."""
     with ForkedProcesses(tmp_path / "logs") as processes:
         coordinator = serve(processes, tmp_path)
         with coordinator.api as api:

@@ -34,18 +34,18 @@ def reason(coordinator: Coordinator, run: str, name: str) -> Away | None:
 
 
 def updates(coordinator: Coordinator, run: str) -> list[int]:
-    """How many members each averaged round has the updates of."""
+    """Number of updates in each averaged round."""
     return [summary.updates for summary in coordinator.api.rounds(run, 0) if summary.adapter]
 
 
 def doing(state: Path) -> str:
-    """What a member's daemon does, as `client status` says it."""
+    """A member's activity, as `client status` reports it."""
     path = state / STATUS
     return str(json.loads(path.read_text())["doing"]) if path.exists() else ""
 
 
 def code_of(away: Away | None) -> str | None:
-    """Why a member is away; None if it is not."""
+    """The code of why a member is away, or None if it is not."""
     return away and away.code
 
 
@@ -55,7 +55,7 @@ def last_sent(state: Path) -> Entry:
 
 
 def kinds(state: Path) -> set[str]:
-    """What a member has sent."""
+    """The kinds of requests that a member has sent."""
     folder = ledger_folder(state)
     return {entry.kind for entry in entries(folder)} if folder.is_dir() else set()
 
@@ -64,9 +64,9 @@ def kinds(state: Path) -> set[str]:
 def test_a_member_whose_policy_refuses_is_away_and_comes_back_when_it_allows(
     tmp_path: Path,
 ) -> None:
-    """The other one goes on alone; approved, it takes part; limited in mid-run, it is away again.
+    """The other goes on alone; approved, it takes part; restricted in mid-run, it is away again.
 
-    Until it is approved it has sent neither hello nor responses nor an adapter.
+    Until approved, it has sent no hello, no responses and no adapter.
     """
     with ForkedProcesses(tmp_path / "logs") as processes:
         coordinator = serve(processes, tmp_path)
@@ -103,7 +103,7 @@ def test_a_member_whose_policy_refuses_is_away_and_comes_back_when_it_allows(
             api.move_run(run.id, paths.RUN_CANCEL)
 
 
-# What a person does to the policy while the daemon runs, and why the member is then away.
+# Edits of the policy while the daemon runs, and why the member is away after each.
 EDITS = [
     ('coordinators = ["https://another.example"]', "coordinator_not_allowed"),
     ("max_rnak = 8", "policy_unreadable"),
@@ -115,10 +115,10 @@ EDITS = [
 
 @pytest.mark.full
 def test_a_policy_that_changes_in_mid_run_takes_hold_without_a_restart(tmp_path: Path) -> None:
-    """The member is away with the reason, the other goes on, and nothing but the reason is sent.
+    """The member is away with the reason, the other goes on, and only the reason is sent.
 
-    To a coordinator that the policy has no more, or that it may not have, not a question either.
-    Once the file is as it was, the member is back in the run.
+    A coordinator that the policy no longer names, or must not name, gets no request at all. Once
+    the file is restored, the member is back in the run.
     """
     with ForkedProcesses(tmp_path / "logs") as processes:
         coordinator = serve(processes, tmp_path)
@@ -135,7 +135,7 @@ def test_a_policy_that_changes_in_mid_run_takes_hold_without_a_restart(tmp_path:
             for text, code in EDITS:
                 text = text.format(another_day=DAYS[in_two_days.weekday()])
                 policy_path(alpha).write_text(text)
-                # It may have read the file half written, and be away for that first.
+                # It may have read the half-written file, and be away because of that first.
                 until(lambda code=code: code_of(reason(coordinator, run.id, "alpha")) == code)
                 until(lambda code=code: code in doing(alpha))
                 told = last_sent(alpha)

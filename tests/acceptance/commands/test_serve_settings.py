@@ -1,4 +1,4 @@
-"""What `pubswap serve` and `pubswap settings server` tell of the coordinator's settings."""
+"""What `pubswap serve` and `pubswap settings server` show of the coordinator's settings."""
 
 import json
 import subprocess
@@ -8,12 +8,12 @@ from support.forked import pubswap
 
 
 def called(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a command with this environment and no other settings."""
+    """Run a command with only this environment's settings."""
     return pubswap(*arguments, env={"PATH": "", "COLUMNS": "200", **environment})
 
 
 def test_every_setting_is_listed_with_what_it_does() -> None:
-    """Name, environment name, default and a sentence, for people and for programs."""
+    """Name, environment name, default and a sentence, as text and as JSON."""
     listed = json.loads(called("settings", "server", "--json").stdout)
     assert [entry["name"] for entry in listed] == list(ServerSettings.model_fields)
     told = called("settings", "server").stdout
@@ -24,7 +24,7 @@ def test_every_setting_is_listed_with_what_it_does() -> None:
 
 
 def test_what_is_listed_is_what_the_environment_sets() -> None:
-    """The settings in force are printed as an environment file, without secrets, and serve ends."""
+    """serve prints the settings in force as an environment file, without secrets, and exits."""
     done = called(
         *("serve", "--print-settings", "--port", "1234"),
         PUBSWAP_PORT="9",
@@ -49,7 +49,7 @@ def test_what_is_listed_is_what_the_environment_sets() -> None:
 
 
 def test_the_help_of_serve_names_the_environment_and_the_list() -> None:
-    """Each option has its environment name; the others are found by `pubswap settings server`."""
+    """Each option has its environment name; `pubswap settings server` lists the other settings."""
     told = called("serve", "--help").stdout
     for name in ("HOST", "PORT", "DATA_DIR", "DATABASE_URL", "BLOB_URL", "LOG_LEVEL", "LOG_FORMAT"):
         assert f"PUBSWAP_{name}]" in told
@@ -58,7 +58,7 @@ def test_the_help_of_serve_names_the_environment_and_the_list() -> None:
 
 
 def test_a_setting_that_makes_no_sense_is_named() -> None:
-    """From the environment as from an option: one line, and no traceback."""
+    """From the environment or an option alike, in one line without a traceback."""
     for arguments, environment in (
         (("serve",), {"PUBSWAP_SPARE_BYTES": "-1"}),
         (("admin", "verify"), {"PUBSWAP_SPARE_BYTES": "-1"}),
@@ -70,7 +70,7 @@ def test_a_setting_that_makes_no_sense_is_named() -> None:
 
 
 def test_a_bucket_s_endpoint_is_an_address_and_has_a_bucket() -> None:
-    """What members are to be told must make sense before there are any."""
+    """What members will be told is checked before there are any."""
     for endpoint, bucket, said in (
         ("s3.example.org", "s3://bucket", "bucket_endpoint: "),
         ("https://s3.example.org", "", "bucket_endpoint needs a bucket"),

@@ -1,4 +1,4 @@
-"""What `pubswap serve` says before it opens its port, and who may look into its folder."""
+"""What `pubswap serve` checks before it opens its port, and who may read its folder."""
 
 import os
 import signal
@@ -16,13 +16,13 @@ from support.forked import pubswap
 
 
 def modes(folder: Path) -> dict[str, int]:
-    """The modes of everything in the folder and of itself."""
+    """The modes of the folder and of everything in it."""
     paths = [folder, *folder.rglob("*")]
     return {str(path.relative_to(folder)): stat.S_IMODE(path.stat().st_mode) for path in paths}
 
 
 def begun_badly(*options: str, env: dict[str, str] | None = None) -> str:
-    """What `pubswap serve` says as it ends with status 1 before it serves."""
+    """The error of a `pubswap serve` that exits with status 1 before it serves."""
     done = pubswap("serve", "--port", "0", *options, env=os.environ | (env or {}))
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stderr
@@ -31,7 +31,7 @@ def begun_badly(*options: str, env: dict[str, str] | None = None) -> str:
 
 
 def test_nobody_else_reads_what_the_coordinator_keeps(tmp_path: Path) -> None:
-    """Folders are 0700 and the database 0600 whatever the umask, also where older ones were not."""
+    """Folders are 0700 and the database 0600 whatever the umask, even if older ones were not."""
     before = os.umask(0o022)
     try:
         with serve(tmp_path, f"sqlite:///{tmp_path}/data/pubswap.sqlite"):
@@ -50,7 +50,7 @@ def test_nobody_else_reads_what_the_coordinator_keeps(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_second_coordinator_on_one_sqlite_folder_is_refused(tmp_path: Path, workers: str) -> None:
-    """With the first one's process, until that has ended, however it does."""
+    """The message names the first one's process, until that has ended, however it ends."""
     url = f"sqlite:///{tmp_path}/data/pubswap.sqlite"
     with serve(tmp_path, url, ["--workers", workers]) as first:
         said = begun_badly("--data-dir", str(tmp_path / "data"))
@@ -62,7 +62,7 @@ def test_a_second_coordinator_on_one_sqlite_folder_is_refused(tmp_path: Path, wo
 
 
 def test_a_new_database_beside_the_blobs_of_another_is_refused(tmp_path: Path) -> None:
-    """Each time: no row of it names them, and the first look at them would remove them all."""
+    """Every time, because its rows reference none of them, so maintenance would delete them all."""
     data = tmp_path / "data"
     data.mkdir(mode=0o700)
     incoming = Spool(data / "incoming")
@@ -88,14 +88,14 @@ def test_a_new_database_beside_the_blobs_of_another_is_refused(tmp_path: Path) -
 def test_a_database_that_cannot_be_used_is_said_in_a_line(
     tmp_path: Path, url: str, said: str
 ) -> None:
-    """At the start, and without the password."""
+    """At startup, and without the password."""
     told = begun_badly("--data-dir", str(tmp_path / "data"), "--database-url", url)
     assert said in told
     assert "hidden" not in told
 
 
 def test_a_bucket_that_does_not_answer_is_said_in_a_line(tmp_path: Path) -> None:
-    """One that is not there, and one that nobody has given credentials for."""
+    """A bucket that does not exist, and one without credentials."""
     data = ["--data-dir", str(tmp_path / "data"), "--blob-url", "s3://bucket/prefix"]
     dead = {"AWS_ENDPOINT": f"http://127.0.0.1:{free_port()}", "AWS_ALLOW_HTTP": "true"}
     region = {"AWS_REGION": "us-east-1"}
@@ -110,7 +110,7 @@ def test_a_bucket_that_does_not_answer_is_said_in_a_line(tmp_path: Path) -> None
 def test_the_way_that_adapters_take_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Through the coordinator, or straight to the bucket by the address that members are told."""
+    """Through the coordinator, or directly to the bucket at the address that members get."""
     with serve(tmp_path, f"sqlite:///{tmp_path / 'one.sqlite'}") as one:
         assert "adapters go through the coordinator\n" in one.log.read_text()
     with serving_s3(tmp_path / "s3") as s3:

@@ -1,4 +1,4 @@
-"""`pubswap admin contributions`: counts as the exchange's own, rounds without each member."""
+"""`pubswap admin contributions`: counts like the exchange's own, and rounds without each member."""
 
 import json
 from collections import Counter
@@ -39,7 +39,7 @@ SWAPS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> ServerSettings:
-    """A coordinator that keeps the last round's updates alone."""
+    """A coordinator that keeps only the last round's updates."""
     return settings_for(tmp_path_factory.mktemp("place")).model_copy(update={"keep_rounds": 1})
 
 
@@ -61,9 +61,9 @@ def rules_of(fed: Federation, round_: int) -> ResponseRules:
 
 
 def exchanged(fed: Federation, round_: int) -> Counter[tuple[str, str]]:
-    """All members answer; who was handed how many responses of whom, by (donor, receiver).
+    """Have all members respond; returns the number of donated responses by (donor, receiver).
 
-    A member's responses are known again by their log-probabilities, which are its own.
+    A member's responses are recognised by their log-probabilities, which are unique to it.
     """
     rules = rules_of(fed, round_)
     for number, name in enumerate(MEMBERS):
@@ -88,7 +88,7 @@ def exchanged(fed: Federation, round_: int) -> Counter[tuple[str, str]]:
 
 
 def finished(server: Server, swap: dict[str, Any]) -> tuple[Federation, Counter[tuple[str, str]]]:
-    """A run of two rounds, in the second of which c's update comes too late to count."""
+    """A run of two rounds; in the second, c's update comes too late to count."""
     fed = begun(server, clients=3, swap=swap, aggregation={"quorum": 2})
     handed: Counter[tuple[str, str]] = Counter()
     for round_ in (1, 2):
@@ -103,12 +103,12 @@ def finished(server: Server, swap: dict[str, Any]) -> tuple[Federation, Counter[
 
 
 def sent(fed: Federation, name: str, round_: int) -> Adapter:
-    """What a member sends in a round."""
+    """A member's update in a round."""
     return fed.adapter(10 * round_ + MEMBERS.index(name))
 
 
 def told(place: ServerSettings, fed: Federation, *options: str) -> dict[str, Any]:
-    """The report."""
+    """The command's report."""
     done = admin(place, "contributions", fed.run.name, "--json", *options)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
@@ -116,7 +116,7 @@ def told(place: ServerSettings, fed: Federation, *options: str) -> dict[str, Any
 
 
 def summaries(place: ServerSettings, run: str) -> list[SwapSummary]:
-    """What the coordinator recorded when the exchanges closed."""
+    """The coordinator's records of the closed exchanges."""
     database = Database(place.sqlalchemy_url)
     with Session(database.engine) as session:
         found = session.scalars(select(SwapRow.summary).where(SwapRow.run_id == run))
@@ -129,7 +129,7 @@ def summaries(place: ServerSettings, run: str) -> list[SwapSummary]:
 def test_the_counts_are_what_the_members_were_handed(
     place: ServerSettings, server: Server, swap: str
 ) -> None:
-    """By donor and receiver as the members' own files have it, and as the records have it."""
+    """By donor and receiver, they match the members' own files and the coordinator's records."""
     fed, handed = finished(server, SWAPS[swap])
     assert sum(handed.values()) > 3
     found = told(place, fed)
@@ -157,7 +157,7 @@ def test_the_counts_are_what_the_members_were_handed(
 def test_each_kept_round_is_written_without_each_of_its_members(
     place: ServerSettings, server: Server, tmp_path: Path
 ) -> None:
-    """Beside its own adapter; rounds that are not kept are named, and late updates do not count."""
+    """Next to the round's own adapter; deleted rounds are named, and late updates do not count."""
     fed, _ = finished(server, {})
     out = tmp_path / "out"
     found = told(place, fed, "--out", str(out))
@@ -185,7 +185,7 @@ def test_each_kept_round_is_written_without_each_of_its_members(
 def test_residuals_and_moments_are_those_of_the_round(
     place: ServerSettings, server: Server, tmp_path: Path
 ) -> None:
-    """Under FedEx-LoRA the folders hold stacks, `all` the bits of the export."""
+    """Under FedEx-LoRA the folders contain stacks, and `all` has the bits of the export."""
     fed = begun(server, clients=2, rounds=2, method="fedavg", aggregation={"rule": "fedex"})
     for round_ in (1, 2):
         for name in ("a", "b"):
@@ -197,7 +197,7 @@ def test_residuals_and_moments_are_those_of_the_round(
         fed.run.id, "final"
     )
     layout, theirs = fed.run.model.layout, sent(fed, "b", 2)
-    # Of one client the product of the mean lacks nothing: what is left is round 1's residual.
+    # With one client the mean's product lacks nothing, so only round 1's residual is left.
     first = decode_adapter(layout, bytes(fed.members["a"].blob(fed.run.id, adapter_of(fed, 1))))
     stack = open_stack(out / "round-2/without-a" / WEIGHTS, layout).load()
     for a in (name for name in theirs if "lora_A" in name):

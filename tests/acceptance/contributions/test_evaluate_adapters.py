@@ -1,4 +1,4 @@
-"""`pubswap evaluate --adapters` scores what `pubswap admin contributions` has written."""
+"""`pubswap evaluate --adapters` scores the folders that `pubswap admin contributions` writes."""
 
 import json
 import shutil
@@ -60,7 +60,7 @@ def evaluate(fed: Federation, place: ServerSettings, *words: str) -> Ended:
 
 
 def said(ended: Ended) -> list[dict[str, Any]]:
-    """The JSON in what a command said, behind its log lines."""
+    """The JSON in a command's output, after its log lines."""
     assert ended.status == 0, ended.said
     found: list[dict[str, Any]] = json.loads(ended.said[ended.said.index("\n[\n") :])
     return found
@@ -69,7 +69,7 @@ def said(ended: Ended) -> list[dict[str, Any]]:
 def test_the_folders_are_scored_as_the_evaluator_scores_the_round(
     place: ServerSettings, fed: Federation, tmp_path: Path
 ) -> None:
-    """`all` has the round's own pass@1, a copy of it differs in nothing; nothing is handed in."""
+    """`all` has the round's own pass@1, a copy of it the same scores; nothing is handed in."""
     out = tmp_path / "out"
     done = admin(place, "contributions", fed.run.id, "--out", str(out))
     assert done.returncode == 0, done.stderr
@@ -97,7 +97,7 @@ def test_the_folders_are_scored_as_the_evaluator_scores_the_round(
 def test_what_is_no_adapter_of_the_run_is_refused(
     place: ServerSettings, fed: Federation, tmp_path: Path
 ) -> None:
-    """An empty folder, and a file that is none, by its name."""
+    """An empty folder, and an invalid file, by its name."""
     ended = evaluate(fed, place, "--adapters", str(tmp_path))
     assert ended.status == 1 and "[invalid_settings]" in ended.said
     (tmp_path / "bad").mkdir()

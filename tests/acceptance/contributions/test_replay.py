@@ -1,4 +1,4 @@
-"""`pubswap admin replay` averages the rounds again, and says what it cannot take out."""
+"""`pubswap admin replay` averages the rounds again, and says what it cannot remove."""
 
 import shutil
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ def server(place: ServerSettings) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def runs(server: Server) -> dict[str, Federation]:
-    """A finished run of each rule."""
+    """A finished run for each rule."""
     return {name: finished(server, aggregation=rule) for name, rule in RULES.items()}
 
 
@@ -73,7 +73,7 @@ def finished(server: Server, **overrides: Any) -> Federation:
 
 
 def sent(fed: Federation, name: str, round_: int) -> Adapter:
-    """What a member sends in a round."""
+    """A member's update in a round."""
     return fed.adapter(100 * round_ + MEMBERS.index(name))
 
 
@@ -84,7 +84,7 @@ def published(fed: Federation, round_: int) -> Adapter:
 
 
 def replayed(place: ServerSettings, fed: Federation, out: Path, *options: str) -> Adapter:
-    """The adapter of a replay that succeeds."""
+    """The adapter of a successful replay."""
     done = admin(place, "replay", fed.run.id, "--out", str(out), *options)
     assert done.returncode == 0, done.stderr
     assert (out / "README.md").read_text() in done.stdout
@@ -92,7 +92,7 @@ def replayed(place: ServerSettings, fed: Federation, out: Path, *options: str) -
 
 
 def refused(place: ServerSettings, fed: Federation, out: Path, *options: str) -> str:
-    """What a replay says that fails, and leaves nothing behind."""
+    """The error of a failed replay, which leaves nothing behind."""
     before = sorted(out.parent.iterdir())
     done = admin(place, "replay", fed.run.id, "--out", str(out), *options)
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
@@ -104,7 +104,7 @@ def refused(place: ServerSettings, fed: Federation, out: Path, *options: str) ->
 def test_with_everybody_it_is_the_runs_own_adapter_to_the_bit(
     place: ServerSettings, runs: dict[str, Federation], tmp_path: Path, rule: str
 ) -> None:
-    """Also that of an earlier round; PEFT reads the folder, and the run is as it was."""
+    """So is an earlier round's; PEFT reads the folder, and the run is unchanged."""
     fed = runs[rule]
     before = fed.view()
     replayed(place, fed, tmp_path / "out")
@@ -120,9 +120,9 @@ def test_with_everybody_it_is_the_runs_own_adapter_to_the_bit(
 
 
 def expected(fed: Federation, rule: str, left: list[str]) -> tuple[dense.Vector, list[Any]]:
-    """The last adapter without the others, and each round's updates, by plain numpy.
+    """The last adapter from these members alone, and each round's updates, in plain numpy.
 
-    Each member's step is the same as in the run, from the adapter as it is without them.
+    Each member's step is the same as in the run, but starts from the adapter without the others.
     """
     theta = dense.flat(published(fed, 0))
     is_a = np.concatenate(
@@ -163,7 +163,7 @@ def test_without_a_member_it_is_the_rule_on_the_steps_of_the_others(
     rule: str,
     without: list[str],
 ) -> None:
-    """As numpy has it, which knows nothing of the server's code; and not the run's own."""
+    """It equals numpy's, which shares no code with the server, and differs from the run's own."""
     fed, left = runs[rule], [name for name in MEMBERS if name not in without]
     options = [word for name in without for word in ("--without", name)]
     found = dense.flat(replayed(place, fed, tmp_path / "out", *options))
@@ -178,7 +178,7 @@ def test_without_a_member_it_is_the_rule_on_the_steps_of_the_others(
 def test_one_round_of_the_plain_mean_is_the_mean_of_the_others_to_the_bit(
     place: ServerSettings, runs: dict[str, Federation], tmp_path: Path
 ) -> None:
-    """In round 1 all begin from the run's own adapter."""
+    """In round 1 all members start from the run's own adapter."""
     fed = runs["fedit"]
     found = replayed(place, fed, tmp_path / "out", "--without", "c", "--round", "1")
     a, b = sent(fed, "a", 1), sent(fed, "b", 1)
@@ -190,7 +190,7 @@ def test_one_round_of_the_plain_mean_is_the_mean_of_the_others_to_the_bit(
 def test_fedex_without_a_member_has_the_mean_of_the_others_products(
     place: ServerSettings, runs: dict[str, Federation], tmp_path: Path
 ) -> None:
-    """The folder's product is the means' product and what each round's lacks of the products'."""
+    """The folder's product is the product of the means plus each round's residual."""
     fed = runs["fedex"]
     found = dense.products(replayed(place, fed, tmp_path / "out", "--without", "c"))
     theta, rounds = expected(fed, "fedit", ["a", "b"])
@@ -217,7 +217,7 @@ def test_fedex_without_a_member_has_the_mean_of_the_others_products(
 def test_the_mean_of_products_without_a_member_is_that_of_the_others_changes(
     place: ServerSettings, runs: dict[str, Federation], tmp_path: Path
 ) -> None:
-    """Each changes the product as it did in the run, where the factors' basis was another."""
+    """Each changes the product as in the run, although the factors had another basis there."""
     fed = runs["svd"]
     found = dense.products(replayed(place, fed, tmp_path / "out", "--without", "c"))
     wanted = dense.products(published(fed, 0))
@@ -235,7 +235,7 @@ def test_the_mean_of_products_without_a_member_is_that_of_the_others_changes(
 def test_rounds_that_are_not_kept_are_named_and_begun_behind(
     tmp_path: Path,
 ) -> None:
-    """With one kept round of two the first stays as it was averaged; archived, none is left."""
+    """With one of two rounds kept, the first stays as averaged; an archived run has none left."""
     place = settings_for(tmp_path / "place").model_copy(update={"keep_rounds": 1})
     with serving(place) as server, server.closing:
         fed = finished(server)
@@ -243,7 +243,7 @@ def test_rounds_that_are_not_kept_are_named_and_begun_behind(
         card = (tmp_path / "out" / "README.md").read_text()
         assert "Round 2 of run" in card and "Round 1 could not be averaged again" in card
         assert "PUBSWAP_KEEP_ROUNDS" in card and "rounds before round 2" in card
-        # Round 2 began from the run's own adapter, c's part in it included.
+        # Round 2 started from the run's own adapter, including c's part in it.
         wanted = np.mean([dense.flat(sent(fed, name, 2)) for name in ("a", "b")], axis=0)
         assert np.array_equal(found, wanted.astype(np.float32))
         assert "[gone]" in refused(place, fed, tmp_path / "no", "--round", "1", "--without", "c")
@@ -255,7 +255,7 @@ def test_rounds_that_are_not_kept_are_named_and_begun_behind(
 def test_what_cannot_be_is_refused_and_nothing_is_written(
     place: ServerSettings, runs: dict[str, Federation], tmp_path: Path
 ) -> None:
-    """An unknown member or round, nobody left, and a folder that is there already."""
+    """An unknown member or round, no member left, and a folder that already exists."""
     fed = runs["fedit"]
     said = refused(place, fed, tmp_path / "out", "--without", "d")
     assert "[not_found]" in said and "'d'" in said and "a, b, c" in said
@@ -276,7 +276,7 @@ def test_what_cannot_be_is_refused_and_nothing_is_written(
 def test_an_update_that_is_damaged_is_not_averaged(
     place: ServerSettings, runs: dict[str, Federation], tmp_path: Path
 ) -> None:
-    """One flipped bit in a copy of the place."""
+    """One bit is flipped in a copy of the storage."""
     fed, data = runs["fedit"], tmp_path / "copy"
     shutil.copytree(place.data_dir, data, ignore=shutil.ignore_patterns("incoming"))
     digest = digest_of_sent(fed, "b", 2)
@@ -291,7 +291,7 @@ def test_an_update_that_is_damaged_is_not_averaged(
 
 
 def digest_of_sent(fed: Federation, name: str, round_: int) -> str:
-    """The digest of an update."""
+    """The digest of a member's update."""
     data = encode_adapter(fed.run.model.layout, sent(fed, name, round_))
     return str(fed.hand_in(name, round_, data, EXAMPLES[name]).digest)
 
@@ -302,7 +302,7 @@ def digest_of_sent(fed: Federation, name: str, round_: int) -> str:
 def test_a_full_disk_leaves_nothing_behind(
     place: ServerSettings, runs: dict[str, Federation], tmp_path: Path, command: str
 ) -> None:
-    """There is room for a file, and not for what is made."""
+    """There is room for a file, but not for the whole output."""
     run = runs["fedit"].run.id
     with small_disk(tmp_path / "disk", 1 << 20) as disk:
         disk.fill(leave=8 << 10)

@@ -37,28 +37,28 @@ SETTINGS = {
 
 @dataclass
 class LivedTogether:
-    """A run that is paused and resumed, so that comings and goings have their order."""
+    """A run that is paused and resumed, so that members join and leave in a fixed order."""
 
     api: CoordinatorClient
     run: str
 
     def log(self, member: str, kind: str) -> list[Any]:
-        """What the run's log has of a member."""
+        """The run's events about a member."""
         events = self.api.events(self.run).events
         mine = [event.details for event in events if event.kind == kind]
         return [details for details in mine if details.get("member") == member]
 
     def pause(self, round_: int, member: str) -> int:
-        """In this round or a later one, and return it once a member has handed it in."""
+        """Pause in this round or a later one; returns the round once a member has handed it in."""
         until(lambda: self.api.whole_run(self.run).round >= round_)
         self.api.move_run(self.run, paths.RUN_PAUSE)
         here = self.api.whole_run(self.run).round
-        # Who had begun the round when it was paused hands it in.
+        # A member that had begun the round before the pause still hands it in.
         until(lambda: any(update["round"] >= here - 1 for update in self.log(member, "update")))
         return here
 
     def resume(self) -> None:
-        """Go on."""
+        """Resume the run."""
         self.api.move_run(self.run, paths.RUN_RESUME)
 
 
@@ -75,7 +75,7 @@ def residuals(state: Path) -> set[str]:
 def test_daemons_come_and_go_and_the_run_goes_on(tmp_path: Path) -> None:
     """One begins alone, with one of two steps; another joins in mid-run, leaves and returns.
 
-    It catches up on the residuals of the rounds that it was not there for.
+    The second catches up on the residuals of the rounds it missed.
     """
     folder = tmp_path / "run"
     folder.mkdir()

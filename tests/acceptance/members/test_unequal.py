@@ -1,4 +1,4 @@
-"""Real daemons that are unlike each other."""
+"""Real daemons with different settings."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Where a coordinator may be: on IPv6, and behind a load balancer that ends TLS."""
+"""Addresses of a coordinator: on IPv6, and behind a load balancer that terminates TLS."""
 
 import shutil
 import socket
@@ -31,7 +31,7 @@ def free_port_of_ipv6() -> int:
 
 
 def test_a_coordinator_serves_on_ipv6(tmp_path: Path) -> None:
-    """It says its address in brackets, by which a member enrols and asks."""
+    """It prints its address in brackets, and a member enrols and sends requests there."""
     url = f"http://[::1]:{free_port_of_ipv6()}"
     options = ["--host", "::1", "--port", url.rsplit(":", 1)[-1], "--data-dir", str(tmp_path / "c")]
     with ForkedProcesses(tmp_path / "logs") as processes:
@@ -55,7 +55,7 @@ def test_a_coordinator_serves_on_ipv6(tmp_path: Path) -> None:
 
 
 def test_a_member_without_a_certificate_comes_through_a_load_balancer(tmp_path: Path) -> None:
-    """TLS of one side, which ends before the coordinator: its CA is all that a member needs."""
+    """One-sided TLS ends before the coordinator, so a member needs only the CA."""
     authority = Authority(tmp_path / "ca", "the operator's CA")
     served = authority.issue("localhost")
     tls = tmp_path / "tls"
@@ -65,7 +65,7 @@ def test_a_member_without_a_certificate_comes_through_a_load_balancer(tmp_path: 
     settings = settings_for(tmp_path / "data").model_copy(
         update={"proxy_secret": SecretStr("between")}
     )
-    # As its head says for members without certificates.
+    # As the file's header says for members without certificates.
     edits = {
         "ssl_verify_client optional;": "",
         f"ssl_client_certificate {tls}/members-ca.pem;": "",

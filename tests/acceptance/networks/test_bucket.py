@@ -24,7 +24,7 @@ ROUNDS = {"rounds": 2, "method": "fedavg"}
 
 
 def enrolled(coordinator: Coordinator, run: RunView, name: str) -> Path:
-    """An organisation's state folder, as its own command makes it."""
+    """An organisation's state folder, made by its own command."""
     invite = coordinator.api.invite(run.id, CreateInvite(name=name)).invite
     state = coordinator.folder / name
     joining = ["--coordinator", coordinator.api.url, "--invite", invite, "--state", str(state)]
@@ -36,7 +36,7 @@ def enrolled(coordinator: Coordinator, run: RunView, name: str) -> Path:
 def test_adapters_of_daemons_go_straight_to_the_bucket_if_their_policy_says_so(
     tmp_path: Path,
 ) -> None:
-    """As `enroll` writes it; without that line through the coordinator. The result is the same."""
+    """`enroll` writes that line; without it they go through the coordinator. Results are equal."""
     folder = tmp_path / "federation"
     folder.mkdir()
     with (

@@ -1,4 +1,4 @@
-"""`pubswap bundle`: made whole or not at all, and enough where there is no network."""
+"""`pubswap bundle`: written whole or not at all, and sufficient without a network."""
 
 import json
 import os
@@ -32,7 +32,7 @@ backend-path = ["."]
 name = "pubswap"
 version = "7"
 """
-# A wheel of our own, which waits for as long as a file is there.
+# A wheel of our own, whose download waits as long as a file exists.
 BACKEND = """
 import os, pathlib, shutil, time
 def build_wheel(folder, config_settings=None, metadata_directory=None):
@@ -47,7 +47,7 @@ def build_wheel(folder, config_settings=None, metadata_directory=None):
 
 
 def write_wheel(folder: Path, name: str, version: str, more: str = "") -> Path:
-    """A wheel that holds nothing."""
+    """Write an empty wheel."""
     path = folder / f"{name}-{version}-py3-none-any.whl"
     info = f"{name}-{version}.dist-info"
     with zipfile.ZipFile(path, "w") as wheel:
@@ -61,7 +61,7 @@ def write_wheel(folder: Path, name: str, version: str, more: str = "") -> Path:
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """One of a PubSwap that needs one small package, which is on a shelf."""
+    """A checkout of a PubSwap that needs only one small package from a local folder."""
     folder, shelf = tmp_path / "checkout", tmp_path / "shelf"
     folder.mkdir()
     shelf.mkdir()
@@ -92,7 +92,7 @@ def names(folder: Path) -> set[str]:
 def test_a_bundle_is_whole_or_not_there_and_none_is_written_over(
     tmp_path: Path, checkout: Path, recipe: Path
 ) -> None:
-    """Killed, failed or stopped: there is none until each of its files is there."""
+    """Killed, failed or stopped, it leaves none until every file is written."""
     out = tmp_path / "bundle"
     line = ["bundle", "make", str(recipe), "--checkout", str(checkout), "--out", str(out)]
     (checkout / "hold").touch()
@@ -137,7 +137,7 @@ def test_a_bundle_is_whole_or_not_there_and_none_is_written_over(
 
 
 def test_a_key_signs_the_bundle(tmp_path: Path, checkout: Path, recipe: Path) -> None:
-    """It is made if it is not there."""
+    """The key is made if it does not exist."""
     out, key = tmp_path / "bundle", tmp_path / "key"
     make(load_recipe(recipe), checkout, "client", out, key, print)
     assert faults(out, Path(f"{key}.pub")) == []
@@ -146,7 +146,7 @@ def test_a_key_signs_the_bundle(tmp_path: Path, checkout: Path, recipe: Path) ->
 def test_only_a_client_is_told_to_have_its_machine_examined(
     tmp_path: Path, checkout: Path, recipe: Path
 ) -> None:
-    """A coordinator's bundle has no torch, which that takes."""
+    """A coordinator's bundle lacks torch, which the examination needs."""
     for extras, told in (("client", True), ("server,operator", False)):
         out = tmp_path / extras
         make(load_recipe(recipe), checkout, extras, out, None, print)
@@ -156,7 +156,7 @@ def test_only_a_client_is_told_to_have_its_machine_examined(
 def test_nothing_is_made_over_what_came_there_meanwhile(
     tmp_path: Path, checkout: Path, recipe: Path
 ) -> None:
-    """It stays as it is."""
+    """That stays as it is."""
     out = tmp_path / "bundle"
 
     def beside(words: str) -> None:
@@ -169,7 +169,7 @@ def test_nothing_is_made_over_what_came_there_meanwhile(
 
 
 def test_what_is_asked_wrongly_is_said_at_once(tmp_path: Path, recipe: Path) -> None:
-    """A folder that is no checkout; a bundle that is none; a card that is none."""
+    """A folder that is not a checkout, a folder that is not a bundle, an invalid card."""
     (tmp_path / "card").write_text("{}")
     for words, said in (
         (
@@ -190,7 +190,7 @@ def test_what_is_asked_wrongly_is_said_at_once(tmp_path: Path, recipe: Path) -> 
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
 def test_a_machine_without_a_network_installs_and_is_examined(tmp_path: Path, recipe: Path) -> None:
-    """By the very lines of the bundle's README, of this checkout, with no packet sent."""
+    """With exactly the lines of this checkout's bundle README, and without sending a packet."""
     out = tmp_path / "bundle"
     done = pubswap("bundle", "make", str(recipe), "--checkout", str(ROOT), "--out", str(out))
     assert done.returncode == 0, done.stderr[-3000:]

@@ -41,21 +41,21 @@ PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CE
 
 @dataclass
 class Site:
-    """A member's network, from which the coordinator's and all proxies' addresses are in reach."""
+    """A member's network, from which the coordinator and all proxies are reachable."""
 
     network: namespace.Network
     server: Server
     url: str
 
     def inside(self, call: Callable[[], T]) -> T:
-        """What a call gives that is made in the member's network."""
+        """The result of a call made in the member's network."""
         with ThreadPoolExecutor(
             1, initializer=namespace.enter, initargs=(self.network.name,)
         ) as thread:
             return thread.submit(call).result(120)
 
     def version(self, url: str | None = None, tls: TlsFiles = PUBLIC) -> str:
-        """What the member's network hears of the coordinator, at once or not at all."""
+        """Ask the coordinator's version from the member's network, without retries."""
 
         def ask() -> str:
             with CoordinatorClient(url or self.url, None, ONCE, tls=tls) as api:
@@ -64,13 +64,13 @@ class Site:
         return self.inside(ask)
 
     def asked(self) -> set[tuple[str, int]]:
-        """The addresses that TCP went to."""
+        """The addresses that TCP packets went to."""
         return {(to, port) for kind, to, port in self.network.sent if kind == "TCP"}
 
 
 @pytest.fixture(autouse=True)
 def clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Without proxies and CAs of the machine's own."""
+    """Remove the machine's own proxies and CAs from the environment."""
     for name in PROXY_VARIABLES:
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
@@ -129,7 +129,7 @@ def opened(site: Site) -> Federation:
 
 
 def takes_part(site: Site, fed: Federation, tls: TlsFiles = PUBLIC) -> None:
-    """A member enrols, says hello, sends an adapter and reads it again."""
+    """Have a member enrol, say hello, send an adapter and read it back."""
     invite = fed.operator.invite(fed.run.id, CreateInvite(name="a")).invite
     data = encode_adapter(fed.run.model.layout, fed.adapter(1))
 
@@ -154,7 +154,7 @@ def address(proxy: str) -> tuple[str, int]:
 def test_a_member_takes_part_through_a_proxy_with_a_password(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every packet goes to the proxy; a wrong password is named, and not shown."""
+    """Every packet goes to the proxy; a wrong password is reported, but not shown."""
     with tinyproxy(tmp_path / "tinyproxy", site.network.host, password=True) as proxy:
         monkeypatch.setenv("HTTP_PROXY", f"http://{USER}:{PASSWORD}@{proxy}")
         takes_part(site, opened(site))
@@ -172,7 +172,7 @@ def test_a_member_takes_part_through_a_proxy_with_a_password(
 def test_tls_goes_through_a_tunnel(
     secure: SecureSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """HTTPS_PROXY without its scheme; a proxy that opens no tunnel is named."""
+    """Even if HTTPS_PROXY has no scheme; a proxy that refuses the tunnel is named."""
     host = secure.network.host
     with squid(tmp_path / "squid", host) as proxy:
         monkeypatch.setenv("HTTPS_PROXY", proxy)
@@ -187,7 +187,7 @@ def test_tls_goes_through_a_tunnel(
 def test_a_proxy_that_opens_tls_needs_its_ca(
     secure: SecureSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In SSL_CERT_FILE or in place of the coordinator's; without, the message says so."""
+    """In SSL_CERT_FILE or in place of the coordinator's; without it, the message says so."""
     company = Authority(tmp_path / "company", "the company's CA")
     shown = company.issue("proxy", address=secure.network.host)
     trusted = secure.authority.files().context()
@@ -215,13 +215,13 @@ def test_a_long_poll_that_a_proxy_cuts_is_asked_again(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Without a warning and without a pause, until there is an answer."""
+    """Without a warning or a pause, until there is an answer."""
     fed = opened(site)
     token = fed.join("a")
     caplog.set_level(logging.INFO)
     with kind(tmp_path / "proxy", site.network.host, seconds=3) as proxy:
         monkeypatch.setenv("HTTP_PROXY", f"http://{proxy}")
-        never = Backoff(tries=1)  # so that a cut which counts as a failure would be raised
+        never = Backoff(tries=1)  # so that a cut would be raised if it counted as a failure
 
         def waits() -> TaskKind:
             with CoordinatorClient(site.url, token, never) as api:
@@ -238,7 +238,7 @@ def test_a_long_poll_that_a_proxy_cuts_is_asked_again(
 def test_a_page_of_a_proxy_is_quoted(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That a coordinator is away is said with the proxy's own words, and is worth a retry."""
+    """The error that the coordinator is away quotes the proxy's page, and is retryable."""
     with squid(tmp_path / "squid", site.network.host) as proxy:
         monkeypatch.setenv("HTTP_PROXY", f"http://{proxy}")
         nobody = f"http://{site.network.host}:1"
@@ -251,7 +251,7 @@ def test_a_page_of_a_proxy_is_quoted(
 def test_no_proxy_names_hosts_that_are_asked_directly(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also beside an IPv6 address, which httpx's own reading of NO_PROXY fails on."""
+    """Even next to an IPv6 address, which httpx's own parsing of NO_PROXY cannot handle."""
     monkeypatch.setenv("HTTP_PROXY", f"http://{site.network.host}:1")
     with pytest.raises(Unreachable, match="through the proxy"):
         site.version()
@@ -261,11 +261,11 @@ def test_no_proxy_names_hosts_that_are_asked_directly(
 
 @pytest.mark.parametrize("text", ["ftp://p:1", "http://", "http://user:pa/ss@p:1", "socks5://p:1"])
 def test_a_mistyped_proxy_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before anything is sent, with the variable's name and without its password."""
+    """Before any request, with the variable's name and without its password."""
     monkeypatch.setenv("HTTPS_PROXY", text)
     with pytest.raises(InvalidSettings, match=r"PROXY|socks") as refused:
         CoordinatorClient("https://coordinator.example.org", None, ONCE)
     assert "pa/ss" not in refused.value.detail
-    # This machine itself is asked directly.
+    # This machine itself is reached directly.
     with pytest.raises(Unreachable), CoordinatorClient("https://127.0.0.1:1", None, ONCE) as api:
         api.version()

@@ -59,7 +59,7 @@ class Relaying:
         assert self.process.wait(10) == -signal.SIGKILL
 
     def left(self) -> set[str]:
-        """What lies in the folder besides the relay's own."""
+        """The files in the folder that are not the relay's own."""
         return {path.name for path in self.folder.iterdir()} - {"done", "lock"}
 
 
@@ -67,7 +67,7 @@ class Relaying:
 def relaying(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[str], Relaying]]:
-    """Starts a relay to a coordinator, through which this process asks."""
+    """Start a relay to a coordinator, and send this process's requests through it."""
     started: list[Relaying] = []
 
     def begin(url: str) -> Relaying:
@@ -80,7 +80,7 @@ def relaying(
     yield begin
     for each in started:
         each.process.terminate()
-        assert each.process.wait(10) in (130, -signal.SIGTERM)  # it may not have begun
+        assert each.process.wait(10) in (130, -signal.SIGTERM)  # it may not have started yet
 
 
 def running(server: Server) -> tuple[Federation, str]:
@@ -97,7 +97,7 @@ def running(server: Server) -> tuple[Federation, str]:
 def test_a_member_without_a_network_takes_part(
     tmp_path: Path, relaying: Callable[[str], Relaying]
 ) -> None:
-    """All of it, in a namespace without network; the relay is killed again and again meanwhile."""
+    """In a whole run, in a namespace without network, while the relay is killed again and again."""
     with (
         serving(settings_for(tmp_path / "data")) as server,
         server.closing,
@@ -130,7 +130,7 @@ def test_a_member_without_a_network_takes_part(
         working = inside.submit(member)
         random, lives = Random(1), 0
         while not working.done():
-            # Ever longer, so that on a busy machine, too, one of them gets something done.
+            # Ever longer, so that even on a busy machine one of them makes progress.
             time.sleep(random.uniform(0.1, 0.8) + 0.02 * lives)
             lives += 1
             relay.kill()
@@ -146,7 +146,7 @@ def test_a_member_without_a_network_takes_part(
 
 
 def ask(relaying: Relaying) -> str:
-    """An honest request."""
+    """Make an honest request."""
     with CoordinatorClient(relaying.url, "secret", ONCE) as api:
         return api.version().protocol
 
@@ -168,7 +168,7 @@ def put(path: Path, message: Asked | Answered, body: bytes = b"", mode: int = 0o
 
 
 def foreign(kind: str, path: Path, spare: Path) -> None:
-    """A file that no member has written, or not to its end; but for that, all is well with it."""
+    """A file that no member wrote, or not completely, but is otherwise valid."""
     good = asked(name=path.stem)
     if kind == "link":
         put(spare, good)
@@ -232,7 +232,7 @@ def test_a_file_of_another_is_not_forwarded(
     relaying: Callable[[str], Relaying],
     tmp_path: Path,
 ) -> None:
-    """It is named once, stays where it is, and keeps nothing else from being forwarded."""
+    """It is reported once, stays where it is, and does not block other requests."""
     relay = relaying(record.url)
     until(relay.folder.exists)
     names = [f"{number:032x}.request" for number in range(len(kinds))]
@@ -250,13 +250,13 @@ def test_a_file_of_another_is_not_forwarded(
 def test_a_request_is_forwarded_as_it_was_asked(
     record: Recording, relaying: Callable[[str], Relaying], tmp_path: Path
 ) -> None:
-    """With its token and without headers that are none of a member's; once it is whole."""
+    """Once it is whole, with its token, and without headers that members do not send."""
     relay = relaying(record.url)
     until(relay.folder.exists)
     more = [("Authorization", "Bearer t"), ("Host", "evil"), ("X-Forwarded-For", "1.2.3.4")]
     made, path = tmp_path / "made", relay.folder / f"{NAME}.request"
     put(made, asked(method="POST", headers=[("Content-Length", "4"), *more]), b"body")
-    path.write_bytes(made.read_bytes()[:-3])  # as a copy that is under way
+    path.write_bytes(made.read_bytes()[:-3])  # as during a copy
     path.chmod(0o600)
     until(lambda: path.name in relay.log.read_text())
     path.write_bytes(made.read_bytes())
@@ -271,7 +271,7 @@ def test_a_request_is_forwarded_as_it_was_asked(
 def test_a_request_that_was_answered_is_not_forwarded_again(
     record: Recording, relaying: Callable[[str], Relaying], tmp_path: Path
 ) -> None:
-    """Put back by somebody or by a restored backup, also after the relay was killed."""
+    """Even if someone or a restored backup puts it back, or the relay was killed."""
     relay = relaying(record.url)
     until(relay.folder.exists)
     path, kept = relay.folder / f"{NAME}.request", tmp_path / "kept"
@@ -288,7 +288,7 @@ def test_a_request_that_was_answered_is_not_forwarded_again(
 
 
 def test_an_answer_of_another_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replayed, damaged or no file at all: an error that is worth a retry, and nothing is left."""
+    """Replayed, damaged or not a file at all: the error is retryable, and no file is left."""
     folder = tmp_path / "relay"
     folder.mkdir(mode=0o700)
     monkeypatch.setenv("PUBSWAP_RELAY", str(folder))
@@ -321,7 +321,7 @@ def test_an_answer_of_another_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_relay_that_does_not_come_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The request is withdrawn; a folder that others may read is used by neither side."""
+    """The request is withdrawn; neither side uses a folder that others may read."""
     folder = tmp_path / "relay"
     monkeypatch.setenv("PUBSWAP_RELAY", str(folder))
     monkeypatch.setattr("pubswap_client.coordinator.connection.RELAY_SECONDS", 0.1)
@@ -339,7 +339,7 @@ def test_a_relay_that_does_not_come_is_named(
 def test_cron_starts_a_relay_for_what_is_asked(
     record: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It ends when there is nothing more."""
+    """It ends when there are no more requests."""
     folder = tmp_path / "relay"
     monkeypatch.setenv("PUBSWAP_RELAY", str(folder))
     with ThreadPoolExecutor(1) as thread, CoordinatorClient(record.url, None, ONCE) as api:
@@ -354,7 +354,7 @@ def test_cron_starts_a_relay_for_what_is_asked(
 def test_a_second_relay_is_refused_and_one_of_cron_ends(
     relaying: Callable[[str], Relaying], record: Recording
 ) -> None:
-    """Beside one that goes on."""
+    """While another one is running."""
     relay = relaying(record.url)
     ask(relay)
     command = ["relay", str(relay.folder), "--coordinator", record.url]
@@ -368,7 +368,7 @@ def test_a_second_relay_is_refused_and_one_of_cron_ends(
 def test_a_coordinator_that_the_relay_does_not_reach_is_said(
     relaying: Callable[[str], Relaying],
 ) -> None:
-    """In the error of whoever asked, which is worth a retry."""
+    """In the caller's error, which is retryable."""
     relay = relaying("http://127.0.0.1:1")
     with pytest.raises(Unreachable, match="The relay cannot reach the coordinator"):
         ask(relay)

@@ -1,4 +1,4 @@
-"""deploy/slurm, with a stand-in for Slurm: jobs that come again, and nodes without a network."""
+"""deploy/slurm with a fake Slurm: jobs that requeue themselves, and nodes without a network."""
 
 import json
 import re
@@ -54,7 +54,7 @@ sys.exit(int(left[0]))
 
 
 def recorded(folder: Path, slurm: Slurm, statuses: str) -> Path:
-    """Put programs into the job's path that say how they were called and end so."""
+    """Put programs on the job's path that record their calls and exit with this status."""
     out, left = folder / "called", folder / "statuses"
     left.write_text(statuses)
     for name in ("pubswap", "vllm"):
@@ -66,7 +66,7 @@ def recorded(folder: Path, slurm: Slurm, statuses: str) -> Path:
 
 @pytest.mark.parametrize(("statuses", "starts"), [("75 75 0", 3), ("3", 1), ("1", 1), ("130", 1)])
 def test_a_job_comes_again_as_its_status_says(statuses: str, starts: int, tmp_path: Path) -> None:
-    """After 75 alone; each is told the time that its limit leaves."""
+    """Only after 75; each daemon gets the time that the job's limit leaves."""
     slurm = Slurm(tmp_path / "slurm", {"margin": "60"}, lambda start: 3600 if start else None)
     with slurm.running():
         called = recorded(tmp_path, slurm, statuses)
@@ -94,7 +94,7 @@ def test_a_job_comes_again_as_its_status_says(statuses: str, starts: int, tmp_pa
 def test_a_scheduler_that_does_not_answer_is_asked_again(
     failure: str, failures: int, told: bool, tmp_path: Path
 ) -> None:
-    """And a job whose end is not known begins all the same."""
+    """And a job whose end is unknown starts anyway."""
     slurm = Slurm(tmp_path / "slurm", {"margin": "60"}, lambda start: 3600)
     with slurm.running():
         called = recorded(tmp_path, slurm, "75 0")
@@ -116,7 +116,7 @@ def test_a_scheduler_that_does_not_answer_is_asked_again(
 
 
 def test_a_margin_that_leaves_no_time_ends_the_job_and_says_so(tmp_path: Path) -> None:
-    """A daemon that is told no time is killed at the limit, and its job does not come again."""
+    """A daemon without a time would be killed at the limit, and its job would not be requeued."""
     slurm = Slurm(tmp_path / "slurm", {"margin": "60"}, lambda start: 30)
     with slurm.running():
         called = recorded(tmp_path, slurm, "0")
@@ -127,7 +127,7 @@ def test_a_margin_that_leaves_no_time_ends_the_job_and_says_so(tmp_path: Path) -
 
 
 def test_vllm_has_a_gpu_of_the_jobs_own(tmp_path: Path) -> None:
-    """The others train; in the end it is gone, and so are the adapters that it read."""
+    """The other GPUs train; at the end the server is gone, and so are its adapters."""
     env = {
         "CUDA_VISIBLE_DEVICES": "4,5,6",
         "vllm_options": "--dtype bfloat16 --max-model-len 64",
@@ -152,7 +152,7 @@ def test_vllm_has_a_gpu_of_the_jobs_own(tmp_path: Path) -> None:
 
 
 def test_vllm_without_a_model_ends_the_job_at_once(tmp_path: Path) -> None:
-    """The daemon would wait for a server that never comes."""
+    """Otherwise the daemon would wait for a server that never starts."""
     slurm = Slurm(tmp_path / "slurm", {"vllm_options": "--dtype bfloat16"}, lambda start: 3600)
     with slurm.running():
         called = recorded(tmp_path, slurm, "0")
@@ -163,7 +163,7 @@ def test_vllm_without_a_model_ends_the_job_at_once(tmp_path: Path) -> None:
 
 
 def test_the_container_names_what_there_is() -> None:
-    """Its files, and extras and versions of the project."""
+    """It names files, extras and versions of the project that exist."""
     text = (SLURM / "pubswap.def").read_text()
     copied = re.search(r"^%files\n(.*?)^\n", text, re.MULTILINE | re.DOTALL)
     assert copied is not None
@@ -186,7 +186,7 @@ STEPS = 10
 @pytest.mark.usefixtures("unmeasured")
 @pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
 def test_a_run_of_several_jobs_on_nodes_without_a_network(tmp_path: Path) -> None:
-    """Jobs that end in time, a node that dies and a relay that is killed: the same bits.
+    """Jobs that end in time, a node that dies and a relay that is killed give the same bits.
 
     The nodes are a namespace without network; the run is longer than a job.
     """
@@ -225,17 +225,17 @@ def test_a_run_of_several_jobs_on_nodes_without_a_network(tmp_path: Path) -> Non
             return Forked(command, folder / "relay.log")
 
         def made() -> int:
-            """The steps that the daemon which runs has made, and others before it."""
+            """The number of steps made by the running daemon and earlier ones."""
             said = (folder / f"{len(daemons) - 1}.log").read_text() if daemons else ""
             return max(map(int, re.findall(rf" step=(\d+) steps={STEPS}", said)), default=0)
 
         def alarm() -> None:
-            """What a deadline does once a step is kept."""
+            """Stop the daemon once a step is saved, as a deadline would."""
             daemons[-1].send_signal(signal.SIGALRM)
             daemons[-1].wait(30)
 
         def nothing() -> None:
-            """It ends by itself: the time of --until is up, or the run is finished."""
+            """Do nothing: it ends by itself at --until or when the run is finished."""
 
         with coordinator.api, slurm.running(), pubswap_on_path(slurm.programs, pubswap):
             relaying, random = relay(), Random(1)

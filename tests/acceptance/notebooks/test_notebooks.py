@@ -1,4 +1,4 @@
-"""The notebooks of docs/, run by a real kernel, as a reader's would."""
+"""The notebooks of docs/, run by a real kernel like a reader's."""
 
 import json
 import re
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("unmeasured")
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder in which notebooks may leave what they make."""
+    """A folder for the files that notebooks make."""
     (tmp_path / "docs" / "notebooks").mkdir(parents=True)
     (tmp_path / "deploy").symlink_to(ROOT / "deploy")
     for name, value in {**ONE_THREAD, "HF_HUB_OFFLINE": "1"}.items():
@@ -33,7 +33,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def outputs(name: str, checkout: Path) -> dict[int, str]:
-    """What each cell shows, by its number, after all are run; images are "image/png"."""
+    """Run all cells; returns each one's output by number, with images as "image/png"."""
     notebook: Any = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
     folder = {"metadata": {"path": str(checkout / "docs" / "notebooks")}}
     NotebookClient(notebook, timeout=240, kernel_name="python3", resources=folder).execute()
@@ -49,7 +49,7 @@ def _shown(output: Any) -> str:
 
 
 def test_notebooks_are_kept_without_outputs() -> None:
-    """So that a change of one is read like any other's."""
+    """So that their diffs can be reviewed like any other file's."""
     paths = list(NOTEBOOKS.glob("*.ipynb"))
     assert len(paths) == 2
     for path in paths:
@@ -63,7 +63,7 @@ def test_notebooks_are_kept_without_outputs() -> None:
 def test_an_operator_looks_at_a_run_while_it_trains(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Real members train meanwhile; the log is followed to the end, and the adapter answers."""
+    """While real members train; it follows the log to the end, and prompts the adapter."""
     with ForkedProcesses(checkout / "logs") as processes:
         running = serve(processes, checkout)
         token = operator_token(checkout / "c" / "operator-token")
@@ -93,7 +93,7 @@ def test_an_operator_looks_at_a_run_while_it_trains(
 
 @pytest.mark.full
 def test_a_researcher_simulates_a_federation_in_a_cell(checkout: Path) -> None:
-    """A bar shows its steps; figures, a second method, and the adapter's folder."""
+    """With a progress bar, figures, a second method, and the adapter's folder."""
     shown = outputs("researcher", checkout)
     assert "tour:" in shown[2] and "6/6" in shown[2] and "pass@1" in shown[2]
     assert "Federation('tour', pass@1 0." in shown[2]

@@ -32,14 +32,14 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory, recipe: Path) -> dict[str, Any]:
-    """What the sweep comes to on this machine."""
+    """The sweep's results on this machine."""
     store = tmp_path_factory.mktemp("here")
     simulated(recipe, store, *SWEEP)
     return found(store)
 
 
 def found(store: Path) -> dict[str, Any]:
-    """By the runs' keys, their adapters' bytes and their results, but for what clocks say."""
+    """Adapters and results by the runs' keys, without times."""
     adapters = "runs/*/adapter-final/adapter_model.safetensors"
     there: dict[str, Any] = {
         path.parents[1].name: [path.read_bytes()] for path in store.glob(adapters)
@@ -73,7 +73,7 @@ class Ray:
         self._start("--head", f"--port={port}", *more)
 
     def join(self) -> subprocess.Popen[bytes]:
-        """A node for one run at a time."""
+        """Add a node for one run at a time."""
         return self._start(f"--address={self.address}", "--num-cpus=1")
 
     def _start(self, *options: str) -> subprocess.Popen[bytes]:
@@ -92,7 +92,7 @@ class Ray:
 
 
 def kill(node: subprocess.Popen[bytes]) -> None:
-    """All that a node runs ends at once, as without power."""
+    """Kill all processes of a node at once, as a power cut would."""
     if node.poll() is None:
         below = psutil.Process(node.pid).children(recursive=True)
         for process in [*below, psutil.Process(node.pid)]:
@@ -106,7 +106,7 @@ def ray() -> Iterator[Ray]:
     pytest.importorskip("ray", reason="the extra `ray` is not installed")
     with tempfile.TemporaryDirectory(
         prefix="ray", dir="/tmp"
-    ) as folder:  # names of sockets are short
+    ) as folder:  # names of sockets must be short
         cluster = Ray(folder)
         yield cluster
         cluster.close()
@@ -116,7 +116,7 @@ def ray() -> Iterator[Ray]:
 def test_a_run_whose_ray_node_dies_is_done_on_another(
     tmp_path: Path, recipe: Path, here: dict[str, Any], ray: Ray
 ) -> None:
-    """The sweep goes on by itself, and its results have the very bits of this machine's."""
+    """The sweep continues by itself, and its results equal this machine's bit for bit."""
     store, log = tmp_path / "store", tmp_path / "log"
     node = ray.join()
     env = os.environ | {"RAY_ADDRESS": ray.address}
@@ -135,7 +135,7 @@ def test_a_run_whose_ray_node_dies_is_done_on_another(
 def test_a_slurm_job_goes_on_after_its_node_s_death_and_its_time_s_end(
     tmp_path: Path, recipe: Path, here: dict[str, Any]
 ) -> None:
-    """One array, whose tasks are each started twice, and the very bits of this machine's runs."""
+    """One array, each task of which starts twice, gives this machine's results bit for bit."""
     pytest.importorskip("submitit", reason="the extra `slurm` is not installed")
     store, log = tmp_path / "store", tmp_path / "log"
     env = os.environ | slurm.install(tmp_path)
@@ -162,7 +162,7 @@ def test_a_slurm_job_goes_on_after_its_node_s_death_and_its_time_s_end(
 
 @pytest.mark.full
 def test_ctrl_c_cancels_the_jobs(tmp_path: Path, recipe: Path) -> None:
-    """Nothing of the sweep goes on."""
+    """No job of the sweep goes on."""
     pytest.importorskip("submitit", reason="the extra `slurm` is not installed")
     store, log = tmp_path / "store", tmp_path / "log"
     env = os.environ | slurm.install(tmp_path)
@@ -175,7 +175,7 @@ def test_ctrl_c_cancels_the_jobs(tmp_path: Path, recipe: Path) -> None:
 
 
 def test_what_is_missing_on_a_cluster_is_said(tmp_path: Path, recipe: Path) -> None:
-    """No cluster, no Slurm, no sweep: in one line, with status 1, and nothing is begun."""
+    """Without a cluster, Slurm or --sweep: one line, status 1, and nothing is started."""
     pytest.importorskip("ray", reason="the extra `ray` is not installed")
     pytest.importorskip("submitit", reason="the extra `slurm` is not installed")
     store = tmp_path / "store"

@@ -31,7 +31,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, recipe: Path) -> tuple[Result, bytes]:
-    """A simulated run under keep, and its adapter."""
+    """A simulated run with keep, and its adapter."""
     store = tmp_path_factory.mktemp("undisturbed")
     [result], _ = simulated(recipe, store, "--keep-adapters")
     return result, adapter_of(store)
@@ -41,7 +41,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, recipe: Path) -> tuple
 def test_a_simulation_ends_with_the_bits_of_separate_daemons(
     tmp_path: Path, undisturbed: tuple[Result, bytes]
 ) -> None:
-    """Two rounds of keep, in one process and in three: the same adapter, exchanges and bytes."""
+    """Two rounds with keep give the same adapter, exchanges and traffic in one process or three."""
     result, simulated_adapter = undisturbed
     view, adapter = federated_adapter(tmp_path / "daemons", {"local_steps": 4}, order=CLIENTS)
     assert simulated_adapter == adapter
@@ -62,7 +62,7 @@ def test_a_simulation_ends_with_the_bits_of_separate_daemons(
 def test_other_methods_and_rules_have_the_bits_of_separate_daemons_too(
     tmp_path: Path, recipe: Path
 ) -> None:
-    """Clients that never wait for one another, and whose base model moves with rounds."""
+    """With clients that never wait for each other, and a base model that changes with rounds."""
     overrides = {"method": "fedavg", "aggregation.rule": "fedex", "local_steps": 2}
     _, adapter = federated_adapter(tmp_path / "daemons", overrides, order=CLIENTS)
     store = tmp_path / "store"
@@ -71,7 +71,7 @@ def test_other_methods_and_rules_have_the_bits_of_separate_daemons_too(
 
 
 def test_a_run_that_cannot_go_on_ends_with_the_reason(tmp_path: Path, recipe: Path) -> None:
-    """Nobody is there who would leave an update out: it would be tried again for ever."""
+    """No operator is there to exclude an update, so it would retry forever."""
     options = options_of(
         {"aggregation.server_optimizer": "momentum", "aggregation.server_learning_rate": 1e9}
     )
@@ -107,7 +107,7 @@ def test_a_result_holds_every_round_and_every_step(undisturbed: tuple[Result, by
 def test_a_killed_simulation_goes_on_with_the_same_bits(
     tmp_path: Path, recipe: Path, undisturbed: tuple[Result, bytes]
 ) -> None:
-    """SIGKILL in both rounds loses at most a step, and changes neither adapter nor figures."""
+    """SIGKILL in each round loses at most a step, and changes neither adapter nor figures."""
     wanted, adapter = undisturbed
     store = tmp_path / "store"
     options = ("--keep-adapters",)
@@ -126,7 +126,7 @@ def test_a_killed_simulation_goes_on_with_the_same_bits(
 
 
 def test_a_long_public_prompt_ends_a_simulation_before_it_begins(tmp_path: Path) -> None:
-    """With a list, and not at the step that draws it."""
+    """With a list, and not only at the step that draws it."""
     path = write_recipe(tmp_path)
     public = sums(1, 40)
     public[30] = public[30].model_copy(update={"prompt": "1 + " * 60 + "1 ="})
@@ -139,7 +139,7 @@ def test_a_long_public_prompt_ends_a_simulation_before_it_begins(tmp_path: Path)
 
 @pytest.mark.full
 def test_a_simulation_from_python_that_fails_says_why(tmp_path: Path) -> None:
-    """Before its process, or as the process said it; there is no result then."""
+    """Before starting its process, or with the process's own message; it leaves no result."""
     path, store = write_recipe(tmp_path), tmp_path / "store"
     for values, said in [
         ({"members": "alone"}, "pubswap simulate --set members=alone"),
@@ -158,7 +158,7 @@ def test_a_simulation_from_python_that_fails_says_why(tmp_path: Path) -> None:
 def test_python_reads_what_the_command_has_simulated(
     recipe: Path, undisturbed: tuple[Result, bytes], tmp_path: Path
 ) -> None:
-    """It is not done again, and figures are the result's; an adapter that is not there is said."""
+    """It is not run again, and the figures are the result's; a missing adapter is reported."""
     result, _ = undisturbed
     folder = tmp_path / "run"
     federation = Federation(folder, result)
@@ -174,7 +174,7 @@ def test_python_reads_what_the_command_has_simulated(
 
 
 def kill_after(steps: int, line: list[str], store: Path) -> None:
-    """Start a command, and kill it once both clients together have made so many steps."""
+    """Start a command, and kill it once both clients together have made this many steps."""
     process = Forked(line, store.with_suffix(".log"))
     until(lambda: steps_in(store) >= steps)
     assert process.poll() is None, "it ended before it was killed"

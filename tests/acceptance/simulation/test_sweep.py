@@ -17,7 +17,7 @@ SINGLE = '[[sweep.grid]]\nmembers = ["alone"]\n'
 
 @pytest.mark.full
 def test_a_killed_run_costs_no_other_and_is_tried_again(tmp_path: Path) -> None:
-    """It is listed with its log; the same command then does it, and not what is done."""
+    """It is listed with its log; the same command then runs it, but not those that are done."""
     recipe, store = write_recipe(tmp_path / "recipe", SINGLE), tmp_path / "store"
     line = command(recipe, store, *SHORT)
     process = Forked(line, log := tmp_path / "log")
@@ -40,7 +40,7 @@ def test_a_killed_run_costs_no_other_and_is_tried_again(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_ctrl_c_ends_a_sweep_and_all_of_its_processes(tmp_path: Path) -> None:
-    """Nothing goes on in the background, and the next call is told of."""
+    """Nothing goes on in the background, and the user is told how to continue."""
     recipe, store = write_recipe(tmp_path / "recipe", SINGLE), tmp_path / "store"
     line = command(recipe, store, *SHORT, "--jobs", "2")
     process = Forked(line, log := tmp_path / "log")
@@ -54,7 +54,7 @@ def test_ctrl_c_ends_a_sweep_and_all_of_its_processes(tmp_path: Path) -> None:
 
 
 def test_what_is_given_wrongly_is_said_at_once(tmp_path: Path) -> None:
-    """In one line, with status 1, and nothing is begun."""
+    """In one line, with status 1, and nothing is started."""
     recipe, store = write_recipe(tmp_path / "recipe"), tmp_path / "store"
     for options, said in (
         (("--vary", "swap.period=2,3"), "--vary and --seeds are for --sweep"),
@@ -71,7 +71,7 @@ def test_what_is_given_wrongly_is_said_at_once(tmp_path: Path) -> None:
 
 
 def workers(process: Forked, store: Path) -> list[psutil.Process]:
-    """The processes that simulate, once one has begun."""
+    """The simulating processes, once one has started."""
     if not list(store.glob("runs/*/work/founded")):
         assert process.poll() is None
         return []

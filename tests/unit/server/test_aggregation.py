@@ -1,4 +1,4 @@
-"""Every rule of aggregation against dense numpy (support/dense.py), streaming and in any order."""
+"""Every aggregation rule against dense numpy (support/client/dense.py), streamed, in any order."""
 
 import itertools
 import tracemalloc
@@ -45,7 +45,7 @@ ONE_LAYER = {"x.lora_A.weight": (64, 4096), "x.lora_B.weight": (4096, 64)}
 
 
 class Folder:
-    """A store of blobs that is a plain folder."""
+    """A blob store in a plain folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -54,7 +54,7 @@ class Folder:
     def write(self, parts: Iterable[bytes]) -> tuple[str, int]:
         data = b"".join(parts)
         place = self.path(digest_of(data))
-        if not place.exists():  # or bytes would go from under whoever has the file mapped
+        if not place.exists():  # or the bytes would change under a reader that has mapped the file
             place.write_bytes(data)
         return digest_of(data), len(data)
 
@@ -62,7 +62,7 @@ class Folder:
         return self.folder / hexadecimal(digest)
 
     def keep(self, layout: AdapterLayout, adapter: Adapter) -> AdapterFile:
-        """An adapter as a file."""
+        """Store an adapter as a file."""
         return AdapterFile(self.path(self.write([encode_adapter(layout, adapter)])[0]), layout)
 
     def load(self, digest: str, layout: AdapterLayout = LAYOUT) -> Adapter:
@@ -125,7 +125,7 @@ def test_fedit_is_the_mean_of_a_and_of_b_separately(store: Folder, weights: list
 
 @pytest.mark.parametrize("rule", ["fedit", "fedex", "median"])
 def test_equal_adapters_aggregate_to_themselves(store: Folder, rule: str) -> None:
-    """Nothing is lost to rounding where nothing changed."""
+    """An unchanged adapter loses nothing to rounding."""
     previous, one = adapters(2)
     found = round_of(store, [one] * 4, previous, rule=rule)
     assert store.path(found.adapter).read_bytes() == encode_adapter(LAYOUT, one)
@@ -133,7 +133,7 @@ def test_equal_adapters_aggregate_to_themselves(store: Folder, rule: str) -> Non
 
 @pytest.mark.parametrize("count", [1, 2, 5, 8])
 def test_the_median_is_that_of_each_number(store: Folder, count: int) -> None:
-    """As numpy's median over the clients, for odd and even numbers of them."""
+    """It equals numpy's median over the clients, for odd and even numbers of them."""
     previous, *made = adapters(count + 1)
     found = round_of(store, made, previous, rule="median")
     expected = np.median(np.array([dense.flat(one) for one in made]), axis=0)
@@ -144,7 +144,7 @@ def test_the_median_is_that_of_each_number(store: Folder, count: int) -> None:
 def test_the_trimmed_mean_drops_a_share_at_either_end(
     store: Folder, count: int, trim: float, dropped: int
 ) -> None:
-    """floor(beta n) of the smallest and as many of the largest, number by number."""
+    """It drops the floor(beta n) smallest and as many of the largest, number by number."""
     previous, *made = adapters(count + 1)
     found = round_of(store, made, previous, rule="trimmed_mean", trim=trim)
     expected = dense.trimmed_mean([dense.flat(one) for one in made], dropped)
@@ -155,7 +155,7 @@ def test_the_trimmed_mean_drops_a_share_at_either_end(
 def test_multi_krum_averages_the_clients_of_the_lowest_scores(
     store: Folder, count: int, bad: int, kept: int | None
 ) -> None:
-    """The weighted mean of the chosen, and the log names who was left out."""
+    """It is the weighted mean of the chosen clients; the log names those left out."""
     previous, *made = adapters(count + 1)
     weights = [1.0 + place for place in range(count)]
     found = round_of(
@@ -196,7 +196,7 @@ ROBUST = [
 def test_one_client_of_five_cannot_move_a_robust_rule_out_of_the_others(
     store: Folder, rules: dict[str, Any], place: int, size: float, seed: int
 ) -> None:
-    """Whoever it is and however large its numbers: the result stays between honest numbers."""
+    """Whichever client it is, and however large its numbers, the result stays among honest ones."""
     previous, *made = adapters(6, seed)
     made[place] = {name: np.float32(size) * array for name, array in made[place].items()}
     found = dense.flat(store.load(round_of(store, made, previous, **rules).adapter))
@@ -213,7 +213,7 @@ def test_one_client_of_five_cannot_move_a_robust_rule_out_of_the_others(
 def test_clipping_bounds_each_update_before_the_rule(
     store: Folder, rules: dict[str, Any], factor: float
 ) -> None:
-    """Updates are pulled in to c times the median norm, and the log names them."""
+    """Updates are clipped to c times the median norm, and the log names them."""
     previous, *made = adapters(6)
     made[2] = {name: 5 * array for name, array in made[2].items()}
     found = round_of(store, made, previous, clip_norm=factor, **rules)
@@ -235,7 +235,7 @@ def test_clipping_bounds_each_update_before_the_rule(
 def test_a_server_optimizer_moves_by_its_own_memory_of_the_rounds(
     store: Folder, name: str, rate: float | None
 ) -> None:
-    """Three rounds follow the papers' recursions; each goes on from the blob of the one before."""
+    """Three rounds follow the papers' recursions, each continuing from the last one's blob."""
     rules = {"server_optimizer": name, "server_learning_rate": rate}
     reference = dense.ServerOptimizer(name, rate or {"momentum": 1.0}.get(name, 0.01))
     (theta,) = adapters(1)
@@ -253,7 +253,7 @@ def test_a_server_optimizer_moves_by_its_own_memory_of_the_rounds(
 
 @pytest.mark.parametrize("optimizer", ["none", "adam"])
 def test_ffa_takes_b_from_the_clients_and_a_from_the_round(store: Folder, optimizer: str) -> None:
-    """Clients send B alone; A comes out with the bits it had."""
+    """Clients send B only; the bits of A do not change."""
     previous, *made = adapters(4)
     found = round_of(store, made, previous, rule="ffa", server_optimizer=optimizer)
     mean = store.load(found.adapter)
@@ -272,7 +272,7 @@ def test_ffa_takes_b_from_the_clients_and_a_from_the_round(store: Folder, optimi
 def test_fedex_adds_what_the_mean_factors_product_lacks(
     store: Folder, count: int, weighted: bool
 ) -> None:
-    """B A + residual is sum w_n B_n A_n, also where the stack's rank is over the matrix's."""
+    """B A + residual is sum w_n B_n A_n, even if the stack's rank exceeds the matrix's."""
     previous, *made = adapters(count + 1)
     weights = [1.0 + place for place in range(count)] if weighted else [1.0] * count
     found = round_of(store, made, previous, weights=weights, rule="fedex")
@@ -287,8 +287,8 @@ def test_fedex_adds_what_the_mean_factors_product_lacks(
 
 
 def test_stacks_of_stacks_keep_the_sum_of_the_products(store: Folder) -> None:
-    """An export of factors and residuals of many rounds has one pair of factors, no larger than
-    its matrix."""
+    """An export of many rounds' factors and residuals is one pair of factors, no larger than the
+    matrix."""
     rounds = []
     for number in range(3):
         previous, *made = adapters(4, seed=number)
@@ -320,7 +320,7 @@ def distances(made: Sequence[Adapter]) -> tuple[float, float]:
 def test_drift_is_the_distance_between_clients_and_from_their_mean(
     store: Folder, monkeypatch: pytest.MonkeyPatch, count: int, slice_: int, rules: dict[str, Any]
 ) -> None:
-    """Against flat vectors and every pair, by every way the inner products are come by."""
+    """Checked against flat vectors and every pair, for every way of computing inner products."""
     monkeypatch.setattr("pubswap_server.aggregation.updates.SLICE", slice_)
     previous, *made = adapters(count + 1)
     measured = round_of(store, made, previous, **rules).drift
@@ -341,7 +341,7 @@ EVERY = [
 def test_the_width_of_the_slices_changes_no_bit_of_an_elementwise_rule(
     store: Folder, monkeypatch: pytest.MonkeyPatch, rules: dict[str, Any]
 ) -> None:
-    """Every composition runs in narrow slices; where no norm is measured, with the same bits."""
+    """Every combination works in narrow slices; without a norm, it gives the same bits."""
     previous, *made = adapters(6)
     whole = round_of(store, made, previous, **rules)
     again = round_of(store, made, previous, **rules)
@@ -355,7 +355,7 @@ def test_the_width_of_the_slices_changes_no_bit_of_an_elementwise_rule(
 
 
 def peak_of(folder: Path, count: int, rules: dict[str, Any]) -> int:
-    """The most memory that a round of `count` clients of 2 MiB takes while it streams."""
+    """Peak memory of streaming a round of `count` clients of 2 MiB each."""
     layout = AdapterLayout(tensors=ONE_LAYER)
     store = Folder(folder / f"{count}")
     files = [store.keep(layout, one) for one in adapters(2, layout=layout)]
@@ -367,7 +367,7 @@ def peak_of(folder: Path, count: int, rules: dict[str, Any]) -> int:
     )
 
     class Sink(Folder):
-        """A store that holds a part at a time."""
+        """A store that holds one part at a time."""
 
         def write(self, parts: Iterable[bytes]) -> tuple[str, int]:
             path, size = self.folder / "part", 0
@@ -397,17 +397,17 @@ def peak_of(folder: Path, count: int, rules: dict[str, Any]) -> int:
     ],
 )
 def test_memory_does_not_grow_with_the_clients(tmp_path: Path, rules: dict[str, Any]) -> None:
-    """Twice as many clients of 2 MiB each take no more, and always far less than one file each."""
+    """Twice the clients of 2 MiB each need no more, and always far less than a file for each."""
     some, many = peak_of(tmp_path, 32, rules), peak_of(tmp_path, 64, rules)
     assert many < 1.5 * some
     assert many < 12 << 20 < 32 * AdapterLayout(tensors=ONE_LAYER).file_bytes
 
 
 def test_a_pass_reads_each_file_once(store: Folder) -> None:
-    """The mean and the drift come from the same rows."""
+    """The mean and the drift use the same rows."""
 
     class Counting:
-        """A source that counts what is read of it."""
+        """A source that counts the reads of it."""
 
         def __init__(self, source: AdapterFile) -> None:
             self.source, self.layout, self.numbers = source, source.layout, 0
@@ -431,7 +431,7 @@ def test_a_pass_reads_each_file_once(store: Folder) -> None:
 
 @pytest.mark.parametrize("rules", [{}, {"clip_norm": 1.0}])
 def test_the_drift_of_many_clients_is_that_of_some(store: Folder, rules: dict[str, Any]) -> None:
-    """Of 68 clients 16 are drawn for a round; the adapter, and who is clipped, are the same."""
+    """16 of 68 clients are drawn for it; the adapter and the clipped clients stay the same."""
     made = adapters(MOST_IN_DRIFT + 52)
     made[40] = {name: 50 * array for name, array in made[40].items()}
     found, drawn = [], sampled(len(made), 5, 1)
@@ -460,7 +460,7 @@ def test_the_drift_of_many_clients_is_that_of_some(store: Folder, rules: dict[st
 def test_no_share_is_over_the_bound_and_the_rest_keep_their_weights(
     weights: list[int], largest: float
 ) -> None:
-    """The shares are min(largest, c w): c is found here by halving, independently."""
+    """The shares are min(largest, c w), where the test finds c independently by bisection."""
     found = shares_of([float(weight) for weight in weights], largest)
     assert sum(found) == pytest.approx(1)
     if largest * len(weights) <= 1:
@@ -480,21 +480,22 @@ def test_no_share_is_over_the_bound_and_the_rest_keep_their_weights(
     [(-1.0, 0.05), (0.0, 0.05), (None, 0.05), (0.04, 0.05), (0.2, 0.2), (0.5, 0.5), (1.0, 0.5)],
 )
 def test_an_improvement_weighs_between_its_bounds(improvement: float | None, weight: float) -> None:
-    """min(max(g, 0.05), 0.5): who got worse, or tells nothing, is heard, and none is worth ten."""
+    """min(max(g, 0.05), 0.5): members that got worse or report nothing still count, and none
+    counts as much as ten others."""
     told = UpdateMetrics(examples=1, steps=1, improvement=improvement).model_dump(mode="json")
     assert weight_of("improvement", told) == weight
     assert weight_of("uniform", told) == weight_of("examples", told) == 1.0
 
 
 def test_an_improvement_is_part_of_pass_at_1() -> None:
-    """A message with another is refused."""
+    """A message with a value outside its range is refused."""
     for wrong in (1.1, -1.1, float("nan"), float("inf"), True, "0.5"):
         with pytest.raises(ValidationError):
             UpdateMetrics.model_validate({"examples": 1, "steps": 1, "improvement": wrong})
 
 
 def test_a_member_that_reports_a_thousand_million_examples_has_half_of_the_mean() -> None:
-    """By default; of two clients so each has a half, and weights that nobody bounds stay."""
+    """By default, so two clients have a half each; weights without a bound stay as they are."""
     largest = AggregationSettings().max_weight_share
     assert shares_of([1e9, 30.0, 10.0], largest) == (0.5, 0.375, 0.125)
     assert shares_of([1e9, 1.0], largest) == (0.5, 0.5)
@@ -503,7 +504,7 @@ def test_a_member_that_reports_a_thousand_million_examples_has_half_of_the_mean(
 
 
 def test_no_blown_up_result_leaves_the_aggregation(store: Folder) -> None:
-    """What no upload may be is not published: momentum, Adam and FedIT are checked alike."""
+    """A result too large to be an upload is not published, with momentum, Adam or FedIT."""
     start, far = adapters(2)
     far = {name: np.full_like(array, LARGEST) for name, array in far.items()}
     for rules in (
@@ -513,7 +514,7 @@ def test_no_blown_up_result_leaves_the_aggregation(store: Folder) -> None:
     ):
         with pytest.raises(InvalidAdapter, match="numbers are at most"):
             round_of(store, [far, far], start, **rules)
-    beyond = {name: 4 * array for name, array in far.items()}  # as base + difference can be
+    beyond = {name: 4 * array for name, array in far.items()}  # as base + difference may be
     with pytest.raises(InvalidAdapter, match="lora_A"):
         round_of(store, [beyond, far], start)
     with pytest.raises(InvalidAdapter, match="not finite"):
@@ -523,7 +524,7 @@ def test_no_blown_up_result_leaves_the_aggregation(store: Folder) -> None:
 
 @pytest.mark.parametrize("rule", ["fedit", "ffa", "fedex", "median", "multi_krum"])
 def test_every_rule_takes_the_largest_updates_and_measures_them(store: Folder, rule: str) -> None:
-    """The drift of updates at either end of the range is the number that float64 has for it."""
+    """The drift of updates at both ends of the range equals float64's."""
     start, *_ = adapters(1)
     signs = (1, -1, 1, 1, 1) if rule == "multi_krum" else (1, -1)
     made = [{n: np.full_like(a, sign * LARGEST) for n, a in start.items()} for sign in signs]

@@ -1,4 +1,4 @@
-"""The pools of closed exchanges: opened once, kept while there is room for their files."""
+"""The pools of closed exchanges: opened once, and kept while enough files may be open."""
 
 import asyncio
 import resource
@@ -19,7 +19,7 @@ from pubswap_server.server import allow_open_files
 from pubswap_server.storage.local import LocalBlobs
 from pubswap_server.storage.spool import Spool
 
-SHELLS = 1024  # open files of a process, where nobody raised it
+SHELLS = 1024  # a process's default limit of open files
 LIMITS = """
 import resource
 from pubswap_server.server import allow_open_files
@@ -29,7 +29,7 @@ print(*resource.getrlimit(resource.RLIMIT_NOFILE))
 
 
 class Opened:
-    """Stands in for a pool; counts."""
+    """A fake pool that counts how many are opened."""
 
     count = 0
 
@@ -38,12 +38,12 @@ class Opened:
         self.files = len(closed.digests)
 
     def answer(self, member: str, seeds: bool) -> bytes:
-        """Whatever it is."""
+        """Any answer."""
         return member.encode()
 
 
 def asked(exchanges: int, members: int) -> int:
-    """How many pools are opened when all members ask, exchange by exchange, each in turn."""
+    """Number of pools opened when all members ask in turn, exchange by exchange."""
 
     async def play() -> None:
         kept = Answers(None)  # type: ignore[arg-type] - the pools are not real
@@ -63,13 +63,13 @@ def asked(exchanges: int, members: int) -> int:
 
 
 def test_twenty_exchanges_at_once_are_opened_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sixteen members of each ask in turn: 20 pools, not 320."""
+    """Sixteen members of each ask in turn, which opens 20 pools and not 320."""
     monkeypatch.setattr(answers, "ResponsePool", Opened)
     assert asked(20, 16) == 20
 
 
 def test_pools_are_let_go_when_their_files_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that were not asked for the longest; a few stay however large they are."""
+    """The least recently used go first; a few stay, however large they are."""
     monkeypatch.setattr(answers, "ResponsePool", Opened)
     monkeypatch.setattr(answers, "MOST_FILES", 64)
     assert asked(5, 16) == 5 * 16
@@ -77,15 +77,16 @@ def test_pools_are_let_go_when_their_files_are_too_many(monkeypatch: pytest.Monk
 
 
 class Gave:
-    """Stands in for an exchange: everybody got one response of a peer's."""
+    """A fake exchange in which every member got one response from a peer."""
 
     def gifts(self, member: str) -> Counter[str]:
-        """One, of the same peer."""
+        """One gift, from the same peer."""
         return Counter({"peer": 1})
 
 
 def test_gifts_of_a_round_are_counted_without_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many exchanges it has, each is read once for all members; who gave none got none."""
+    """However many exchanges there are, each is read once for all members; those that gave nothing
+    have no gifts."""
     monkeypatch.setattr(answers, "ResponsePool", Opened)
     monkeypatch.setattr(answers, "MOST_FILES", 1)
     read = Counter[int]()
@@ -119,7 +120,7 @@ def test_gifts_of_a_round_are_counted_without_the_files(monkeypatch: pytest.Monk
 def test_a_coordinator_may_open_as_many_files_as_it_is_allowed(
     before: tuple[int, int], after: str
 ) -> None:
-    """Shells set the soft limit to 1,024, and the hard one far above it."""
+    """Shells set the soft limit to 1,024, far below the hard limit."""
     done = subprocess.run(
         [sys.executable, "-c", LIMITS],
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, before),
@@ -131,14 +132,14 @@ def test_a_coordinator_may_open_as_many_files_as_it_is_allowed(
 
 
 def open_files() -> int:
-    """How many files this process has open."""
+    """Number of files that this process has open."""
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def test_exchanges_that_were_asked_for_leave_half_of_the_files_to_connections(
     tmp_path: Path,
 ) -> None:
-    """More exchanges than a shell's limit has room for, of two members each."""
+    """Even with more exchanges, of two members each, than a shell's limit allows."""
     blobs = LocalBlobs(tmp_path / "blobs", Spool(tmp_path / "incoming"))
     response = Response(np.array([1], np.int32), np.array([-1.0], np.float32))
     digest, _ = blobs.write([encode_responses((0,), [[response]])])
@@ -165,7 +166,7 @@ def test_exchanges_that_were_asked_for_leave_half_of_the_files_to_connections(
 def test_a_machine_that_takes_fewer_files_than_its_limit_says_is_asked_for_fewer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As macOS, where the limit of a shell is 256."""
+    """Such as macOS, where a shell's limit is 256."""
     asked = []
 
     def refuse(kind: int, limits: tuple[int, int]) -> None:

@@ -24,7 +24,7 @@ def test_a_fingerprint_is_read_from_what_proxies_send(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", ["", "x", SHA256[:-1], SHA256 + "0", "-----BEGIN%20CERT", "%ff"])
 def test_what_is_no_certificate_is_refused(value: str) -> None:
-    """401, and never an error of ours."""
+    """The reply is 401, never a 500."""
     with pytest.raises(Unauthenticated):
         fingerprint(value)
 
@@ -44,7 +44,7 @@ def test_what_is_no_certificate_is_refused(value: str) -> None:
 def test_a_header_without_the_right_secret_is_refused(
     headers: dict[str, str], secret: str | None
 ) -> None:
-    """Also when the coordinator has no secret, or an empty one."""
+    """Even if the coordinator has no secret, or an empty one."""
     with pytest.raises(Unauthenticated):
         vouched_certificate(Headers(headers), secret)
 

@@ -8,23 +8,23 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 class Machine:
-    """A wall clock that anybody may set, and seconds that only pass."""
+    """A wall clock that can be set, and a monotonic clock."""
 
     def __init__(self) -> None:
         self.wall, self.steady = NOON, 100.0
 
     def pass_by(self, seconds: float) -> None:
-        """Let time go on, on both."""
+        """Advance both clocks."""
         self.wall += timedelta(seconds=seconds)
         self.steady += seconds
 
     def clock(self) -> Clock:
-        """A clock of this machine."""
+        """A server's clock on this machine."""
         return Clock(lambda: self.steady, lambda: self.wall)
 
 
 def test_a_jump_of_the_wall_clock_changes_nothing() -> None:
-    """A day forward or back while the server runs: only the seconds that passed count."""
+    """After a jump of a day, forward or back, only the seconds that really passed count."""
     machine = Machine()
     clock = machine.clock()
     for jump in (timedelta(days=1), -timedelta(days=2)):
@@ -49,7 +49,7 @@ def test_replicas_that_are_set_alike_show_the_same() -> None:
 
 
 def test_processes_of_one_machine_hand_their_clock_on() -> None:
-    """What it showed at some moment is enough, however long the way took."""
+    """Its reading at some moment is enough, however long the transfer takes."""
     machine = Machine()
     parent = machine.clock()
     handed_on = (parent.now(), machine.steady)
@@ -61,7 +61,7 @@ def test_processes_of_one_machine_hand_their_clock_on() -> None:
 
 
 def test_a_clock_is_set_ahead_but_not_back() -> None:
-    """What was recorded in an earlier life is not in the future of a later one."""
+    """Times recorded by an earlier process are not in the future for a later one."""
     machine = Machine()
     clock = machine.clock()
     clock.not_before(None)

@@ -1,4 +1,4 @@
-"""The exchange, by brute force over random pools."""
+"""The exchange's rules, checked by brute force over random pools."""
 
 from collections import Counter
 from dataclasses import replace
@@ -39,7 +39,7 @@ def check_keep(own: np.ndarray, pool: dict[str, np.ndarray], me: str, group: lis
 
 
 def test_keep_obeys_every_condition_of_the_paper() -> None:
-    """Only wrong responses give place, only to peers' right ones, and only up to half."""
+    """Only wrong responses are replaced, only by peers' right ones, and only up to half."""
     rng = np.random.default_rng(0)
     for trial in range(1000):
         correct = random_pool(rng)
@@ -54,7 +54,7 @@ def test_keep_obeys_every_condition_of_the_paper() -> None:
 
 
 def test_random_draws_k_different_responses_the_same_for_everyone() -> None:
-    """K of the N K, none twice, and the receiver does not matter."""
+    """It draws K of the N K responses, none twice, whoever the receiver is."""
     rng = np.random.default_rng(1)
     for trial in range(1000):
         correct = random_pool(rng)
@@ -124,7 +124,7 @@ def test_random_draws_depend_on_seed_round_step_and_prompt() -> None:
 def test_what_is_replaced_is_what_the_choices_say(
     strategy: Strategy, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For all clients at once, with and without limits of what is given; `keep` draws nothing."""
+    """For all clients at once, with and without donation limits; `keep` draws nothing."""
     rng = np.random.default_rng(4)
     for trial in range(300):
         correct = random_pool(rng)

@@ -1,4 +1,4 @@
-"""What an exchange takes from peers at most, by brute force over random pools."""
+"""The limits of donation, checked by brute force over random pools."""
 
 import hashlib
 from collections import Counter
@@ -10,7 +10,7 @@ from pubswap_server.exchange.donation import Choice
 from support.coordinator.exchanging import exchange
 
 CLIENTS = "abcd"
-# Of the draws below, made by the code as it was before there were limits.
+# Digest of the draws below by the code before limits existed.
 UNLIMITED = "84ae666d1e6b48ca2bc04420139e0f3d8f536468602752d5336f8c84a9e0cf91"
 
 
@@ -37,7 +37,7 @@ def check_groups(groups: list[list[Choice]], size: int) -> None:
 
 
 def test_without_limits_the_draws_are_what_they_always_were() -> None:
-    """Bit for bit, so that a run of before goes on with the same groups."""
+    """Bit for bit, so that a run from before the limits continues with the same groups."""
     digest = hashlib.sha256()
     for trial, correct in enumerate(pools(42, 300)):
         prompts = list(range(len(correct["a"])))
@@ -51,7 +51,7 @@ def test_without_limits_the_draws_are_what_they_always_were() -> None:
 
 @pytest.mark.parametrize("strategy", ["keep", "random"])
 def test_a_response_that_is_too_long_is_not_donated(strategy: str) -> None:
-    """A peer's never; the receiver's own stays, and `keep` draws among the others."""
+    """A peer's never is, the receiver's own stays, and `keep` draws among the others."""
     rng = np.random.default_rng(3)
     drawn = 0
     for trial, correct in enumerate(pools(1, 800)):
@@ -78,7 +78,7 @@ def test_a_response_that_is_too_long_is_not_donated(strategy: str) -> None:
 @pytest.mark.parametrize("strategy", ["keep", "random"])
 @pytest.mark.parametrize("share", [0.1, 1 / 3, 0.5, 0.75])
 def test_no_donor_gives_more_than_its_share(strategy: str, share: float) -> None:
-    """Of what is donated in the end, and no more is taken away than that needs."""
+    """Its share of the final donations is limited, and no more is removed than necessary."""
     limited = 0
     for trial, correct in enumerate(pools(2, 300)):
         prompts = list(range(len(correct["a"])))
@@ -107,7 +107,7 @@ def test_no_donor_gives_more_than_its_share(strategy: str, share: float) -> None
 
 
 def most_that_fits(before: Counter[str], share: float) -> int:
-    """The largest total that can be left, by trying all of them."""
+    """The largest total that can remain, found by trying all."""
     for total in range(sum(before.values()), 0, -1):
         most = int(share * total + 1e-9)
         if sum(min(count, most) for count in before.values()) == total:
@@ -116,14 +116,14 @@ def most_that_fits(before: Counter[str], share: float) -> int:
 
 
 def test_keep_puts_the_receiver_s_own_response_back_where_it_was() -> None:
-    """With one donor and half of the share, nothing can be donated: the group is the own one."""
+    """With one donor and a limit of half, nothing can be donated, so the group is unchanged."""
     correct = {"a": np.zeros((2, 8), bool), "b": np.ones((2, 8), bool)}
     groups = exchange("keep", correct, "a", 0, 1, 1, [0, 1], max_donor_share=0.5)
     assert groups == [[Choice("a", index) for index in range(8)]] * 2
 
 
 def test_what_a_limit_takes_away_is_drawn_by_the_key() -> None:
-    """The same for the same key; another receiver or step loses other places."""
+    """The same key gives the same draw; another receiver or step loses other donations."""
     correct = {name: np.zeros((4, 8), bool) for name in "ab"} | {
         "c": np.ones((4, 8), bool),
         "d": np.array([[True] * 2 + [False] * 6] * 4),

@@ -1,4 +1,4 @@
-"""When a run will end."""
+"""The forecast of when a run will end."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -12,13 +12,13 @@ def at(*minutes: float) -> list[datetime]:
 
 
 def test_the_median_of_the_last_rounds_counts() -> None:
-    """One that waited for hours does not."""
+    """One round that waited for hours does not matter."""
     ends = at(0, 10, 20, 320, 330, 340)
     assert expected_end(ends, 3, ends[-1]) == ends[-1] + timedelta(minutes=30)
 
 
 def test_a_round_that_takes_longer_is_taken_to_end_now() -> None:
-    """The others after it take as long as usual."""
+    """The rounds after it are expected to take as long as usual."""
     ends = at(0, 10)
     [now] = at(50)
     assert expected_end(ends, 2, now) == now + timedelta(minutes=10)

@@ -1,4 +1,4 @@
-"""What leaves when something fails that nobody foresaw."""
+"""Replies when the application fails unexpectedly."""
 
 import asyncio
 
@@ -18,7 +18,7 @@ async def broken(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def test_a_fault_of_ours_is_a_problem_with_an_id_and_no_detail() -> None:
-    """500 with the headers of every reply; what failed is in the log alone."""
+    """The reply is 500 with the usual headers; only the log says what failed."""
     metrics = Metrics()
 
     async def ask() -> httpx.Response:

@@ -1,4 +1,4 @@
-"""Wake-ups of members and of the conductor, and shared readings."""
+"""Wake-ups of members and of the conductor, and shared reads."""
 
 import asyncio
 from collections import Counter
@@ -18,7 +18,7 @@ from pubswap_server.notifications import (
 
 
 class Readings:
-    """A slow reading that counts how often it is done, and gives what is true when it begins."""
+    """A slow read that counts its runs, and returns the value at its start."""
 
     def __init__(self) -> None:
         self.truth = 0
@@ -33,7 +33,7 @@ class Readings:
 
 
 def test_all_that_ask_before_a_reading_begins_share_it() -> None:
-    """A thousand askers cost one reading."""
+    """A thousand callers cost one read."""
 
     async def play() -> None:
         readings = Readings()
@@ -48,7 +48,7 @@ def test_all_that_ask_before_a_reading_begins_share_it() -> None:
 
 
 def test_nobody_gets_what_was_read_before_it_asked() -> None:
-    """Who asks while a reading is under way gets the next one, also if the first asker is gone."""
+    """A caller during a read gets the next one, even if the first caller is gone."""
 
     async def play() -> None:
         readings = Readings()
@@ -67,7 +67,7 @@ def test_nobody_gets_what_was_read_before_it_asked() -> None:
 
 
 def test_a_failed_reading_fails_for_its_askers_and_not_for_the_next() -> None:
-    """The error is raised to each of them; then it is tried again."""
+    """The error is raised for each of them; the next caller tries again."""
 
     async def play() -> None:
         calls = 0
@@ -88,7 +88,7 @@ def test_a_failed_reading_fails_for_its_askers_and_not_for_the_next() -> None:
 
 
 def test_a_change_while_somebody_reads_is_not_missed() -> None:
-    """It may come between the reading and the wait."""
+    """It may come between the read and the wait."""
 
     async def play() -> None:
         changes, looks = ChangeNotifier(), 0
@@ -108,7 +108,7 @@ def test_a_change_while_somebody_reads_is_not_missed() -> None:
 
 @pytest.mark.parametrize("wake", ["the run", "all runs", "the end"])
 def test_whoever_waits_is_woken(wake: str) -> None:
-    """By a change of its run, of perhaps any run, and when the server stops."""
+    """By a change of its run, by a change that may concern any run, and when the server stops."""
 
     async def play() -> None:
         changes, done = ChangeNotifier(), False
@@ -132,7 +132,7 @@ def test_whoever_waits_is_woken(wake: str) -> None:
 
 
 def test_work_is_what_changed_here() -> None:
-    """Runs that changed, once each; what another process changes, that one sees to."""
+    """Each changed run comes once; a change by another process is that process's work."""
 
     async def play() -> None:
         changes = ChangeNotifier()
@@ -149,7 +149,7 @@ def test_work_is_what_changed_here() -> None:
 
 
 def test_what_becomes_ready_at_once_lets_the_event_loop_look_up() -> None:
-    """Of a thousand, a few go on in each turn, in their order; one that is cancelled is no gap."""
+    """Of a thousand, a few continue in each turn, in order; a cancelled one costs no turn."""
     turn, ended = 0, list[tuple[int, int]]()
 
     async def count() -> None:
@@ -176,7 +176,7 @@ def test_what_becomes_ready_at_once_lets_the_event_loop_look_up() -> None:
 
 
 def test_a_run_that_only_time_moves_is_polled_ever_rarer() -> None:
-    """A deadline is noticed 5 % late at most, and never by more than ten seconds."""
+    """A deadline is noticed at most 5 % late, and never more than ten seconds."""
     now, polled = 0.0, list[float]()
     polls = PollSchedule(clock=lambda: now)
     while now < 1000:
@@ -199,7 +199,7 @@ def test_a_run_that_only_time_moves_is_polled_ever_rarer() -> None:
 def test_a_run_that_has_changed_is_polled_at_the_next_tick(
     change: Callable[[ChangeNotifier], None], found: list[str]
 ) -> None:
-    """So is one that another process has changed, any perhaps; other runs wait for their turn."""
+    """So is a run that another process has changed, or may have; other runs wait for their turn."""
     now, changes = 0.0, ChangeNotifier()
     changes.polls = PollSchedule(clock=lambda: now)
     changes.polls.due(["run", "other"])
@@ -212,7 +212,7 @@ def test_a_run_that_has_changed_is_polled_at_the_next_tick(
 
 
 def test_tries_become_rarer_until_the_run_has_moved() -> None:
-    """Each wait is twice the one before, up to a minute; a success forgets them all."""
+    """Each wait is twice the one before, up to a minute; a success resets them."""
     now = 0.0
     polls, waits, stalled = PollSchedule(1.0, clock=lambda: now), [], []
     for _ in range(9):

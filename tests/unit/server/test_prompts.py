@@ -1,4 +1,4 @@
-"""Public prompts by informativeness: their worth, and how they are drawn."""
+"""Public prompts by informativeness: their worth, and the draws."""
 
 from collections import Counter
 
@@ -15,12 +15,12 @@ RUN = RunSettings(grpo=GrpoSettings(prompts_per_step=4))
 def asked_prompts(
     prompts: list[int], right: list[int] | None = None, responses: int = 0, round_: int = 1
 ) -> PromptsRow:
-    """A public step; one whose exchange is closed has verdicts."""
+    """A public step; it has verdicts if its exchange is closed."""
     return PromptsRow(round=round_, prompts=prompts, right=right, responses=responses)
 
 
 def test_worth_is_the_expected_variance_under_a_uniform_prior() -> None:
-    """Against the posterior's integral, taken numerically."""
+    """It equals the posterior's integral, computed numerically."""
     asked = asked_prompts([0, 1, 2], right=[0, 5, 16], responses=16)
     p = np.linspace(0, 1, 200001)
     for found, right in zip(variances(4, [asked]), (0, 5, 16, None), strict=True):
@@ -30,7 +30,7 @@ def test_worth_is_the_expected_variance_under_a_uniform_prior() -> None:
 
 
 def test_the_order_of_worth() -> None:
-    """Half right before never asked, before nearly always right, before always right."""
+    """Half right comes before never asked, then nearly always right, then always right."""
     asked = asked_prompts([0, 1, 2], right=[16, 30, 32], responses=32)
     worth = variances(4, [asked])
     assert worth[0] > worth[3] > worth[1] > worth[2] > 0
@@ -52,7 +52,7 @@ def test_an_exchange_that_is_not_closed_has_shown_nothing() -> None:
 
 
 def test_no_prompt_comes_twice_in_a_round_before_all_have_come() -> None:
-    """Whatever they are worth, and also where a batch crosses the end of the set."""
+    """Whatever they are worth, and even if a batch crosses the end of the set."""
     earlier: list[PromptsRow] = []
     for swap in range(1, 6):
         batch = informative_batch(RUN, 10, 3, swap, earlier)
@@ -65,7 +65,7 @@ def test_no_prompt_comes_twice_in_a_round_before_all_have_come() -> None:
 
 
 def test_informative_prompts_come_more_often_and_none_is_forgotten() -> None:
-    """Of forty prompts, eight whose rewards vary get most draws; the others get some."""
+    """Of forty prompts, the eight with varying rewards get most draws; the others get some."""
     right = [16] * 8 + [0] * 16 + [32] * 16
     earlier = [asked_prompts(list(range(40)), right, responses=32)]
     counts: Counter[int] = Counter()
@@ -77,7 +77,7 @@ def test_informative_prompts_come_more_often_and_none_is_forgotten() -> None:
 
 
 def test_a_batch_is_a_function_of_seed_round_step_and_what_was_seen() -> None:
-    """Asked again it is the same; a change of any gives another."""
+    """The same values give the same batch; changing any of them gives another."""
     earlier = [asked_prompts([0, 1], right=[4, 0], responses=8)]
     first = informative_batch(RUN, 40, 2, 1, earlier)
     assert first == informative_batch(RUN, 40, 2, 1, earlier)

@@ -10,7 +10,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def turnout(expected: set[str], arrived: set[str], quorum: int) -> Turnout:
-    """In numbers, of members by name."""
+    """A turnout from numbers, with members named."""
     first_at = START if arrived else None
     return Turnout(len(arrived), len(expected - arrived), first_at, quorum, 10)
 
@@ -37,7 +37,7 @@ def test_closing_needs_everybody_or_a_quorum_after_the_deadline(
 
 
 def test_a_quorum_misses_those_whom_nobody_can_bring() -> None:
-    """Who arrived counts, and who may still arrive."""
+    """Members that have arrived count, and those that may still arrive."""
     assert turnout({"a"}, {"gone"}, 2).missing == 0
     assert turnout({"a"}, set(), 3).missing == 2
 
@@ -49,12 +49,12 @@ def test_a_quorum_misses_those_whom_nobody_can_bring() -> None:
 def test_with_a_minimum_a_quorum_is_at_most_who_is_here(
     here: int, quorum: int, minimum: int | None, fewest: int
 ) -> None:
-    """Below the minimum it is that: nothing closes."""
+    """Below the minimum, the quorum is the minimum, so nothing closes."""
     assert needed(here, quorum, minimum) == fewest
 
 
 def test_only_a_quorum_gives_a_time_to_look_again() -> None:
-    """Before it nothing but an arrival can close, so there is no time to wait for."""
+    """Before a quorum only an arrival can close it, so there is no time to wait for."""
     assert turnout(set(), {"a"}, 1).closes_at == START + timedelta(seconds=10)
     assert turnout(set(), {"a"}, 2).closes_at is None
     assert turnout({"a"}, set(), 1).closes_at is None

@@ -1,4 +1,4 @@
-"""Token buckets: how often a member may ask, and an address may fail."""
+"""Token buckets: how often a member may send requests, and an address may fail."""
 
 import pytest
 
@@ -14,12 +14,12 @@ class HandClock:
     now = 0.0
 
     def __call__(self) -> float:
-        """Seconds."""
+        """The time in seconds."""
         return self.now
 
 
 def test_a_burst_passes_and_then_only_the_rate() -> None:
-    """40 at once, then 20 a second, for hours, however they are spread."""
+    """40 at once, then 20 a second for hours, however the requests are spread."""
     clock = HandClock()
     buckets: Buckets[str] = Buckets(RATE, clock)
     assert [buckets.take("a") for _ in range(40)] == [0] * 40
@@ -33,7 +33,7 @@ def test_a_burst_passes_and_then_only_the_rate() -> None:
 
 
 def test_a_refused_request_costs_nothing() -> None:
-    """Whoever asks too early is not put off further."""
+    """Asking too early does not lengthen the wait."""
     clock = HandClock()
     buckets: Buckets[str] = Buckets(Rate(1, 1), clock)
     buckets.take("a")
@@ -44,19 +44,19 @@ def test_a_refused_request_costs_nothing() -> None:
 
 
 def test_keys_are_bounded() -> None:
-    """Many addresses cannot fill the memory; the ones seen last are kept."""
+    """Many addresses cannot fill memory; the most recent are kept."""
     clock = HandClock()
     buckets: Buckets[int] = Buckets(Rate(0.001, 1), clock)
     for key in range(MAX_KEYS + 10):
         buckets.take(key)
     assert buckets.take(0) == 0
     assert buckets.take(MAX_KEYS + 9) > 0
-    buckets.give_back(1)  # forgotten meanwhile
+    buckets.give_back(1)  # evicted meanwhile
     assert buckets.take(1) == 0
 
 
 def test_an_address_that_fails_too_often_is_refused_but_not_its_good_tokens() -> None:
-    """A member behind the same address as somebody who guesses goes on."""
+    """A member that shares its address with someone guessing tokens is not affected."""
     clock = HandClock()
     limits = RequestLimits(Buckets(RATE, clock), Buckets(Rate(1, 3), clock))
     limits.check_peer("proxy", "good")

@@ -1,4 +1,4 @@
-"""Readiness looks rarely, never hangs, and says why; and what is made before the first request."""
+"""Readiness checks rarely, never hangs, and says why; and preparations for the first request."""
 
 import asyncio
 import inspect
@@ -19,7 +19,7 @@ from support.coordinator.coordinator import settings_for
 
 
 def test_a_check_runs_once_a_second_however_many_ask(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hundred probes at once are one look, and its answer is used for a second."""
+    """A hundred probes at once run one check, whose result is used for a second."""
     looks = 0
 
     async def check() -> str | None:
@@ -40,7 +40,7 @@ def test_a_check_runs_once_a_second_however_many_ask(monkeypatch: pytest.MonkeyP
 def test_a_check_that_hangs_is_told_of_in_time_and_begun_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The others' reasons are told beside it; when it ends, its answer counts."""
+    """The other checks' reasons are reported too; once it ends, its own result counts."""
     monkeypatch.setattr(readiness, "FRESH_SECONDS", 0.0)
     monkeypatch.setattr(readiness, "ANSWER_SECONDS", 0.1)
     begun = 0
@@ -64,7 +64,7 @@ def test_a_check_that_hangs_is_told_of_in_time_and_begun_once(
                 "the store does not answer within 0 s",
                 "the disk is full",
             ]
-        assert time.monotonic() - started < 20  # it hangs for ever
+        assert time.monotonic() - started < 20  # it hangs forever
         assert begun == 1
         over.set()
         monkeypatch.setattr(readiness, "ANSWER_SECONDS", 20.0)
@@ -74,7 +74,7 @@ def test_a_check_that_hangs_is_told_of_in_time_and_begun_once(
 
 
 def test_a_conductor_that_takes_no_turn_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waiting for a tick is no silence; half a minute beyond it is, until the next turn."""
+    """Waiting for a tick is fine; half a minute beyond it is reported, until the next turn."""
     present = 1000.0
     for module in (readiness, notifications):
         monkeypatch.setattr(module, "steady", lambda: present)
@@ -97,7 +97,7 @@ def test_a_conductor_that_takes_no_turn_is_told_of(monkeypatch: pytest.MonkeyPat
 def test_the_first_request_reads_no_signatures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: bool
 ) -> None:
-    """Once the routes are made; without that it would, of every route that there is."""
+    """Not once the routes are prepared; otherwise it would read those of every route."""
     app = create_app(settings_for(tmp_path))
     if made:
         make_routes(app)

@@ -1,4 +1,4 @@
-"""Fetches from a bucket: each blob once, and none behind another, over a slow store of our own."""
+"""Fetches from a bucket, here a slow fake store: each blob once, and none waiting for another."""
 
 import os
 import threading
@@ -25,7 +25,7 @@ DATA = {digest_of(bytes([n]) * 1000): bytes([n]) * 1000 for n in range(8)}
 
 
 class SlowStore(BaseHTTPRequestHandler):
-    """Answers each request for a blob after a while, and counts them."""
+    """Answers each request for a blob after a delay, and counts the requests."""
 
     asked: Counter[str]
 
@@ -42,18 +42,18 @@ class SlowStore(BaseHTTPRequestHandler):
         self.wfile.write(body or b"")
 
     def do_PROPFIND(self) -> None:
-        """The names of what is below a folder: of a blob in parts, and there is none."""
+        """The names below a folder, as for a blob in parts; there are none."""
         self.send_response(404)
         self.send_header("Content-Length", "0")
         self.end_headers()
 
     def log_message(self, *args: object) -> None:
-        """Nothing."""
+        """Print nothing."""
 
 
 @contextmanager
 def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
-    """A store's address."""
+    """Run a store and yield its address."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
@@ -63,7 +63,7 @@ def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
 
 @pytest.fixture
 def asked() -> Counter[str]:
-    """How often each file was asked for."""
+    """How often each file was requested."""
     return Counter()
 
 
@@ -77,14 +77,14 @@ def blobs(tmp_path: Path, asked: Counter[str]) -> Iterator[BucketBlobs]:
 
 
 def fetched(blobs: BucketBlobs, digests: list[str]) -> tuple[list[bytes], float]:
-    """What is read when all are asked for at once, and the seconds it took."""
+    """The contents of all when fetched at once, and the seconds it took."""
     started = time.monotonic()
     with ThreadPoolExecutor(len(digests)) as pool:
         return list(pool.map(blobs.read, digests)), time.monotonic() - started
 
 
 def test_no_blob_waits_for_another(blobs: BucketBlobs, asked: Counter[str]) -> None:
-    """Eight different ones take about as long as one, not eight times as long."""
+    """Eight different blobs take about as long as one, not eight times as long."""
     found, seconds = fetched(blobs, list(DATA))
     assert found == list(DATA.values())
     assert set(asked.values()) == {1}
@@ -92,7 +92,7 @@ def test_no_blob_waits_for_another(blobs: BucketBlobs, asked: Counter[str]) -> N
 
 
 def test_a_blob_is_fetched_once_for_all_who_ask(blobs: BucketBlobs, asked: Counter[str]) -> None:
-    """Also a failure is told to all of them, and the next who asks tries again."""
+    """All of them get a failure, too, and the next caller tries again."""
     digest, missing = next(iter(DATA)), digest_of(b"nowhere")
     found, _ = fetched(blobs, [digest] * 8)
     assert found == [DATA[digest]] * 8
@@ -109,7 +109,7 @@ def test_a_blob_is_fetched_once_for_all_who_ask(blobs: BucketBlobs, asked: Count
 
 
 def test_fetches_at_once_make_room_as_one_does(blobs: BucketBlobs, tmp_path: Path) -> None:
-    """What was used longest ago goes, whatever is fetched beside; what is in use stays."""
+    """The least recently used blobs go, whatever else is fetched; those in use stay."""
     first, then = list(DATA)[:4], list(DATA)[4:]
     fetched(blobs, first)
     for path in (tmp_path / "cache").iterdir():
@@ -121,7 +121,7 @@ def test_fetches_at_once_make_room_as_one_does(blobs: BucketBlobs, tmp_path: Pat
 def test_a_blob_that_makes_room_while_it_is_hashed_is_fetched_again(
     blobs: BucketBlobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Used long ago, it is the first to go; what is left in its place must not be an empty file."""
+    """As the least recently used it is evicted first, and must not leave an empty file behind."""
     digest = min(DATA)
     path = blobs.path(digest)
     os.utime(path, (0, 0))
@@ -146,13 +146,13 @@ def test_a_blob_that_makes_room_while_it_is_hashed_is_fetched_again(
 def test_a_bucket_that_refuses_our_clock_is_said_to(
     tmp_path: Path, status: int, code: str, words: str
 ) -> None:
-    """In the words of Amazon and of rclone, behind the first line of what obstore says."""
+    """Recognised from Amazon's and rclone's text, after the first line of obstore's error."""
     message = f"The difference between the request time and the {words}"
     body = f"<?xml?>\n<Error>\n<Code>{code}</Code>\n<Message>{message}</Message>\n</Error>".encode()
 
     class Refusing(SlowStore):
         def do_GET(self) -> None:
-            """Refuse it."""
+            """Refuse the request."""
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

@@ -1,4 +1,4 @@
-"""The coordinator's settings: what is none of them, and the operator's token."""
+"""The coordinator's settings: unknown and invalid ones, and the operator's token."""
 
 from pathlib import Path
 
@@ -17,12 +17,12 @@ from support.chaos.small_disk import missing, small_disk
 
 
 def test_there_are_few_settings() -> None:
-    """What nobody would set is a constant."""
+    """Values that nobody would set are constants."""
     assert len(ServerSettings.model_fields) <= 24
 
 
 def test_a_variable_that_is_no_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Settings, and what is the client's, are not."""
+    """Settings, and the client's variables, are not."""
     for name in ("CHUNK_BYTES", "KEEP_ROUND", "KEEP_ROUNDS", "CLIENT_STATE", "COORDINATOR"):
         monkeypatch.setenv(f"PUBSWAP_{name}", "1")
     assert unknown_variables() == ["PUBSWAP_CHUNK_BYTES", "PUBSWAP_KEEP_ROUND"]
@@ -37,7 +37,7 @@ def test_a_variable_that_is_no_setting_is_named(monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_a_database_s_address_that_names_none_is_refused(url: str, said: str) -> None:
-    """In words: SQLAlchemy's own errors are about its arguments."""
+    """With a message of our own, because SQLAlchemy's errors are about its arguments."""
     with pytest.raises(InvalidSettings, match=said):
         load_settings(database_url=url)
 
@@ -58,7 +58,7 @@ def test_a_database_s_address_that_names_none_is_refused(url: str, said: str) ->
 def test_a_number_with_which_nothing_would_work_is_refused(
     name: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With its name, at the start: it ended requests, verifiers and rounds later."""
+    """By name at the start, because it would break requests, verifiers and rounds later."""
     monkeypatch.setenv(f"PUBSWAP_{name}".upper(), value)
     with pytest.raises(InvalidSettings, match=f"{name}: Input should be"):
         load_settings()
@@ -66,7 +66,7 @@ def test_a_number_with_which_nothing_would_work_is_refused(
 
 @pytest.mark.parametrize("seconds", [0.001, 86_400])
 def test_a_verifier_works_with_the_shortest_and_the_longest_time(seconds: float) -> None:
-    """Both are times that timers and pipes can keep."""
+    """Timers and pipes can handle both times."""
     settings = load_settings(verifier_seconds=seconds)
     with VerifierPool(1, settings.verifier_seconds) as pool:
         problem = Problem(id="1", prompt="2 + 2 =", answer="4", verifier="math")
@@ -75,7 +75,7 @@ def test_a_verifier_works_with_the_shortest_and_the_longest_time(seconds: float)
 
 
 def test_an_empty_operator_token_is_refused(tmp_path: Path) -> None:
-    """From the environment or from its file: anybody could sign in with it."""
+    """From the environment or its file, because anyone could sign in with it."""
     for given in ("", " \n"):
         with pytest.raises(InvalidSettings, match="PUBSWAP_OPERATOR_TOKEN is empty"):
             operator_token(load_settings(data_dir=tmp_path, operator_token=given))
@@ -87,7 +87,7 @@ def test_an_empty_operator_token_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))
 def test_a_full_disk_leaves_no_half_made_operator_token(tmp_path: Path) -> None:
-    """Whatever was begun is gone again, and the next start has room to make one."""
+    """A partial file is removed, and the next start can make one once there is space."""
     with small_disk(tmp_path / "disk", 1 << 20) as disk:
         settings = load_settings(data_dir=disk.folder)
         disk.fill()

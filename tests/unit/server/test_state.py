@@ -34,7 +34,7 @@ def transition(name: str) -> Callable[[RunStatus], RunStatus]:
 @pytest.mark.parametrize("name", DRAWN)
 @pytest.mark.parametrize("start", list(S))
 def test_each_transition_leads_where_it_is_drawn_and_nowhere_else(name: str, start: S) -> None:
-    """Every pair of state and transition is either drawn or refused with the state's name."""
+    """Every pair of state and transition is in the diagram, or refused with the state's name."""
     before = RunStatus(start, False, 1, 3)
     if start in DRAWN[name]:
         assert transition(name)(before).state is DRAWN[name][start]
@@ -52,7 +52,7 @@ def test_the_last_round_finishes_the_run_and_ends_a_pause() -> None:
 
 
 def test_a_pause_is_a_flag_that_resuming_takes_back() -> None:
-    """The state stays, twice is as good as once, and the flag outlives the round's moves."""
+    """The state stays, pausing twice changes nothing, and the flag survives the round's moves."""
     status = RunStatus(S.TRAINING, False, 1, 3)
     held = state.paused(status)
     assert held == state.paused(held) == RunStatus(S.TRAINING, True, 1, 3)
@@ -77,7 +77,7 @@ def test_no_sequence_of_calls_leaves_the_machine(names: list[str]) -> None:
 
 
 def test_going_back_begins_the_next_round_of_an_earlier_one() -> None:
-    """From a round under way or one that is averaged, to any before it, and never forwards."""
+    """From a round under way or being averaged, to any before it, and never forwards."""
     for where in (S.TRAINING, S.EXCHANGING, S.AGGREGATING):
         status = RunStatus(where, False, 3, 5)
         for to in range(3):

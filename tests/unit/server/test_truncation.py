@@ -58,7 +58,7 @@ def product(adapter: Adapter, module: str) -> Dense:
 
 
 def padded(adapter: Adapter, before: Adapter, rank: int) -> Adapter:
-    """The first directions of one adapter, and the others of another."""
+    """The first directions of one adapter, and the remaining ones of another."""
     whole = {name: np.array(factor) for name, factor in before.items()}
     for name, factor in adapter.items():
         part = whole[name][:rank] if "lora_A" in name else whole[name][:, :rank]
@@ -95,7 +95,7 @@ def updates_of(
 
 
 def cut(updates: Updates) -> tuple[Adapter, float]:
-    """The result, and what was left out."""
+    """The result, and the part cut off."""
     truncation = Truncation(updates)
     data = b"".join(truncation.adapter())
     return decode_adapter(LAYOUT, data), truncation.left_out
@@ -109,7 +109,7 @@ def cut(updates: Updates) -> tuple[Adapter, float]:
 def test_it_is_the_closest_of_the_rank_to_the_weighted_mean_of_the_products(
     tmp_path_factory: pytest.TempPathFactory, ranks: list[int], seed: int, data: st.DataObject
 ) -> None:
-    """Whatever the members' ranks and weights: a direction that one has not is the round's own."""
+    """For any ranks and weights; a direction that a member lacks is the round's own."""
     weights = data.draw(st.lists(st.integers(1, 9), min_size=len(ranks), max_size=len(ranks)))
     before, members = drawn(seed), [drawn(seed + 1 + n) for n in range(len(ranks))]
     folder = tmp_path_factory.mktemp("updates")
@@ -128,7 +128,7 @@ def test_it_is_the_closest_of_the_rank_to_the_weighted_mean_of_the_products(
 
 
 def test_it_is_the_mean_itself_where_the_rank_suffices(tmp_path: Path) -> None:
-    """Of four members of rank 1 in a run of rank 4 nothing is left out."""
+    """With four members of rank 1 in a run of rank 4, nothing is cut off."""
     before = initial_adapter(LAYOUT, 7)
     members = [drawn(n) for n in range(RANK)]
     found, left_out = cut(updates_of(tmp_path, before, members, [1] * RANK))
@@ -139,7 +139,7 @@ def test_it_is_the_mean_itself_where_the_rank_suffices(tmp_path: Path) -> None:
 
 
 def test_its_factors_have_one_form(tmp_path: Path) -> None:
-    """Rows of A are orthogonal, as long as the initial ones, strongest first, and have one sign."""
+    """Rows of A are orthogonal, as long as the initial ones, strongest first, with a fixed sign."""
     found, _ = cut(updates_of(tmp_path, drawn(0), [drawn(1), drawn(2)], [RANK, 2]))
     a, b = found["x.lora_A.weight"], found["x.lora_B.weight"]
     np.testing.assert_allclose(a @ a.T, np.eye(RANK) / 3, atol=1e-6)
@@ -162,7 +162,7 @@ def test_a_direction_that_nobody_used_stays_as_it_was(tmp_path: Path) -> None:
 
 
 def test_a_lower_rank_counts_in_norms_as_what_it_moved(tmp_path: Path) -> None:
-    """Drift, clipping and distances are those of adapters whose other directions have not moved."""
+    """Drift, clipping and distances are as if its other directions had not moved."""
     before, member = drawn(0), drawn(1)
     updates = updates_of(tmp_path, before, [member, member], [1, RANK])
     (short, whole), flat = np.sqrt(np.diag(gram_of(updates))), dense.flat
@@ -171,7 +171,7 @@ def test_a_lower_rank_counts_in_norms_as_what_it_moved(tmp_path: Path) -> None:
 
 
 def test_averaged_again_from_another_start_members_change_it_as_they_did(tmp_path: Path) -> None:
-    """start + sum w (their product - the round's), though its factors are others."""
+    """start + sum w (their product - the round's), although its factors differ."""
     before, members, start = drawn(0), [drawn(1), drawn(2)], drawn(3)
     updates = updates_of(tmp_path, before, members, [RANK, 2])
     path = tmp_path / "start"
@@ -220,7 +220,7 @@ def test_it_has_the_same_bits_again_with_as_many_threads(tmp_path: Path) -> None
 
 
 def many(folder: Path, count: int, side: int, rank: int) -> Updates:
-    """As many of one layer of side x side, some of them the same."""
+    """`count` adapters of one layer of side x side, some of them equal."""
     tensors = {"x.lora_A.weight": (rank, side), "x.lora_B.weight": (side, rank)}
     layout, files = AdapterLayout(tensors=tensors), list[AdapterFile]()
     for seed in range(3):
@@ -236,7 +236,7 @@ def many(folder: Path, count: int, side: int, rank: int) -> Updates:
 def test_the_matrix_itself_gives_what_the_stacks_of_its_factors_give(
     tmp_path: Path, count: int
 ) -> None:
-    """Up to 6 members of rank 4, with the round's own 28 directions, are stacked for 30 x 30."""
+    """For 30 x 30, up to 6 members of rank 4 and the round's own 28 directions are stacked."""
     updates = many(tmp_path, count, side=30, rank=4)
     left, values, right = decomposed(
         np.concatenate(
@@ -261,7 +261,7 @@ def test_the_matrix_itself_gives_what_the_stacks_of_its_factors_give(
 
 
 def peak_of(updates: Updates) -> int:
-    """The most bytes of arrays at a time."""
+    """Peak bytes held in arrays."""
     tracemalloc.start()
     try:
         assert sum(map(len, Truncation(updates).adapter())) > 0
@@ -271,7 +271,7 @@ def peak_of(updates: Updates) -> int:
 
 
 def test_of_few_members_the_whole_matrix_is_never_formed(tmp_path: Path) -> None:
-    """Memory is that of the stacks: of a layer of 4,096 x 4,096 a sixteenth of its matrix."""
+    """Memory is that of the stacks: a sixteenth of the matrix for a layer of 4,096 x 4,096."""
     assert peak_of(many(tmp_path, 2, side=4096, rank=2)) < 8 * 4096**2 / 16
 
 
@@ -284,7 +284,7 @@ def test_of_many_members_no_more_than_the_matrix_is_held(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("precision", ["bfloat16", "int8"])
 def test_a_lower_rank_travels_in_reduced_precision(tmp_path: Path, precision: str) -> None:
-    """It stands for the round's adapter with the rounded difference in its first directions."""
+    """It means the round's adapter plus the rounded difference in its first directions."""
     before, member = drawn(0), drawn(1)
     base = tmp_path / "base"
     base.write_bytes(encode_adapter(LAYOUT, before))
@@ -311,7 +311,7 @@ def test_a_lower_rank_travels_in_reduced_precision(tmp_path: Path, precision: st
 
 @pytest.mark.parametrize("rank", [1, 5])
 def test_a_rank_out_of_the_range_is_refused_with_the_range(tmp_path: Path, rank: int) -> None:
-    """Before anything else of the file is looked at."""
+    """Before the rest of the file is read."""
     layout = at_rank(LAYOUT, rank)
     path = tmp_path / "update"
     path.write_bytes(encode_adapter(layout, drawn(0, layout)))
@@ -320,7 +320,7 @@ def test_a_rank_out_of_the_range_is_refused_with_the_range(tmp_path: Path, rank:
 
 
 def test_unequal_ranks_are_for_the_mean_of_products() -> None:
-    """Any other rule would take the directions that a member has not for ones that it left."""
+    """Any other rule would treat the directions that a member lacks as unchanged by it."""
     ranks = {"rank": {"min": 1, "max": 32}}
     with pytest.raises(ValidationError, match=r"use aggregation\.rule = 'svd'"):
         RunSettings(lora=ranks)

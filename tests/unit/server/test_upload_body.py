@@ -1,4 +1,4 @@
-"""What spares work while an upload's chunks arrive, and when it must not be relied on."""
+"""Buffered writing of an upload's chunks, and the errors that it must not hide."""
 
 import asyncio
 import errno
@@ -19,7 +19,7 @@ from pubswap_server.storage.spool import Spool, Writer, body_under_way, piece_by
 
 @pytest.mark.parametrize("size", [1, 1000, PIECE - 1, 3 * PIECE + 7])
 def test_bytes_are_written_in_order_whatever_their_pieces(tmp_path: Path, size: int) -> None:
-    """Many small pieces, or few large ones: the file is the same."""
+    """Many small pieces and few large ones give the same file."""
     data = os.urandom(size)
 
     async def write(step: int) -> None:
@@ -36,7 +36,7 @@ def test_bytes_are_written_in_order_whatever_their_pieces(tmp_path: Path, size: 
 
 
 def test_a_full_disk_is_told_to_the_writer_at_the_flush_at_the_latest() -> None:
-    """/dev/full takes nothing."""
+    """/dev/full refuses all writes."""
 
     async def write() -> None:
         with Path("/dev/full").open("wb", buffering=0) as file:
@@ -49,7 +49,7 @@ def test_a_full_disk_is_told_to_the_writer_at_the_flush_at_the_latest() -> None:
 
 
 def test_a_chunk_says_which_bytes_it_is() -> None:
-    """First and last, inclusive; within the upload and not too many."""
+    """First and last, inclusive, within the upload, and not too many."""
     assert chunk_range("0-9", 10, 10) == (0, 10)
     assert chunk_range("5-5", 10, 10) == (5, 1)
     for wrong in ("", "0", "5-4", "bytes 0-9/10", "-1-3", "0-9999999999999999999"):
@@ -65,7 +65,7 @@ def test_a_chunk_says_which_bytes_it_is() -> None:
 def test_nothing_is_written_after_bytes_that_were_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A disk that is full for a moment leaves a beginning, never a file with a gap."""
+    """A disk that is full for a moment leaves the file's beginning, never a file with a gap."""
     real, calls = os.writev, list[int]()
 
     def full_once(descriptor: int, pieces: list[bytes]) -> int:
@@ -94,7 +94,7 @@ def test_nothing_is_written_after_bytes_that_were_not(
 def test_what_the_system_did_not_take_at_once_is_written_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A call that writes a part of several pieces, as one that a signal ends."""
+    """A call may write only part of several pieces, for example if a signal interrupts it."""
     real = os.writev
     monkeypatch.setattr(os, "writev", lambda file, pieces: real(file, [pieces[0], pieces[1][:3]]))
     pieces = [b"first", b"second", b"third"]
@@ -104,7 +104,7 @@ def test_what_the_system_did_not_take_at_once_is_written_next(
 
 
 def test_bodies_under_way_share_their_memory() -> None:
-    """One has pieces of 4 MiB, 16 of 256 KiB each, a thousand no less than 64 KiB."""
+    """One has pieces of 4 MiB, 16 have 256 KiB each, and a thousand still have 64 KiB."""
     for bodies, expected in ((1, 4 << 20), (4, 1 << 20), (16, 256 << 10), (1000, 64 << 10)):
         with ExitStack() as stack:
             for _ in range(bodies):
@@ -114,8 +114,8 @@ def test_bodies_under_way_share_their_memory() -> None:
 
 
 def test_what_did_not_reach_the_disk_meanwhile_is_an_error(tmp_path: Path) -> None:
-    """The system tells it once, to the one that waits beside the block: it is not forgotten."""
-    reader, writer = os.pipe()  # which cannot be synced
+    """The system reports it only once, to the sync that runs beside the block, which raises it."""
+    reader, writer = os.pipe()  # cannot be synced
     with pytest.raises(OSError, match="Invalid argument"), syncing(writer):
         (tmp_path / "read meanwhile").touch()
     assert (tmp_path / "read meanwhile").exists()
@@ -126,7 +126,7 @@ def test_what_did_not_reach_the_disk_meanwhile_is_an_error(tmp_path: Path) -> No
 def test_a_folder_that_another_process_removed_at_its_start_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Workers that start together take a folder for a left-over until its lock is held."""
+    """Workers that start together may take a folder for a leftover until its lock is held."""
     lock, removed = fcntl.flock, list[Path]()
 
     def flock(descriptor: int, how: int) -> None:

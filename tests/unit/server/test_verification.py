@@ -12,7 +12,7 @@ SECONDS = 5.0
 
 
 def verify(costs: Sequence[float]) -> tuple[list[bool], float, int]:
-    """Right answers that take so many CPU seconds: verdicts, CPU in all, and how many given up."""
+    """Verify right answers that take these CPU seconds: verdicts, total CPU, number given up."""
     case, spent = Case(len(costs), SECONDS), 0.0
     while (following := case.next()) is not None:
         position, limit = following
@@ -24,7 +24,7 @@ def verify(costs: Sequence[float]) -> tuple[list[bool], float, int]:
 
 
 def test_64_towers_of_powers_cost_some_seconds() -> None:
-    """Not 64 times the limit of one."""
+    """Rather than 64 times the limit of one."""
     correct, spent, given_up = verify([1e9] * 64)
     assert not any(correct)
     assert given_up == 64
@@ -33,20 +33,20 @@ def test_64_towers_of_powers_cost_some_seconds() -> None:
 
 @pytest.mark.parametrize("seconds", [0.01, 0.4, 0.9])
 def test_honest_answers_that_are_slow_have_their_time(seconds: float) -> None:
-    """All 64 of them, though they take longer than the towers do together."""
+    """All 64 of them, although together they take longer than the towers."""
     correct, _, given_up = verify([seconds] * 64)
     assert all(correct)
     assert given_up == 0
 
 
 def test_some_very_slow_answers_have_their_time() -> None:
-    """Up to nearly the limit, beside quick ones."""
+    """Up to nearly the limit, among quick ones."""
     correct, _, _ = verify([0.02] * 30 + [2.4, 3.0] + [0.02] * 30)
     assert all(correct)
 
 
 def test_towers_cost_the_answers_beside_them_nothing() -> None:
-    """The honest ones of a submission are right, wherever they stand."""
+    """A submission's honest answers are judged right, wherever they are in it."""
     for towers in (1, 8, 32, 63):
         costs = [1e9] * towers + [0.05] * (64 - towers)
         for order in (costs, costs[::-1]):
@@ -57,21 +57,21 @@ def test_towers_cost_the_answers_beside_them_nothing() -> None:
 
 
 def test_a_slow_answer_survives_two_towers() -> None:
-    """They are tried first, and leave enough."""
+    """The towers are tried first, and leave enough time."""
     correct, _, given_up = verify([1e9, 1e9, 1.2] + [0.01] * 61)
     assert correct == [False, False] + [True] * 62
     assert given_up == 2
 
 
 def test_slow_answers_made_to_measure_are_bounded() -> None:
-    """Just under the limit each, they take no more than about a second each."""
+    """Each is just under the limit, but they get no more than about a second each."""
     _, spent, given_up = verify([4.9] * 64)
     assert given_up > 60
     assert spent < 30
 
 
 def test_runs_take_turns_and_so_do_their_members() -> None:
-    """One member with many submissions does not come before others with one."""
+    """A member with many submissions does not delay others with one."""
     turns, many = FairQueue(), [("one", 1, step, "a") for step in range(5)]
     other, alone = ("one", 1, 0, "b"), ("two", 1, 0, "c")
     for key in (*many, other, alone):
@@ -84,7 +84,7 @@ def test_runs_take_turns_and_so_do_their_members() -> None:
 
 
 def test_a_member_has_one_turn_at_a_time() -> None:
-    """Its next begins where that ended; what is done is done."""
+    """Its next turn begins where the last ended, and repeats nothing."""
     turns, first, second = FairQueue(), ("one", 1, 0, "a"), ("one", 1, 1, "a")
     turns.add(first)
     turns.add(second)
