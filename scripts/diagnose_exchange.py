@@ -66,7 +66,7 @@ def groups(by_client: Sequence[Right]) -> Iterator[Group]:
 
 
 def steps(database: Path) -> Iterator[tuple[int, list[Right], list[Path]]]:
-    """Each public step: its round, and all clients' right responses and files."""
+    """Each public step: its round, and all clients' verdicts and response files."""
     query = "SELECT round, swap, correct, digest FROM submissions ORDER BY round, swap, member"
     found: dict[tuple[int, int], list[tuple[Right, Path]]] = defaultdict(list)
     with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:

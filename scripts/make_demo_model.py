@@ -46,7 +46,7 @@ from pubswap_protocol.verifiers.reasoning import library
 
 PAD, EOS = "<pad>", "<eos>"
 MAX_LENGTH = 256
-# Each style begins with a token of its own. If steps began with their first digit instead, their
+# Every response begins with one of two tokens. If steps began with their first digit instead, their
 # share would be spread over many tokens, and sampling below temperature 1 would rarely choose them.
 STEPS_MARK = "Steps: "
 PHRASES = (

@@ -76,7 +76,7 @@ def simulate(spec: RunSpec, on_progress: Callable[[int, float | None], None]) ->
 def commit_of(source: Path) -> str | None:
     """The commit of a folder in a repository, with -dirty if the work tree differs from it.
 
-    None if there is no git, or the folder is not in a repository (an installed package's).
+    None if there is no git, or the folder is not tracked (an installed package's).
     """
 
     def git(*words: str) -> str:

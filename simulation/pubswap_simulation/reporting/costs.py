@@ -45,7 +45,7 @@ class Cost(BaseModel, frozen=True):
 
 
 class PayloadSizes(BaseModel, frozen=True):
-    """Parameters of an adapter, sum of r (m + d); of the layers it adapts, sum of m d; of all."""
+    """Parameters: of an adapter, sum of r (m + d); of the layers it adapts, sum of m d; in all."""
 
     adapter: int
     adapted_layers: int

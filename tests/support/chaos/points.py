@@ -61,7 +61,7 @@ class Points(threading.local):
     def at(
         self, owner: Any, name: str, place: Callable[..., str], after: str | None = None
     ) -> None:
-        """Set the place to `place(self, *args)` when a method is called, and to `after` then."""
+        """Set the place to `place(self, *args)` when a method is called; `after` on its return."""
         call = getattr(owner, name)
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:

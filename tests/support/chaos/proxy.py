@@ -115,7 +115,7 @@ class FaultProxy:
 
 
 class _Connection:
-    """One thread for both directions, so that closing a socket takes effect: no other uses it."""
+    """One thread for both directions, so that a close takes effect: no other waits on a socket."""
 
     def __init__(
         self, proxy: FaultProxy, client: socket.socket, server: socket.socket, fault: Fault

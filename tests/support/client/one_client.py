@@ -158,7 +158,7 @@ class FakeCoordinator:
         pass
 
     def publish(self, number: int, start: str) -> str:
-        """Publish the single client's update of a round begun at `start`; returns its digest."""
+        """The digest of the global adapter after a round of one client that began at `start`."""
         layout, precision = self.run.model.layout, self.run.settings.wire.precision
         with tempfile.TemporaryDirectory() as folder:
             update, base = Path(folder, "update"), Path(folder, "base")

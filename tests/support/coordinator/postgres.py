@@ -64,7 +64,7 @@ class Postgres:
         deadline = time.monotonic() + 60
         while True:
             if self._process is None or self._process.poll() is not None:
-                # After a kill the old process's shared memory may still be in use.
+                # After a kill the new one may fail while the old one's shared memory is in use.
                 self._process = self._launch()
             try:
                 self.connect("postgres").close()
@@ -98,7 +98,7 @@ class Postgres:
         self._process.wait()
 
     def stop(self) -> None:
-        """Shut down at once but cleanly."""
+        """Request PostgreSQL's immediate shutdown, by SIGQUIT."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGQUIT)
             self._process.wait(30)
