@@ -97,7 +97,7 @@ def running(server: Server) -> tuple[Federation, str]:
 def test_a_member_without_a_network_takes_part(
     tmp_path: Path, relaying: Callable[[str], Relaying]
 ) -> None:
-    """In a whole run, in a namespace without network, while the relay is killed again and again."""
+    """From enrolment to its update, without any network, while the relay is killed repeatedly."""
     with (
         serving(settings_for(tmp_path / "data")) as server,
         server.closing,
