@@ -85,7 +85,9 @@ async def conduct(services: Services) -> None:
 
 async def _runs(services: Services, query: Select[str]) -> list[str]:
     try:
-        return await services.database.read(lambda session: list(session.scalars(query)))
+        return await services.database.read(
+            lambda session: list(session.scalars(query)), single=True
+        )
     except PubSwapError as error:
         log.warning("cannot look for work", error=error.detail)
         return []

@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,7 +23,7 @@ from sqlalchemy.pool import NullPool
 
 from pubswap_protocol.errors import InvalidSettings, Unavailable
 from pubswap_protocol.files import keep_private, make_private
-from pubswap_server.database.errors import collided, fault_of
+from pubswap_server.database.errors import collided, fault_of, lost
 from pubswap_server.database.tables import Base
 from pubswap_server.database.wakeups import Wakeups
 
@@ -46,10 +46,21 @@ _POSTGRES = (
 )
 # All statements of a read see the same state, as they do in SQLite.
 _SNAPSHOT: dict[str, Any] = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+_AUTOCOMMIT = {"isolation_level": "AUTOCOMMIT"}
 _CHANGED, _HELD = "changed runs", "held runs"
+_LONG = 1024
 _MIGRATION_LOCK = 0x70756273776170  # any number that no other user of the database takes
 # Infinity is not JSON: PostgreSQL refuses it, and SQLite would pass it on to clients.
 _json = partial(json.dumps, allow_nan=False)
+_read_before = lru_cache(maxsize=64)(json.loads)
+
+
+def _from_json(text: str | bytes) -> Any:
+    """Parse JSON; long texts once, because nearly every request reads its run's long model.
+
+    So never change a row's value in place. SQLAlchemy would not notice that anyway.
+    """
+    return _read_before(text) if len(text) > _LONG else json.loads(text)
 
 
 def changed(session: Session, run: str, *, awaited: bool = True) -> None:
@@ -82,6 +93,9 @@ class Database:
         writing = self.engine.execution_options(immediate=True)
         self._reading = sessionmaker(self._snapshots, expire_on_commit=False)
         self._writing = sessionmaker(writing, expire_on_commit=False)
+        # PostgreSQL answers one statement in one round trip, and a transaction around it in three.
+        single = self.engine.execution_options(**({} if sqlite else _AUTOCOMMIT))
+        self._single = sessionmaker(single, expire_on_commit=False)
         self._readers, self._urgent = CapacityLimiter(READERS), CapacityLimiter(URGENT)
         # SQLite has one writer, so the others queue here instead of trying its lock.
         self._writers = CapacityLimiter(1 if sqlite else WRITERS)
@@ -90,12 +104,15 @@ class Database:
         """A transaction that sees one moment and does not block writers."""
         return self._snapshots.begin()
 
-    async def read(self, work: Callable[[Session], T], *, urgent: bool = False) -> T:
-        """The result of `work` in one read-only transaction.
+    async def read(
+        self, work: Callable[[Session], T], *, single: bool = False, urgent: bool = False
+    ) -> T:
+        """The result of `work`, which only reads, in one transaction.
 
-        Urgent reads are short, and wait only for each other.
+        A `single` statement needs no transaction. Urgent reads are short, and wait only for each
+        other.
         """
-        call = partial(self._transact, self._reading, work)
+        call = partial(self._transact, self._single if single else self._reading, work)
         limiter = self._urgent if urgent else self._readers
         return (await to_thread.run_sync(call, limiter=limiter))[0]
 
@@ -138,15 +155,19 @@ class Database:
         """The result of `work`, and the runs that it has changed."""
         with self._counted():
             for attempt in itertools.count(1):
+                committing = False
                 try:
                     with sessions.begin() as session:
                         result = work(session)
                         session.flush()
                         runs = session.info.get(_CHANGED, {})
                         self._wakeups.announce(session, runs)
+                        committing = True
                     return result, runs
                 except SQLAlchemyError as error:
-                    if attempt < TRIES and collided(error):
+                    # A connection lost during the commit leaves unknown what was committed.
+                    again = collided(error) or (lost(error) and not committing)
+                    if attempt < TRIES and again:
                         continue
                     if (fault := fault_of(error)) is None:
                         raise
@@ -243,10 +264,10 @@ def _postgres(url: str) -> Engine:
     return create_engine(
         url,
         json_serializer=_json,
+        json_deserializer=_from_json,
         pool_size=READERS + URGENT + WRITERS,
         max_overflow=0,
         pool_timeout=BUSY_SECONDS,
-        pool_pre_ping=True,
         connect_args={"connect_timeout": int(BUSY_SECONDS), "options": _POSTGRES},
     )
 
@@ -255,6 +276,7 @@ def sqlite_engine(url: str) -> Engine:
     engine = create_engine(
         url,
         json_serializer=_json,
+        json_deserializer=_from_json,
         pool_size=READERS + URGENT + 1,
         max_overflow=0,
         connect_args={"timeout": BUSY_SECONDS},

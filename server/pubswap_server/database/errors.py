@@ -24,6 +24,11 @@ def collided(error: Exception) -> bool:
     return isinstance(error, IntegrityError) or _state(error) in _COLLISIONS
 
 
+def lost(error: Exception) -> bool:
+    """Whether the connection was lost, as all of a pool are when the database restarts."""
+    return isinstance(error, DBAPIError) and error.connection_invalidated
+
+
 def fault_of(error: SQLAlchemyError) -> PubSwapError | None:
     """The error with which to answer; None for a bug of our own."""
     if isinstance(error, StaleDataError):

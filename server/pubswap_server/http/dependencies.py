@@ -101,7 +101,9 @@ async def get_principal(
         return principal
 
     try:
-        principal = await services.database.read(identify, urgent=is_heartbeat(request.scope))
+        principal = await services.database.read(
+            identify, single=True, urgent=is_heartbeat(request.scope)
+        )
     except (Unauthenticated, Suspended):
         services.limits.failed(peer, sha256(token))
         raise
