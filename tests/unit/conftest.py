@@ -1,4 +1,4 @@
-"""A tiny model on disk, and what the training tests make of it. torch is imported when asked."""
+"""Tiny models on disk, and fixtures built from them; torch is imported only where it is needed."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def make_model(tmp_path: Path) -> Callable[..., Path]:
-    """A function (kind, **config) that makes a model of its own for a test."""
+    """A function (kind, **config) that makes a model for a single test."""
     return lambda kind, **changes: save_model(tmp_path / kind, kind, **changes)
 
 
@@ -45,14 +45,14 @@ def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_untied_qwen2(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a tiny Qwen2, whose attention has biases, with an output layer of its own."""
+    """The folder of a tiny Qwen2, with biases in its attention and untied embeddings."""
     changes = {"hidden_size": 24, "num_attention_heads": 3, "initializer_range": 0.1}
     return save_model(tmp_path_factory.mktemp("qwen2"), "qwen2", **changes)
 
 
 @pytest.fixture(scope="session")
 def tiny_sliding_mistral(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a tiny Mistral that sees 5 tokens back."""
+    """The folder of a tiny Mistral with a sliding window of 5 tokens."""
     return save_model(
         tmp_path_factory.mktemp("mistral"), "mistral", sliding_window=5, initializer_range=0.1
     )
@@ -74,7 +74,7 @@ def tiny_deep_qwen3(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def run_settings() -> RunSettings:
-    """Small settings, with a learning rate that shows after one step."""
+    """Small settings, with a learning rate large enough for one step to have a visible effect."""
     return RunSettings.model_validate(
         {
             "seed": 3,
@@ -98,12 +98,12 @@ CardOf = Callable[[Path], ModelCard]
 
 @pytest.fixture(scope="session")
 def card_of(run_settings: RunSettings) -> CardOf:
-    """The card of a folder, with the run's LoRA settings."""
+    """A function that makes a folder's model card, with the run's LoRA settings."""
     return lambda folder: model_card(folder, run_settings.lora, "tiny", None)
 
 
 def random_adapter(layout: AdapterLayout, seed: int, scale: float = 0.2) -> Adapter:
-    """Factors that are all away from zero, so that B is not the identity's."""
+    """Random non-zero factors, so that B is not zero as in an untrained adapter."""
     rng = np.random.default_rng(seed)
     return {
         name: rng.normal(0, scale, shape).astype(np.float32)
@@ -128,7 +128,7 @@ def _loaded(tiny_qwen3: Path, card_of: CardOf, run_settings: RunSettings) -> "Po
 
 @pytest.fixture
 def policy(_loaded: "Policy") -> "Policy":
-    """The tiny Qwen3 with an adapter that changes it; a copy for each test."""
+    """The tiny Qwen3 with an adapter that changes its outputs; a copy for each test."""
     return copy.deepcopy(_loaded)
 
 
@@ -144,7 +144,7 @@ def problems() -> list[Problem]:
 
 @pytest.fixture
 def even_scorer() -> Callable[[Sequence[tuple[str, Problem]]], list[float]]:
-    """1 where the response's text has an even number of characters: about half are right."""
+    """Reward 1 for texts with an even number of characters, so that about half are right."""
     return lambda cases: [float(len(text) % 2 == 0) for text, _ in cases]
 
 

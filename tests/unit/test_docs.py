@@ -1,4 +1,4 @@
-"""What the documents name exists: commands, options, settings, files, links."""
+"""Everything the documents name exists: commands, options, settings, files, links."""
 
 import importlib.util
 import re
@@ -39,12 +39,12 @@ POLICY_KEYS = {*known_keys(LocalPolicy), *LIMITS}
 KEYS = RUN_KEYS | CLIENT_KEYS | POLICY_KEYS
 FREE = "vllm.extra"  # a table whose keys are vLLM's
 TABLES = {FREE, *(key.rpartition(".")[0] for key in KEYS if "." in key)}
-# Words with an underscore that name something else than a setting, a value of one, or an error.
+# Words with an underscore that name something other than a setting, one of its values, or an error.
 OTHER_WORDS = {
-    *("enable_thinking", "synchronous_commit"),  # a template's, PostgreSQL's
+    *("enable_thinking", "synchronous_commit"),  # a chat template's, PostgreSQL's
     *("reasoning_gym", "score_answer", "zebra_puzzles"),  # reasoning-gym's
     *("pubswap_protocol", "create_app", "waiting_for", "ca_file"),  # in the code
-    "vllm_options",  # of deploy/slurm
+    "vllm_options",  # in deploy/slurm
     "pubswap_event_loop_late_seconds",  # a metric
 }
 PACKAGES = {
@@ -61,7 +61,7 @@ def command_line() -> Any:
 
 
 def commands_in(page: Path) -> Iterator[list[str]]:
-    """The words of each `pubswap …` that the page tells a reader to type."""
+    """The words of each `pubswap …` command that the page tells a reader to type."""
     text = page.read_text(encoding="utf-8")
     lines = [line for block in BLOCK.findall(text) for line in block.splitlines()]
     for line in [*lines, *CODE.findall(BLOCK.sub("", text))]:
@@ -85,17 +85,17 @@ def test_every_command_in_a_document_exists(page: Path) -> None:
 
 
 def test_documents_name_commands() -> None:
-    """The test above finds what it is about."""
+    """The test above does find commands."""
     assert sum(len(list(commands_in(page))) for page in PAGES) > 50
 
 
 def words_in(page: Path) -> list[str]:
-    """What the page has in backticks, outside blocks."""
+    """The page's inline code, outside code blocks."""
     return CODE.findall(ANY_BLOCK.sub("", page.read_text(encoding="utf-8")))
 
 
 def values_of(schema: Any) -> Iterator[str]:
-    """The values that settings may have by name."""
+    """The named values that settings may have."""
     if isinstance(schema, dict):
         yield from (value for value in schema.get("enum", ()) if isinstance(value, str))
         yield from (name for part in schema.values() for name in values_of(part))
@@ -105,7 +105,7 @@ def values_of(schema: Any) -> Iterator[str]:
 
 @cache
 def named_values() -> set[str]:
-    """The values of settings, the codes of errors and of consent, and the metrics."""
+    """The named values of settings, the codes of errors and of consent, and the metrics' names."""
     values = {
         *values_of(Recipe.model_json_schema()),
         *values_of(ClientSettings.model_json_schema()),
@@ -117,7 +117,7 @@ def named_values() -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_setting_that_a_document_names_exists(page: Path) -> None:
-    """Of a run or a client: `key`, `table.key`, `key = value`, `[table]`; bare keys of a table."""
+    """Of a run or a client, as `key`, `table.key`, `key = value`, `[table]`, or a bare key."""
     last_parts = {key.rpartition(".")[2] for key in KEYS}
     with (ROOT / "pyproject.toml").open("rb") as file:
         extras = set(tomllib.load(file)["project"]["optional-dependencies"])
@@ -135,7 +135,7 @@ def test_every_setting_that_a_document_names_exists(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_example_of_a_settings_file_can_be_read(page: Path) -> None:
-    """All keys of a TOML block are a run's, or all are a client's, or a policy's."""
+    """The keys of a TOML block are all a run's, all a client's or all a policy's."""
     for block in TOML.findall(page.read_text(encoding="utf-8")):
         values = tomllib.loads(block)
         axes = values.get("sweep", {}).pop("grid", [])
@@ -146,7 +146,7 @@ def test_every_example_of_a_settings_file_can_be_read(page: Path) -> None:
 
 
 def test_every_variable_that_a_document_names_is_read() -> None:
-    """Of the environment, by the coordinator, a client, a command or the proxy."""
+    """Environment variables of the coordinator, a client, a command or the proxy."""
     known = {f"PUBSWAP_{name}".upper() for name in ServerSettings.model_fields}
     known |= {f"PUBSWAP_CLIENT_{name}".upper() for name in ClientSettings.model_fields}
     for package in PACKAGES.values():
@@ -154,7 +154,7 @@ def test_every_variable_that_a_document_names_is_read() -> None:
             known |= set(re.findall(r'"(PUBSWAP_[A-Z_]+)"', source.read_text(encoding="utf-8")))
     proxy = (ROOT / "deploy/nginx/pubswap.conf.template").read_text(encoding="utf-8")
     known |= set(re.findall(r"\$\{(PUBSWAP_[A-Z_]+)\}", proxy))
-    # A changelog also names what is gone.
+    # The changelog also names what was removed.
     now = [page for page in PAGES if page.name != "CHANGELOG.md"]
     for page in [*now, *(ROOT / "deploy/systemd").iterdir()]:
         for name in re.findall(r"PUBSWAP_[A-Z_]*[A-Z]", page.read_text(encoding="utf-8")):
@@ -163,7 +163,7 @@ def test_every_variable_that_a_document_names_is_read() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
-    """Within the repository; headings as GitHub and the site name them."""
+    """Within the repository, with anchors as GitHub and the site form them."""
     for target, heading in LINK.findall(ANY_BLOCK.sub("", page.read_text(encoding="utf-8"))):
         if "://" in target:
             continue
@@ -177,14 +177,14 @@ def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
 
 @cache
 def sources() -> list[str]:
-    """Our Python files, from the root."""
+    """Our Python files, relative to the root."""
     folders = (*PACKAGES.values(), *FOLDERS)
     return [f"/{path.relative_to(ROOT)}" for top in folders for path in (ROOT / top).rglob("*.py")]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_path_and_make_target_in_a_document_exists(page: Path) -> None:
-    """Paths from the root; a Python file by the end of its path; targets of the Makefile."""
+    """Paths from the root, Python files by the end of their path, and targets of the Makefile."""
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     text = page.read_text(encoding="utf-8")
     blocks = "\n".join(BLOCK.findall(text)).splitlines()
@@ -198,7 +198,7 @@ def test_every_path_and_make_target_in_a_document_exists(page: Path) -> None:
 
 
 def test_contributing_names_the_recipes_that_make_study_runs() -> None:
-    """Each of them, so that nobody is surprised by what takes the hours."""
+    """All of them, so that nobody is surprised by what takes hours."""
     found = re.search(r"^STUDY = (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert found is not None
     said = re.search(r"`make study` simulates .*? of `", (ROOT / "CONTRIBUTING.md").read_text())
@@ -207,7 +207,7 @@ def test_contributing_names_the_recipes_that_make_study_runs() -> None:
 
 
 def test_the_site_s_sources_are_complete(tmp_path: Path) -> None:
-    """All links lead to files, every setting is described, and each reference has its table."""
+    """Links lead to files, every setting is described, and each reference page has its table."""
     spec = importlib.util.spec_from_file_location("docs_site", ROOT / "scripts/docs_site.py")
     assert spec is not None
     assert spec.loader is not None
@@ -225,7 +225,7 @@ def test_the_site_s_sources_are_complete(tmp_path: Path) -> None:
 
 
 def public_names() -> set[str]:
-    """What `pubswap` offers: the classes of its __all__ and nothing else, and what is in them."""
+    """The public API of `pubswap`: exactly the classes of its __all__, and their public members."""
     assert {name for name in vars(pubswap) if not name.startswith("_")} == set(pubswap.__all__)
     return set(pubswap.__all__) | {
         f"{name}.{inner}"
@@ -236,7 +236,7 @@ def public_names() -> set[str]:
 
 
 def test_every_name_that_the_page_on_python_uses_is_public() -> None:
-    """In blocks and between them; blocks are Python."""
+    """In code blocks and in the text; the blocks compile as Python."""
     text = (ROOT / "docs/python.md").read_text(encoding="utf-8")
     for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         compile(block, "python.md", "exec")

@@ -1,4 +1,4 @@
-"""Pages that promise completeness: every error has its entry, every promise its proof."""
+"""Pages that must be complete: every error has an entry, every security promise a test."""
 
 import re
 from collections import Counter
@@ -12,7 +12,7 @@ DOCS = ROOT / "docs"
 
 
 def test_troubleshooting_has_one_entry_for_each_error_code() -> None:
-    """None is missing, none is stale: what it means, and what to do."""
+    """It says what the error means and what to do; none is missing or stale."""
     _, by_code = (DOCS / "troubleshooting.md").read_text(encoding="utf-8").split("## By code")
     entries = re.findall(r"^\| `(\w+)` \| (.+) \| (.+) \|$", by_code, re.MULTILINE)
     assert Counter(code for code, _, _ in entries) == Counter(
@@ -21,14 +21,14 @@ def test_troubleshooting_has_one_entry_for_each_error_code() -> None:
 
 
 def promises() -> list[str]:
-    """What docs/security.md says of its threats, one item after another."""
+    """The items under "Threats" in docs/security.md."""
     _, threats = (DOCS / "security.md").read_text(encoding="utf-8").split("## Threats")
     items = re.split(r"^- |^#+ .*\n", threats, flags=re.MULTILINE)
     return [" ".join(item.split()) for item in items if item.strip()]
 
 
 def test_every_promise_of_security_names_tests_that_exist() -> None:
-    """Or it says that it is none."""
+    """Unless it is marked as not promised."""
     tests = {
         f"{path.name}::{name}"
         for path in (ROOT / "tests").rglob("test_*.py")
@@ -42,6 +42,6 @@ def test_every_promise_of_security_names_tests_that_exist() -> None:
 
 
 def test_the_changelog_begins_with_this_version() -> None:
-    """A release that nobody has written down is none."""
+    """Every release has an entry."""
     (first, *_) = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert first == __version__

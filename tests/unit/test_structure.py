@@ -1,4 +1,7 @@
-"""The shape of the tree: few files in a folder, short ways, no circle. Part of `make check`."""
+"""The tree's structure: small folders, short paths through the code, no import cycles.
+
+Part of `make check`.
+"""
 
 import ast
 import re
@@ -15,12 +18,12 @@ PACKAGES = (
     "pubswap_simulation",
 )
 FACES = ("Coordinator", "Federation", "Run")  # of the package `pubswap`
-TOP, FOLDER, TESTS = 10, 16, 20  # most files flat in a folder
-WAYS = {"One round": 27, "One public step": 22, "A run's file": 12}  # most files to open on each
+TOP, FOLDER, TESTS = 10, 16, 20  # most files directly in a folder
+WAYS = {"One round": 27, "One public step": 22, "A run's file": 12}  # most files to open along each
 
 
 def files() -> list[PurePath]:
-    """Python files that git tracks, migrations aside: there are more with each release."""
+    """Python files that git tracks, except migrations, because each release adds some."""
     listed = subprocess.run(
         ["git", "ls-files", "*.py"], cwd=ROOT, check=True, capture_output=True, text=True
     )
@@ -28,7 +31,7 @@ def files() -> list[PurePath]:
 
 
 def most(folder: PurePath) -> int:
-    """How many files may be flat in a folder."""
+    """How many files may be directly in a folder."""
     if folder.parts[0] == "tests":
         return TESTS
     tops = {PurePath("server/pubswap_server"), PurePath("client/pubswap_client")}
@@ -36,14 +39,14 @@ def most(folder: PurePath) -> int:
 
 
 def test_no_folder_is_crowded() -> None:
-    """A reader finds a file by its folders."""
+    """A reader can find a file by its folders."""
     flat = Counter(path.parent for path in files())
     assert len(flat) > 30
     assert not {str(folder): count for folder, count in flat.items() if count > most(folder)}
 
 
 def test_no_file_stands_alone_in_describing_its_folder() -> None:
-    """Each package's folder says in a sentence what lives there."""
+    """Each package folder's docstring says what it contains."""
     silent = [
         str(path)
         for path in files()
@@ -55,7 +58,7 @@ def test_no_file_stands_alone_in_describing_its_folder() -> None:
 
 
 def test_a_class_s_name_has_one_meaning() -> None:
-    """In all four packages; but for the face for notebooks, which wraps what it is named after."""
+    """In all four packages, except for the notebook facade, whose classes wrap their namesakes."""
     names = Counter(
         node.name
         for path in files()
@@ -68,7 +71,7 @@ def test_a_class_s_name_has_one_meaning() -> None:
 
 
 def circles(imports: dict[str, set[str]]) -> list[list[str]]:
-    """Modules that import each other, in a circle of any length."""
+    """Import cycles of any length."""
     found, done = [], set[str]()
 
     def follow(module: str, way: tuple[str, ...]) -> None:
@@ -85,14 +88,14 @@ def circles(imports: dict[str, set[str]]) -> list[list[str]]:
 
 
 def test_a_circle_is_seen() -> None:
-    """The search finds what it is for."""
+    """The search for cycles finds one, and only a real one."""
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c", "a"]]
     assert circles({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_circle_of_imports(package: str) -> None:
-    """Files can be read one after another, each after what it imports."""
+    """So files can be read in an order in which each follows its imports."""
     graph = grimp.build_graph(package)
     imports = {
         module: set(graph.find_modules_directly_imported_by(module)) & graph.modules
@@ -103,7 +106,7 @@ def test_no_circle_of_imports(package: str) -> None:
 
 
 def files_on(way: str) -> list[Path]:
-    """What the stops of a way in ARCHITECTURE.md name; without a folder, beside the one before."""
+    """The files that a path in ARCHITECTURE.md names, relative to the folder of the one before."""
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     stops = text.partition(f"**{way}:**\n\n")[2].partition("\n\n")[0]
     found = []
@@ -120,7 +123,7 @@ def files_on(way: str) -> list[Path]:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_way_through_the_code_is_short(way: str) -> None:
-    """Each stop's files exist, and no way opens more of them than a reader keeps in mind."""
+    """The files it names exist, and there are no more than a reader can keep in mind."""
     opened = files_on(way)
     assert len(opened) > 8
     assert not [path for path in opened if not path.exists()]

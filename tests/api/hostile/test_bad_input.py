@@ -1,4 +1,4 @@
-"""What the coordinator refuses: each with its code, and the run goes on."""
+"""Bad input is refused with an error code, and the run goes on."""
 
 import json
 import socket
@@ -54,7 +54,7 @@ def code_of(call: Callable[[], object]) -> str:
 
 
 def problem(reply: httpx.Response) -> dict[str, Any]:
-    """The body of a refusal, which must be problem+json with a request id."""
+    """The body of an error response, which must be problem+json with a request id."""
     assert reply.headers["content-type"] == paths.PROBLEM_TYPE
     body: dict[str, Any] = reply.json()
     assert body["status"] == reply.status_code
@@ -72,7 +72,7 @@ def opened(http: httpx.Client, fed: Federation, size: int, digest: str = digest_
 
 
 def chunk(http: httpx.Client, path: str, first: int, data: bytes) -> httpx.Response:
-    """Send bytes of an upload."""
+    """Send a chunk of an upload."""
     headers = {"Content-Range": f"{first}-{first + len(data) - 1}"}
     return http.patch(path, content=data, headers=headers)
 
@@ -104,14 +104,14 @@ def test_an_invite_is_good_once_and_for_a_time(server: Server) -> None:
 
 
 def test_another_protocol_version_is_refused(server: Server) -> None:
-    """426 names both versions."""
+    """The error names both versions."""
     with server.http() as http:
         reply = http.get(paths.RUNS, headers={paths.PROTOCOL_HEADER: "99"})
     assert problem(reply)["code"] == "protocol_mismatch"
 
 
 def test_another_base_model_or_verifier_is_refused(server: Server) -> None:
-    """The message names which digest differs."""
+    """The message names the digest that differs."""
     fed = begun(server)
     good = good_hello(fed.run)
     api = fed.members["a"]
@@ -125,7 +125,7 @@ def test_another_base_model_or_verifier_is_refused(server: Server) -> None:
 
 
 def test_who_is_refused_at_hello_takes_no_part(server: Server) -> None:
-    """Nor does who has said none, until a hello is right; an earlier right one does not help."""
+    """Nor does a member without a hello. An earlier valid hello does not count; a new one does."""
     fed = begun(server)
     run, good = fed.run.id, good_hello(fed.run)
     data = encode_adapter(fed.run.model.layout, fed.adapter(1))
@@ -168,12 +168,12 @@ def test_who_is_refused_at_hello_takes_no_part(server: Server) -> None:
 
 
 def test_an_unknown_run_is_refused(server: Server) -> None:
-    """404 for the operator too."""
+    """For the operator, too."""
     assert code_of(lambda: server.client().run("nowhere")) == "unknown_run"
 
 
 def spoiled(fed: Federation) -> dict[str, bytes]:
-    """Adapter files that must be refused, by what is wrong with them."""
+    """Adapter files that must be refused, by a pattern of the expected message."""
     good: Adapter = fed.adapter(1)
     name = sorted(good)[0]
 
@@ -201,7 +201,7 @@ def spoiled(fed: Federation) -> dict[str, bytes]:
 def test_a_bad_adapter_is_refused_with_the_tensor_s_name_and_the_run_goes_on(
     server: Server,
 ) -> None:
-    """Missing, extra, misshapen, wrong dtype, not finite, metadata, cut short, not safetensors."""
+    """Missing, extra, wrong shape or dtype, not finite, metadata, truncated, not safetensors."""
     fed = begun(server, method="fedavg", rounds=1)
     for message, data in spoiled(fed).items():
         with pytest.raises(PubSwapError, match=message) as caught:
@@ -213,7 +213,7 @@ def test_a_bad_adapter_is_refused_with_the_tensor_s_name_and_the_run_goes_on(
 
 
 def test_bytes_are_named_by_blake3_alone(server: Server) -> None:
-    """Who has only SHA-256 is told the form of a digest, before a byte is sent."""
+    """A SHA-256 digest is refused, with the expected form, before any bytes are sent."""
     fed = begun(server)
     with server.http(fed.tokens["a"]) as http:
         announced = {"digest": "sha256:" + 64 * "0", "size": 8}
@@ -223,7 +223,7 @@ def test_bytes_are_named_by_blake3_alone(server: Server) -> None:
 
 
 def test_a_blob_whose_digest_does_not_match_is_refused(server: Server) -> None:
-    """Bytes and announced digest must agree, and an update must name a blob that was sent."""
+    """Bytes must match the announced digest, and an update must name an uploaded blob."""
     fed = begun(server)
     data = encode_adapter(fed.run.model.layout, fed.adapter(1))
     with server.http(fed.tokens["a"]) as http:
@@ -238,7 +238,7 @@ def test_a_blob_whose_digest_does_not_match_is_refused(server: Server) -> None:
 
 
 def test_a_body_that_is_too_large_is_refused_before_it_is_read(server: Server) -> None:
-    """An upload is no larger than the run's adapter, a chunk no larger than announced."""
+    """An upload may be no larger than the run's adapter, a chunk no larger than announced."""
     fed = begun(server)
     announced = {"digest": digest_of(b""), "size": fed.run.model.layout.file_bytes + (2 << 20)}
     with server.http(fed.tokens["a"]) as http:
@@ -253,7 +253,7 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_read(server: Server) -
 
 
 def test_a_chunk_must_be_as_long_as_it_says(server: Server) -> None:
-    """Too long, too short, backwards or unreadable: refused, and the offset tells what counts."""
+    """Too long, too short, reversed or unreadable is refused; the offset says what was kept."""
     fed = begun(server)
     with server.http(fed.tokens["a"]) as http:
         path = opened(http, fed, 100)
@@ -289,7 +289,7 @@ def test_a_body_longer_than_declared_is_not_taken_for_more(server: Server) -> No
 
 
 def answers(fed: Federation, edit: Callable[[list[int], list[list[Response]]], None]) -> bytes:
-    """A's responses to public step 1 after an edit of prompts and groups."""
+    """Client a's responses to public step 1, after an edit of prompts and groups."""
     prompts = [p.index for p in fed.members["a"].swap_prompts(fed.run.id, 1, 1).prompts]
     tokens = np.array([5, 6, fed.run.model.eos_token_ids[0]], dtype=np.int32)
     one = Response(tokens, np.full(3, -1.0, dtype=np.float32))
@@ -299,7 +299,7 @@ def answers(fed: Federation, edit: Callable[[list[int], list[list[Response]]], N
 
 
 def test_responses_that_break_a_rule_are_refused_with_the_rule(server: Server) -> None:
-    """Unknown prompts, ids outside the vocabulary, another K, overlong, bad log-probabilities."""
+    """Unknown prompts, ids outside the vocabulary, wrong K, too long, bad log-probabilities."""
     fed = begun(server)
     vocabulary = fed.run.model.vocabulary
 
@@ -338,11 +338,11 @@ def test_a_public_step_that_does_not_exist_is_refused(server: Server) -> None:
     for round_, swap in ((1, 2), (2, 2), (0, 1)):
         assert code_of(partial(ask, round_, swap)) == "not_found"
     assert code_of(partial(ask, 2, 1)) == "round_closed"
-    assert code_of(partial(ask, 1, 0)) == "invalid"  # they count from 1
+    assert code_of(partial(ask, 1, 0)) == "invalid"  # steps count from 1
 
 
 def test_roles_keep_to_their_own(server: Server) -> None:
-    """Clients are no operators, evaluators send no updates, and nobody sees the test set."""
+    """Clients are not operators, evaluators upload nothing, clients cannot read the test set."""
     fed = begun(server)
     a, judge = fed.members["a"], fed.members["judge"]
     assert code_of(a.runs) == "forbidden"
@@ -354,7 +354,7 @@ def test_roles_keep_to_their_own(server: Server) -> None:
 
 
 def test_an_evaluation_with_a_nul_in_a_topic_is_refused(server: Server) -> None:
-    """PostgreSQL stores it, and then reads no list in which its run is."""
+    """PostgreSQL would store it, and then fail to read any list with that run."""
     fed = begun(server)
     body = {"pass_at_1": 0.5, "by_topic": {"a\x00b": 0.5}, "problems": 5, "seconds": 1.0}
     with server.http(fed.tokens["judge"]) as http:
@@ -366,7 +366,7 @@ def test_an_evaluation_with_a_nul_in_a_topic_is_refused(server: Server) -> None:
 def test_an_evaluation_of_more_topics_than_the_test_set_has_problems_is_refused(
     server: Server,
 ) -> None:
-    """Every page of rounds has them all: of long names, it was a hundred megabytes."""
+    """Each page of rounds lists all topics: with long names, a page grew to a hundred megabytes."""
     fed = begun(server)
     topics = {str(number): 0.5 for number in range(6)}
     body = {"pass_at_1": 0.5, "by_topic": topics, "problems": 5, "seconds": 1.0}
@@ -377,14 +377,14 @@ def test_an_evaluation_of_more_topics_than_the_test_set_has_problems_is_refused(
 
 
 def test_a_nul_in_a_query_is_refused(server: Server) -> None:
-    """PostgreSQL does not compare with it: pages that search for it were errors."""
+    """PostgreSQL cannot compare with it, so pages with such a filter failed."""
     with server.http() as http:
         for address in ("/?after=%00", "/runs/a/log?kind=%00"):
             assert http.get(address).status_code == 422
 
 
 def test_one_run_s_member_sees_nothing_of_another(server: Server) -> None:
-    """Every route of a run answers 404 to the member of another run."""
+    """Every route of a run answers 404 to another run's member."""
     mine, theirs = begun(server), begun(server)
     digest = theirs.members["a"].task(theirs.run.id, 0).adapter
     run, token = theirs.run.id, mine.tokens["a"]
@@ -416,7 +416,7 @@ def test_one_run_s_member_sees_nothing_of_another(server: Server) -> None:
 def test_a_verifier_whose_library_is_not_installed_is_refused(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a run and of a problem; a run of before is listed, without its verifier's version."""
+    """For a run or a problem; an existing run is still listed, without a verifier version."""
 
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)
@@ -442,7 +442,7 @@ def test_a_verifier_whose_library_is_not_installed_is_refused(
 def test_a_run_is_created_with_a_name_and_a_verifier_that_are_free_and_known(
     server: Server,
 ) -> None:
-    """A name in use and a verifier that does not exist are refused."""
+    """A name in use or an unknown verifier is refused."""
     fed = create(server)
     again = CreateRun(name=fed.run.name, settings=fed.run.settings, model=fed.run.model)
     assert code_of(lambda: fed.operator.create_run(again)) == "name_taken"
@@ -456,7 +456,7 @@ def test_a_run_is_created_with_a_name_and_a_verifier_that_are_free_and_known(
 
 @pytest.mark.parametrize("kind", list(SetKind))
 def test_a_run_with_a_prompt_over_its_limit_is_not_opened(server: Server, kind: SetKind) -> None:
-    """Also where no operator's command has counted; it opens once the set is mended."""
+    """Even if the operator's command has not checked lengths; it opens once the set is fixed."""
     fed = create(server, grpo={"max_prompt_tokens": 30})
     odd = problems(12)
     odd[4] = odd[4].model_copy(update={"prompt": "Say " * 31})
@@ -471,7 +471,7 @@ def test_a_run_with_a_prompt_over_its_limit_is_not_opened(server: Server, kind: 
 def test_a_run_opens_when_its_files_are_there_and_starts_when_its_clients_are(
     server: Server,
 ) -> None:
-    """The messages say what is missing."""
+    """Otherwise the error says what is missing."""
     settings = merged({})
     card = model_card(MODEL, settings.lora, "small", None)
     operator = server.client()
@@ -509,14 +509,14 @@ def test_a_run_opens_when_its_files_are_there_and_starts_when_its_clients_are(
 def test_an_unusable_problem_set_is_refused_by_line(
     server: Server, data: bytes, message: str
 ) -> None:
-    """The line and the field are named."""
+    """The error names the line and the field."""
     fed = create(server)
     with pytest.raises(PubSwapError, match=message):
         fed.operator.put_set(fed.run.id, SetKind.PUBLIC, data)
 
 
 def test_a_test_set_of_more_topics_than_an_evaluation_has_is_refused(server: Server) -> None:
-    """Its evaluator would say so when the run has begun; nothing is told of a public one's."""
+    """Its evaluator would fail only once the run has started. A public set has no such limit."""
     fed = create(server)
     lines = [
         b'{"id": "%d", "prompt": "x", "answer": "y", "topic": "%d"}\n' % (n, n)
@@ -528,13 +528,13 @@ def test_a_test_set_of_more_topics_than_an_evaluation_has_is_refused(server: Ser
 
 
 def test_a_tokenizer_that_is_not_the_model_s_is_refused(server: Server) -> None:
-    """Responses would decode to something else."""
+    """With another tokenizer, responses would decode to different texts."""
     fed = create(server)
     assert code_of(lambda: fed.operator.put_tokenizer(fed.run.id, b"{}")) == "base_model_mismatch"
 
 
 def test_what_is_no_route_or_no_json_is_a_problem_too(server: Server) -> None:
-    """404, 405 and validation errors carry codes like any other."""
+    """404, 405 and validation errors have the same form as any other error."""
     with server.http() as http:
         assert problem(http.get("/v1/nowhere"))["code"] == "not_found"
         assert problem(http.delete(paths.RUNS))["status"] == 405

@@ -1,4 +1,4 @@
-"""Numbers of members that no run can use: refused when they come, wherever they come."""
+"""Numbers that no run can use are refused on arrival, in every message."""
 
 import numpy as np
 import pytest
@@ -9,13 +9,13 @@ from pubswap_protocol.tensors.adapter import decode_adapter
 from support.coordinator.coordinator import Federation, Server, begun
 
 HUGE = "1" + "0" * 320
-LONGEST = "1" + "0" * 4200  # what Python's own reader takes
+LONGEST = "1" + "0" * 4200  # within the limit of Python's int()
 WRONG = [HUGE, LONGEST, "9" * 5000, str(2**63), "-1", "true", "1.0", '"1"', "NaN", "-Infinity"]
 WRONG_FLOATS = ["NaN", "Infinity", "1e400", HUGE, "true", '"1"', "[]"]
 
 
 def answers(fed: Federation, path: str, body: str, method: str = "POST") -> tuple[int, str]:
-    """Status and code of a member's request with this body."""
+    """The status and error code of a member's request with this body."""
     headers = {"Content-Type": "application/json"}
     with fed.server.http(fed.tokens["a"]) as http:
         reply = http.request(method, path, content=body, headers=headers)
@@ -25,7 +25,7 @@ def answers(fed: Federation, path: str, body: str, method: str = "POST") -> tupl
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda text: text[:8] + str(len(text)))
 def test_no_integer_of_a_message_is_without_bound(server: Server, wrong: str) -> None:
-    """Not in a heartbeat, an update, an announcement, nor twice in one object."""
+    """In a heartbeat, an update and an upload's announcement."""
     fed = begun(server)
     heartbeat, update = paths.HEARTBEAT.format(run=fed.run.id), paths.UPDATE
     digest = "blake3:" + "0" * 64
@@ -44,7 +44,7 @@ def test_no_integer_of_a_message_is_without_bound(server: Server, wrong: str) ->
 
 @pytest.mark.parametrize("wrong", WRONG_FLOATS)
 def test_no_float_of_a_message_is_infinite_or_no_number(server: Server, wrong: str) -> None:
-    """JSON has none; a member says null."""
+    """JSON has no such numbers; a member sends null instead."""
     fed = begun(server)
     body = f'{{"round": 1, "step": 1, "steps": 1, "loss": {wrong}}}'
     assert answers(fed, paths.HEARTBEAT.format(run=fed.run.id), body) == (422, "invalid")
@@ -56,14 +56,14 @@ def test_no_float_of_a_message_is_infinite_or_no_number(server: Server, wrong: s
 
 
 def test_a_key_twice_in_a_body_is_refused(server: Server) -> None:
-    """Two readers may take different ones of them."""
+    """Two parsers might each keep a different value."""
     fed = begun(server)
     body = '{"round": 1, "round": 2, "step": 1, "steps": 1}'
     assert answers(fed, paths.HEARTBEAT.format(run=fed.run.id), body) == (422, "invalid")
 
 
 def test_no_member_takes_the_mean_by_its_counter(server: Server) -> None:
-    """With weights by examples, a report of a thousand million counts for a half."""
+    """With weights by examples, a claim of a billion examples gets a weight of one half."""
     fed = begun(server, clients=3, aggregation={"weights": "examples"})
     for name, value, examples in (("a", 1.0, 10**9), ("b", 0.0, 3), ("c", 2.0, 1)):
         tensors = {n: np.full_like(array, value) for n, array in fed.adapter(0).items()}
@@ -75,7 +75,7 @@ def test_no_member_takes_the_mean_by_its_counter(server: Server) -> None:
 
 
 def test_metrics_are_stored_as_json_that_every_database_takes(server: Server) -> None:
-    """What a diverged member says is null, and the run's view is read by its own client."""
+    """A diverged member's numbers become null, and our own client can read the run's view."""
     fed = begun(server)
     body = {"round": 1, "step": 1, "steps": 1, "loss": None, "reward": 1e300}
     with server.http(fed.tokens["a"]) as http:

@@ -1,4 +1,4 @@
-"""What a connection may ask for, and in which order it is answered."""
+"""HTTP/1.1 connections: pipelining, upgrades, framing, and the order of answers."""
 
 import contextlib
 import re
@@ -18,7 +18,7 @@ GET = b"GET /v1/version HTTP/1.1\r\nHost: x\r\n"
 
 @pytest.fixture(scope="module")
 def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A coordinator that has little patience."""
+    """A coordinator with short timeouts."""
     settings = settings_for(tmp_path_factory.mktemp("hasty")).model_copy(
         update={"idle_seconds": PATIENCE_SECONDS}
     )
@@ -27,12 +27,12 @@ def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def statuses(answers: bytes) -> list[int]:
-    """The statuses of all answers, in order."""
+    """The status codes of all responses, in order."""
     return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3}) ", answers)]
 
 
 def asked(server: Server, data: bytes) -> bytes:
-    """What comes of these bytes until the coordinator closes."""
+    """Send these bytes; returns everything received until the coordinator closes."""
     with connected(server.url) as raw:
         raw.sendall(data)
         return rest(raw)
@@ -44,7 +44,7 @@ def asked(server: Server, data: bytes) -> bytes:
 def test_an_upgrade_is_ignored_and_its_connection_closed_in_time(
     hasty: Server, body: bytes
 ) -> None:
-    """There is no other protocol here, and no way past the deadlines."""
+    """No other protocol is spoken here, and an upgrade does not lift the deadlines."""
     with contextlib.ExitStack() as stack:
         held = [stack.enter_context(connected(hasty.url)) for _ in range(50)]
         since = time.monotonic()
@@ -56,7 +56,7 @@ def test_an_upgrade_is_ignored_and_its_connection_closed_in_time(
 
 
 def test_what_follows_an_upgrade_is_not_read(hasty: Server) -> None:
-    """A request that stands behind it is not answered, in its segment or in the next one."""
+    """A request after it gets no answer, whether in the same segment or in the next."""
     with connected(hasty.url) as raw:
         raw.sendall(GET + UPGRADE.replace(b"Host: x\r\n", b"") + b"\r\n" + GET + b"X-")
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -65,7 +65,7 @@ def test_what_follows_an_upgrade_is_not_read(hasty: Server) -> None:
 
 
 def test_a_request_behind_a_body_larger_than_a_head_may_be_is_answered(hasty: Server) -> None:
-    """The body is no part of the next request's head, wherever that is cut."""
+    """The body does not count towards the next request's head, wherever that is split."""
     post = b"POST /v1/enroll HTTP/1.1\r\nHost: x\r\nContent-Length: 20000\r\n\r\n" + bytes(20_000)
     following = GET + b"Connection: close\r\n\r\n"
     for cut in (1, 10, len(following) - 1):
@@ -78,20 +78,20 @@ def test_a_request_behind_a_body_larger_than_a_head_may_be_is_answered(hasty: Se
 
 @pytest.mark.parametrize("hosts", [0, 2])
 def test_a_request_has_one_host(hasty: Server, hosts: int) -> None:
-    """RFC 9112, section 3.2; HTTP/1.0 knew none."""
+    """RFC 9112, section 3.2; HTTP/1.0 does not require one."""
     head = b"GET /v1/version HTTP/1.%d\r\n" + b"Host: x\r\n" * hosts + b"Connection: close\r\n\r\n"
     assert problem_of(asked(hasty, head % 1))[:2] == (400, "invalid")
     assert statuses(asked(hasty, head % 0)) == [400 if hosts else 200]
 
 
 def test_a_refusal_waits_for_the_answers_before_it(hasty: Server) -> None:
-    """A bad request is the answer to itself, and to no request before it."""
+    """A pipelined bad request is answered after the requests before it."""
     answers = asked(hasty, (GET + b"\r\n") * 3 + b"what is this\r\n\r\n")
     assert statuses(answers) == [200, 200, 200, 400]
 
 
 def test_a_connection_may_not_ask_without_end(hasty: Server) -> None:
-    """Of thousands of requests in one segment some are answered, and the rest are forgotten."""
+    """Of thousands of pipelined requests some are answered, and the rest are dropped."""
     found = statuses(asked(hasty, (GET + b"\r\n") * 3000))
     assert set(found[:-1]) == {200} and found[-1] == 429
     assert 64 <= len(found) < 200
@@ -99,7 +99,7 @@ def test_a_connection_may_not_ask_without_end(hasty: Server) -> None:
 
 @pytest.mark.parametrize("endless", [b"5;", b"0\r\nX-Trailer: "])
 def test_what_frames_a_body_is_bounded(hasty: Server, endless: bytes) -> None:
-    """A chunk's extension or a trailer that never ends is kept by nobody."""
+    """A chunk extension or a trailer that never ends is refused, and not buffered."""
     head = b"POST /v1/enroll HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
     with connected(hasty.url) as raw:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -111,7 +111,7 @@ def test_what_frames_a_body_is_bounded(hasty: Server, endless: bytes) -> None:
 
 
 def test_a_trailer_is_no_header(hasty: Server) -> None:
-    """What comes after the body cannot say who asks."""
+    """A trailer cannot authenticate the request."""
     fed = begun(hasty)
     path = paths.UPLOAD.format(run=fed.run.id, upload="0" * 32)
     head = (
@@ -122,7 +122,7 @@ def test_a_trailer_is_no_header(hasty: Server) -> None:
 
 
 def test_an_early_answer_arrives_whole_and_ends_the_connection(hasty: Server) -> None:
-    """Of a body that nobody wanted the rest is read, so that the answer is not lost."""
+    """The rest of an unwanted body is read, so that the client does not lose the answer."""
     request = (
         b"PATCH /v1/runs/x/blobs/uploads/y HTTP/1.1\r\nHost: x\r\nContent-Length: 3000000\r\n\r\n"
     )
@@ -133,7 +133,7 @@ def test_an_early_answer_arrives_whole_and_ends_the_connection(hasty: Server) ->
 
 
 def test_a_request_that_is_refused_for_its_body_is_not_carried_out(hasty: Server) -> None:
-    """Also when it stood behind another one, and would have been begun after its answer."""
+    """Even when pipelined after another, so that it would start only after that one's answer."""
     fed = begun(hasty)
     with hasty.http(fed.tokens["a"]) as http:
         body = {"digest": "blake3:" + "0" * 64, "size": 2000}

@@ -20,23 +20,23 @@ from support.coordinator.coordinator import TOKENIZER, Federation, Server, begun
 
 
 def rules_of(fed: Federation) -> ResponseRules:
-    """Of public step 1."""
+    """The rules for responses to public step 1."""
     prompts = fed.members["a"].swap_prompts(fed.run.id, 1, 1).prompts
     return ResponseRules(tuple(p.index for p in prompts), 4, 16, fed.run.model.vocabulary)
 
 
 def exchanged(fed: Federation, name: str) -> list[list[Response]]:
-    """What a member gets."""
+    """The responses that a member gets back from the exchange."""
     return decode_responses(fed.members[name].exchanged(fed.run.id, 1, 1), rules_of(fed))
 
 
 def send(fed: Federation, name: str, body: bytes) -> None:
-    """Hand responses in."""
+    """Submit responses."""
     fed.members[name].submit_responses(fed.run.id, 1, 1, body)
 
 
 def claims(edit: Callable[[dict[str, np.ndarray]], None]) -> Callable[[bytes], bytes]:
-    """A file of responses with its tensors edited."""
+    """A function that edits the tensors of a responses file."""
 
     def edited(body: bytes) -> bytes:
         tensors = load(body)
@@ -47,18 +47,18 @@ def claims(edit: Callable[[dict[str, np.ndarray]], None]) -> Callable[[bytes], b
 
 
 def add_rewards(tensors: dict[str, np.ndarray]) -> None:
-    """A claim of rewards."""
+    """Add a tensor of claimed rewards."""
     tensors["rewards"] = np.ones((2, 4), np.float32)
 
 
 def mark_donated(tensors: dict[str, np.ndarray]) -> None:
-    """A claim that these come from the coordinator."""
+    """Claim that all responses were donated by the coordinator."""
     tensors["donated"][:] = 1
 
 
 @pytest.mark.parametrize("edit", [add_rewards, mark_donated])
 def test_a_claim_is_refused(server: Server, edit: Callable[[dict[str, np.ndarray]], None]) -> None:
-    """There is no field in which a member could say how good its responses are."""
+    """There is no field in which a member can claim how good its responses are."""
     fed = begun(server)
     with pytest.raises(PubSwapError) as caught:
         send(fed, "b", claims(edit)(fed.responses("b", 1, 1, [0, 0])))
@@ -66,7 +66,7 @@ def test_a_claim_is_refused(server: Server, edit: Callable[[dict[str, np.ndarray
 
 
 def test_a_claim_in_the_metadata_or_in_a_header_changes_nothing(server: Server) -> None:
-    """Metadata is refused, and headers that nobody reads are not read."""
+    """Metadata is refused, and unknown headers are ignored."""
     fed = begun(server)
     body = fed.responses("b", 1, 1, [0, 0])
     with pytest.raises(PubSwapError, match="metadata"):
@@ -83,7 +83,7 @@ def test_a_claim_in_the_metadata_or_in_a_header_changes_nothing(server: Server) 
 
 
 def confident(fed: Federation, name: str, right: int) -> bytes:
-    """Wrong responses with log-probabilities of certainty, and the texts of a judge's approval."""
+    """Wrong responses with log-probability 0, whose texts claim that they are correct."""
     prompts = fed.members[name].swap_prompts(fed.run.id, 1, 1).prompts
     tokenizer = load_tokenizer(TOKENIZER)
     lies = ["Correct!", "Reward: 1.0", "Answer: yes", "Answer: 1e9"]
@@ -100,7 +100,7 @@ def confident(fed: Federation, name: str, right: int) -> bytes:
 
 
 def test_only_what_the_coordinator_itself_finds_right_is_donated(server: Server) -> None:
-    """Lies with certainty stay at home; and the receiver finds right what it was given."""
+    """Confident lies are not donated, and the receiver's verifier accepts what it is given."""
     fed = begun(server)
     send(fed, "b", confident(fed, "b", right=1))
     send(fed, "a", fed.responses("a", 1, 1, [0, 0]))
@@ -121,7 +121,7 @@ def test_only_what_the_coordinator_itself_finds_right_is_donated(server: Server)
 
 
 def test_a_run_may_limit_the_length_of_what_is_donated(server: Server) -> None:
-    """Right but longer than `max_donated_tokens`: it stays with its maker."""
+    """A right response longer than `max_donated_tokens` is not donated."""
     fed = begun(server, swap={"max_donated_tokens": 1})
     send(fed, "a", fed.responses("a", 1, 1, [0, 0]))
     send(fed, "b", fed.responses("b", 1, 1, [4, 4]))
@@ -130,7 +130,7 @@ def test_a_run_may_limit_the_length_of_what_is_donated(server: Server) -> None:
 
 
 def test_a_run_may_limit_what_one_donor_gives(server: Server) -> None:
-    """Only one of three clients has anything to give, and half of all is what it may."""
+    """With one donor among three clients and a limit of half, nothing is replaced."""
     fed = begun(server, clients=3, swap={"max_donor_share": 0.5})
     send(fed, "a", fed.responses("a", 1, 1, [0, 0]))
     send(fed, "b", fed.responses("b", 1, 1, [4, 4]))

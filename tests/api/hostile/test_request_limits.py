@@ -1,4 +1,4 @@
-"""What a request may be: how often it comes, how large it is, and of what type."""
+"""Limits of requests: their rate, size and content type."""
 
 import time
 from pathlib import Path
@@ -15,7 +15,7 @@ PROGRESS = Progress(round=1, step=1, steps=2).model_dump(exclude_none=True)
 
 
 def test_a_member_that_asks_too_often_is_told_when_to_come_again(tmp_path: Path) -> None:
-    """429 with Retry-After; its peer, the operator and a later request are not touched."""
+    """429 with Retry-After; its peer, the operator and a later request are not affected."""
     settings = settings_for(tmp_path).model_copy(update={"member_requests_per_second": 5})
     with serving(settings) as server, server.closing:
         fed = begun(server)
@@ -26,7 +26,7 @@ def test_a_member_that_asks_too_often_is_told_when_to_come_again(tmp_path: Path)
                 replies.append(http.post(path, json=PROGRESS))
             refused = [reply for reply in replies if reply.status_code != 204]
             taken, most = len(replies) - len(refused), 10 + 5 * (time.monotonic() - began)
-            assert 9 <= taken <= most  # its hello has taken one of the first ten
+            assert 9 <= taken <= most  # its hello was one of the first ten
             assert {reply.status_code for reply in refused} == {429}
             assert refused[0].json()["code"] == "too_many_requests"
             seconds = int(refused[0].headers["Retry-After"])
@@ -37,9 +37,9 @@ def test_a_member_that_asks_too_often_is_told_when_to_come_again(tmp_path: Path)
 
 
 def test_chunks_of_no_upload_count_and_those_of_an_upload_do_not(tmp_path: Path) -> None:
-    """A large adapter takes many requests; otherwise the database is not asked without end."""
+    """A large adapter needs many chunks, but unknown uploads must not cost unlimited queries."""
     with serving(settings_for(tmp_path)) as server, server.closing:
-        server.app.state.services.limits.members.rate = Rate(0.001, 6)  # with its hello
+        server.app.state.services.limits.members.rate = Rate(0.001, 6)  # including its hello
         fed = begun(server)
         with server.http(fed.tokens["a"]) as http:
             body = {"digest": "blake3:" + "0" * 64, "size": 20}
@@ -57,7 +57,7 @@ def test_chunks_of_no_upload_count_and_those_of_an_upload_do_not(tmp_path: Path)
 
 
 def test_an_address_that_guesses_is_refused_and_its_members_are_not(tmp_path: Path) -> None:
-    """Tokens, missing ones and invites count alike; a token that was good before still is."""
+    """Bad tokens, missing tokens and bad invites all count; a known good token still works."""
     with serving(settings_for(tmp_path)) as server, server.closing:
         server.app.state.services.limits.failures.rate = Rate(0.001, 6)
         fed = begun(server)
@@ -82,7 +82,7 @@ def test_an_address_that_guesses_is_refused_and_its_members_are_not(tmp_path: Pa
 def test_a_member_that_takes_part_no_more_asks_no_more_often_than_a_stranger(
     tmp_path: Path, standing: str
 ) -> None:
-    """Its token was good before, and it counts like any that is not valid."""
+    """Although its token was valid before, its requests count as failures."""
     with serving(settings_for(tmp_path)) as server, server.closing:
         fed = begun(server)
         path = paths.TASK.format(run=fed.run.id)
@@ -101,7 +101,7 @@ def test_a_member_that_takes_part_no_more_asks_no_more_often_than_a_stranger(
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "gzip, identity"])
 def test_an_encoded_body_is_refused(server: Server, encoding: str) -> None:
-    """A compressed body could be a bomb; none is taken, on any route."""
+    """A compressed body could be a decompression bomb, so no route accepts one."""
     with server.http() as http:
         for path in (paths.RUNS, paths.ENROLL, paths.RUN_SET.format(run="x", kind="public")):
             reply = http.post(path, content=b"x", headers={"Content-Encoding": encoding})
@@ -110,7 +110,7 @@ def test_an_encoded_body_is_refused(server: Server, encoding: str) -> None:
 
 @pytest.mark.parametrize("kind", ["text/plain", paths.TENSORS_TYPE, "multipart/form-data"])
 def test_json_under_another_type_is_refused_with_the_right_one(server: Server, kind: str) -> None:
-    """415 names application/json."""
+    """The 415 error names application/json."""
     with server.http() as http:
         reply = http.post(paths.ENROLL, content=b'{"invite": "x"}', headers={"Content-Type": kind})
     assert (reply.status_code, reply.json()["code"]) == (415, "unsupported_type")
@@ -119,7 +119,7 @@ def test_json_under_another_type_is_refused_with_the_right_one(server: Server, k
 
 @pytest.mark.parametrize("kind", ["application/json", "text/plain", paths.TENSORS_TYPE])
 def test_a_json_route_takes_no_huge_body_under_any_type(server: Server, kind: str) -> None:
-    """The route decides how much is kept in memory, and not the client's Content-Type."""
+    """The route limits how much is held in memory, whatever the client's Content-Type."""
     fed = begun(server)
     with server.http(fed.tokens["a"]) as http:
         path = paths.HEARTBEAT.format(run=fed.run.id)
@@ -129,7 +129,7 @@ def test_a_json_route_takes_no_huge_body_under_any_type(server: Server, kind: st
 
 
 def test_every_reply_carries_the_headers_that_keep_browsers_safe(server: Server) -> None:
-    """Good ones, refusals, what is no route, and 304."""
+    """On success, on refusals and on unknown routes."""
     with server.http() as http:
         replies = [
             http.get(paths.HEALTH),

@@ -1,4 +1,4 @@
-"""The check that donated responses were sampled: seeds, donors' numbers, reports, exclusion."""
+"""The sampling check of donated responses: seeds, donor numbers, reports and exclusion."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -53,7 +53,7 @@ def decoded(fed: Federation, data: bytes, round_: int = 1) -> Groups:
 def answers(
     fed: Federation, name: str, right: list[int], shift: int = 0, round_: int = 1
 ) -> tuple[Groups, bytes]:
-    """Responses that say by which seeds they were drawn, `shift` off, and their file."""
+    """Responses that claim their seeds, off by `shift`, and their encoded file."""
     seed = seed_of(fed, name, round_)
     assert seed is not None
     plain = decoded(fed, fed.responses(name, round_, 1, right), round_)
@@ -66,7 +66,7 @@ def answers(
 
 
 def test_each_client_has_a_seed_of_its_own_for_each_public_step(server: Server) -> None:
-    """The same when asked again; nobody else has one, and without the check no client either."""
+    """It stays the same when asked again, differs between runs, and is None without the check."""
     fed = federation(server, clients=2, period=1)
     seeds = [seed_of(fed, name, 1, swap) for name in "ab" for swap in (1, 2)]
     assert None not in seeds and len(set(seeds)) == 4
@@ -77,7 +77,7 @@ def test_each_client_has_a_seed_of_its_own_for_each_public_step(server: Server) 
 
 
 def test_claims_of_other_seeds_are_refused(server: Server) -> None:
-    """So are claims about donors; who claims nothing is taken as ever."""
+    """So are claims about donors; responses without claims are accepted."""
     fed = federation(server, clients=2)
     a, run = fed.members["a"], fed.run.id
     groups, _ = answers(fed, "a", [2, 2])
@@ -95,7 +95,7 @@ def test_claims_of_other_seeds_are_refused(server: Server) -> None:
 def test_no_single_responses_are_left_unverified(
     server: Server, forged: list[tuple[int, int]]
 ) -> None:
-    """Forged ones would pass without a check among honest ones: all claim a seed, or none."""
+    """Forged responses could hide unchecked among honest ones, so all claim a seed or none does."""
     fed = federation(server, clients=2)
     a, run = fed.members["a"], fed.run.id
     groups, honest = answers(fed, "a", [2, 2])
@@ -108,7 +108,7 @@ def test_no_single_responses_are_left_unverified(
 
 
 def test_whose_responses_nobody_can_check_is_shown(server: Server) -> None:
-    """As its last ones were; in a run without the check, nobody's."""
+    """By the member's latest responses; never in a run without the check."""
     fed, plain = federation(server, clients=2), federation(server, clients=2, sampling_check="off")
 
     def unverified(of: Federation) -> dict[str, bool]:
@@ -126,7 +126,7 @@ def test_whose_responses_nobody_can_check_is_shown(server: Server) -> None:
 
 
 def test_a_receiver_gets_seeds_and_a_number_for_each_donor(server: Server) -> None:
-    """The number is not the one that another receiver has; who does not ask gets the old form."""
+    """Each receiver gets other numbers; one that does not ask for seeds gets the older form."""
     fed = federation(server, clients=3)
     sent = {}
     for name, right in (("a", [0, 0]), ("b", [4, 4]), ("c", [0, 0])):
@@ -152,11 +152,11 @@ def test_a_receiver_gets_seeds_and_a_number_for_each_donor(server: Server) -> No
 def play_round(
     fed: Federation, round_: int, doubting: Sequence[str], lying: int = 0, policy: bool = False
 ) -> dict[str, int]:
-    """A round in which `b` alone is right; these receivers doubt it, the others do not.
+    """Play a round in which only `b` is right; `doubting` receivers report evidence against it.
 
-    Each says that it got so many responses more than it did. With `policy`, for another policy.
-    Returns how many it got: where all are wrong, half of the responses to each of two prompts are
-    replaced.
+    Each receiver claims `lying` more responses than it got. With `policy`, the evidence is for
+    another policy instead of other noise. Returns how many responses each got: a receiver whose own
+    are all wrong has half of its responses to each of two prompts replaced.
     """
     run, got = fed.run.id, {}
     count = fed.run.settings.grpo.responses_per_prompt
@@ -178,7 +178,7 @@ def play_round(
             DonorEvidence(
                 number=donor, responses=len(flat) + lying, other_noise=noise, other_policy=other
             )
-            for donor in {one.donor for one in flat} | {1}  # 1 is nobody's
+            for donor in {one.donor for one in flat} | {1}  # 1 is no donor's number
         ]
         data = encode_adapter(fed.run.model.layout, fed.adapter(round_))
         member.put_blob(run, data)
@@ -195,7 +195,7 @@ def standing(fed: Federation) -> Sampling | None:
 
 
 def test_too_few_responses_are_no_verdict_until_there_are_more(server: Server) -> None:
-    """They add up over rounds; a verdict is shown to the operator, and nobody is excluded by it."""
+    """Evidence adds up over rounds; the operator sees the verdict, and nobody is excluded."""
     fed = federation(server, responses=64)
     play_round(fed, 1, doubting="acd")
     assert standing(fed) is None
@@ -209,7 +209,7 @@ def test_too_few_responses_are_no_verdict_until_there_are_more(server: Server) -
 
 
 def test_either_evidence_makes_a_verdict(server: Server) -> None:
-    """Also that another policy drew, where all else speaks for it; the next begins anew."""
+    """Evidence of another policy suffices, even if the noise matches; the count then restarts."""
     fed = federation(server, responses=128)
     play_round(fed, 1, doubting="acd", policy=True)
     assert standing(fed) == Sampling(doubting=3, judging=3, excluded=False)
@@ -219,7 +219,7 @@ def test_either_evidence_makes_a_verdict(server: Server) -> None:
 
 @pytest.mark.parametrize(("doubting", "excluded"), [("a", False), ("ac", True)])
 def test_one_receiver_alone_excludes_nobody(server: Server, doubting: str, excluded: bool) -> None:
-    """Two of three do, where the run says so: nobody gets the donor's responses after that."""
+    """Two of three do if the run's settings say so: nobody gets that donor's responses any more."""
     fed = federation(server, responses=128, sampling_check="exclude")
     assert play_round(fed, 1, doubting)["a"] == 128
     assert standing(fed) == Sampling(doubting=len(doubting), judging=3, excluded=excluded)
@@ -228,7 +228,7 @@ def test_one_receiver_alone_excludes_nobody(server: Server, doubting: str, exclu
 
 
 def test_a_receiver_judges_no_more_than_it_was_given(server: Server) -> None:
-    """All lie, and say 1,000 more: in the first round they have no say yet, as if they did not."""
+    """Claiming 1,000 more than it got does not bring a verdict any sooner."""
     fed = federation(server, responses=64, sampling_check="exclude")
     assert play_round(fed, 1, doubting="acd", lying=1000)["a"] == 64
     assert standing(fed) is None

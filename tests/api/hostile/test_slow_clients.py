@@ -1,4 +1,4 @@
-"""Peers that send or read slowly, over real sockets, against a server with small limits."""
+"""Clients that send or read slowly, over real sockets, against a server with tight limits."""
 
 import contextlib
 import select
@@ -21,7 +21,7 @@ IDLE_SECONDS = 1.0
 
 @pytest.fixture(scope="module")
 def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A coordinator that has little patience."""
+    """A coordinator with short timeouts."""
     settings = settings_for(tmp_path_factory.mktemp("hasty")).model_copy(
         update={"idle_seconds": IDLE_SECONDS}
     )
@@ -36,7 +36,7 @@ def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def trickle(raw: socket.socket, data: bytes, seconds: float) -> bytes:
-    """Send a byte at a time until the other side closes; returns its answer."""
+    """Send a byte at a time until the server closes; returns its answer."""
     raw.settimeout(seconds)
     for place in range(len(data)):
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -50,7 +50,7 @@ def trickle(raw: socket.socket, data: bytes, seconds: float) -> bytes:
 
 
 def test_a_slow_header_is_answered_408_and_closed(hasty: Server) -> None:
-    """A byte every 0.1 s is never idle, and still late."""
+    """A byte every 0.1 s is never idle, but still misses the deadline."""
     started = time.monotonic()
     with connected(hasty.url) as raw:
         answer = trickle(raw, b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Padding: " + b"y" * 200, 0.1)
@@ -63,7 +63,7 @@ def test_a_slow_header_is_answered_408_and_closed(hasty: Server) -> None:
 
 @pytest.mark.parametrize("first", [b"", b"\r\n", b"G"])
 def test_a_connection_that_says_nothing_is_closed(hasty: Server, first: bytes) -> None:
-    """Also one that has only sent what the parser skips."""
+    """Also if it has sent only bytes that the parser skips."""
     with connected(hasty.url) as raw:
         raw.sendall(first)
         started = time.monotonic()
@@ -72,13 +72,13 @@ def test_a_connection_that_says_nothing_is_closed(hasty: Server, first: bytes) -
 
 
 def test_blank_lines_without_end_do_not_keep_a_connection(hasty: Server) -> None:
-    """The deadline counts from the first byte, and not from the last."""
+    """The deadline counts from the first byte, not from the last."""
     with connected(hasty.url) as raw:
         assert problem_of(trickle(raw, b"\r\n" * 100, 0.05))[0] == 408
 
 
 def test_a_second_request_has_a_deadline_of_its_own(hasty: Server) -> None:
-    """After an answer on a connection that is kept, a slow header is late too."""
+    """On a kept-alive connection, a slow header misses its deadline, too."""
     with connected(hasty.url) as raw:
         raw.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         assert raw.recv(65536).startswith(b"HTTP/1.1 200")
@@ -87,7 +87,7 @@ def test_a_second_request_has_a_deadline_of_its_own(hasty: Server) -> None:
 
 
 def post(fed: Federation, length: int) -> bytes:
-    """The head of a member's request with a body of this length."""
+    """The head of a member's POST with a body of this length."""
     path = paths.SWAP_RESPONSES.format(run=fed.run.id, round=1, swap=1)
     return (
         f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {fed.tokens['a']}\r\n"
@@ -96,7 +96,7 @@ def post(fed: Federation, length: int) -> bytes:
 
 
 def test_a_body_that_stops_is_answered_408_and_leaves_nothing(hasty: Server) -> None:
-    """No temporary file stays."""
+    """No temporary file is left."""
     fed = begun(hasty)
     with connected(hasty.url) as raw:
         started = time.monotonic()
@@ -107,7 +107,7 @@ def test_a_body_that_stops_is_answered_408_and_leaves_nothing(hasty: Server) -> 
 
 
 def test_of_a_chunk_that_stops_what_came_is_kept(hasty: Server) -> None:
-    """408 says so, and the session goes on from there."""
+    """After the 408, the upload continues from the bytes received."""
     fed = begun(hasty)
     with hasty.http(fed.tokens["a"]) as http:
         body = {"digest": "blake3:" + "0" * 64, "size": 2000}
@@ -124,13 +124,13 @@ def test_of_a_chunk_that_stops_what_came_is_kept(hasty: Server) -> None:
 
 
 def test_a_trickled_body_is_given_up_and_one_that_keeps_the_rate_is_not(hasty: Server) -> None:
-    """Ten bytes every 0.1 s are too few; 1,500 go on far beyond all limits."""
+    """A byte every 0.1 s is too slow; 1,500 bytes every 0.1 s may go on past the time limit."""
     fed = begun(hasty, grpo={"max_response_tokens": 1000})
     with connected(hasty.url) as raw:
         raw.sendall(post(fed, 1000))
         assert problem_of(trickle(raw, b"x" * 1000, 0.1))[0] == 408
     with connected(hasty.url) as raw:
-        length = 1500 * 22  # at seven times the rate: a busy machine may send at half of it
+        length = 1500 * 22  # seven times the minimum, because a busy machine may be slow
         raw.sendall(post(fed, length))
         for _ in range(22):
             raw.sendall(b"x" * 1500)
@@ -140,7 +140,7 @@ def test_a_trickled_body_is_given_up_and_one_that_keeps_the_rate_is_not(hasty: S
 
 
 def test_a_fast_beginning_buys_no_slow_hours(hasty: Server) -> None:
-    """Each piece of a body has its time, whatever came before."""
+    """Each piece of a body has its own deadline, however fast the earlier ones came."""
     fed = begun(hasty, grpo={"max_response_tokens": 1000})
     with connected(hasty.url) as raw:
         raw.sendall(post(fed, 50_000) + b"x" * 40_000)
@@ -150,7 +150,7 @@ def test_a_fast_beginning_buys_no_slow_hours(hasty: Server) -> None:
 
 
 def test_chunk_framing_without_bytes_is_no_body(hasty: Server) -> None:
-    """Chunk extensions that never end earn nothing."""
+    """Endless chunk extensions do not count as progress."""
     fed = begun(hasty)
     head = post(fed, 0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
     with connected(hasty.url) as raw:
@@ -166,7 +166,7 @@ def test_chunk_framing_without_bytes_is_no_body(hasty: Server) -> None:
     ],
 )
 def test_headers_that_are_too_large_are_refused(hasty: Server, headers: bytes) -> None:
-    """431, whether it is one header or many, complete or not."""
+    """With 431, for one header or many, complete or not."""
     for end in (b"\r\n", b""):
         with connected(hasty.url) as raw:
             raw.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + headers + end)
@@ -174,14 +174,14 @@ def test_headers_that_are_too_large_are_refused(hasty: Server, headers: bytes) -
 
 
 def test_a_long_path_counts_as_a_header(hasty: Server) -> None:
-    """The request line is in the same 16 KiB."""
+    """The request line counts towards the same 16 KiB."""
     with connected(hasty.url) as raw:
         raw.sendall(b"GET /" + b"x" * 20_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n")
         assert problem_of(rest(raw))[0] == 431
 
 
 def test_trailers_are_counted_too(hasty: Server) -> None:
-    """After a chunked body nobody can go on with headers for ever."""
+    """A chunked body cannot be followed by endless headers."""
     fed = begun(hasty)
     head = post(fed, 0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
     with connected(hasty.url) as raw:
@@ -190,7 +190,7 @@ def test_trailers_are_counted_too(hasty: Server) -> None:
 
 
 def test_what_is_not_http_is_a_problem_too(hasty: Server) -> None:
-    """A TLS greeting on a plain port gets 400 with a code."""
+    """A TLS ClientHello on a plain port gets a 400 with an error code."""
     with connected(hasty.url) as raw:
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -202,7 +202,7 @@ def test_what_is_not_http_is_a_problem_too(hasty: Server) -> None:
 
 
 def test_a_peer_that_never_reads_its_answer_is_dropped(hasty: Server) -> None:
-    """Answers without end cannot be made to wait in our memory."""
+    """Unread answers cannot pile up in the server's memory."""
     request = "GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"
     dropped = threading.Event()
     with connected(hasty.url, receive_buffer=4096) as raw:
@@ -219,7 +219,7 @@ def test_a_peer_that_never_reads_its_answer_is_dropped(hasty: Server) -> None:
 
 
 def test_a_long_poll_outlives_every_deadline(hasty: Server) -> None:
-    """A peer that has said all may wait for as long as it asked to."""
+    """After a complete request, a client may wait for as long as it asked to."""
     fed = begun(hasty, method="fedavg")
     fed.submit("a", 1, fed.adapter(1))
     started = time.monotonic()
@@ -228,18 +228,18 @@ def test_a_long_poll_outlives_every_deadline(hasty: Server) -> None:
 
 
 def test_slow_sockets_do_not_slow_an_honest_client(hasty: Server) -> None:
-    """With 200 of them, in headers and in bodies, nine of ten requests take under 3 s."""
+    """With 200 slow in headers or bodies, nine of ten requests take under 3 s."""
     fed = begun(hasty)
     with contextlib.ExitStack() as stack, hasty.http(None) as http:
         slow = [stack.enter_context(connected(hasty.url)) for _ in range(200)]
         for number, raw in enumerate(slow):
             raw.sendall(post(fed, 1000) + b"x" if number % 2 else b"GET /healthz HTTP/1.1\r\nA")
-        # Until 200 connections are taken in at once; that they stay open must cost nothing.
+        # Not measured: 200 connections are accepted at once. Keeping them open must cost nothing.
         assert http.get(paths.READY).status_code == 200
         times: list[float] = []
         over = time.monotonic() + 2.5
         while time.monotonic() < over or len(times) < 15:
-            # One that is answered says no more: to a closed connection that would lose its answer.
+            # Sending on an answered connection, which is closed, would lose the answer.
             for raw in set(slow) - set(select.select(slow, [], [], 0)[0]):
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                     raw.send(b"y")
@@ -248,7 +248,7 @@ def test_slow_sockets_do_not_slow_an_honest_client(hasty: Server) -> None:
             times.append(time.monotonic() - started)
             time.sleep(0.05)
         answers = [rest(raw) for raw in slow]
-    # A deadline of theirs is longer. The very slowest may be the machine's own.
+    # Less than the slow clients' own deadline. The slowest tenth may be the machine's doing.
     assert sorted(times)[int(0.9 * len(times))] < 3
     assert all(not answer or b" 408 " in answer[:16] for answer in answers)
     assert sum(b" 408 " in answer[:16] for answer in answers) > 100

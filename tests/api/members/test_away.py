@@ -1,4 +1,4 @@
-"""Members that stay away by their own organisation's policy while a run goes on."""
+"""Members that are away because of their organisation's policy while a run goes on."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def log(fed: Federation) -> list[str]:
 
 
 def test_a_round_does_not_wait_for_a_member_that_is_away(server: Server) -> None:
-    """It closes at once without it; the operator sees why, and a hello brings the member back."""
+    """It closes without it; the operator sees why it is away, and a hello brings it back."""
     fed = begun(server, method="fedavg", clients=3)
     for name in "ab":
         fed.submit(name, 1, fed.adapter(1))
@@ -40,7 +40,7 @@ def test_a_round_does_not_wait_for_a_member_that_is_away(server: Server) -> None
 def test_an_exchange_does_not_wait_for_a_member_that_goes_away_in_its_middle(
     server: Server,
 ) -> None:
-    """The other one is answered; what the member had handed in before stays in."""
+    """The others are answered; responses submitted before the member went away still count."""
     fed = begun(server, clients=3)
     for name in "ac":
         body = fed.responses(name, 1, 1, [1, 1])
@@ -53,7 +53,7 @@ def test_an_exchange_does_not_wait_for_a_member_that_goes_away_in_its_middle(
 
 
 def test_a_run_starts_with_a_member_that_is_away(server: Server) -> None:
-    """It has enrolled, and comes back; the round is the others' until then."""
+    """It has enrolled, so it counts; until it comes back, the round goes on with the others."""
     fed = create(server, method="fedavg")
     fed.operator.move_run(fed.run.id, paths.RUN_OPEN)
     for name in "ab":
@@ -69,7 +69,7 @@ def test_a_run_starts_with_a_member_that_is_away(server: Server) -> None:
 def test_a_quorum_that_policies_keep_out_of_reach_is_said_with_their_reasons(
     server: Server,
 ) -> None:
-    """The operator hears who is away and why."""
+    """`waiting_for` says who is away and why."""
     fed = begun(server, method="fedavg", rounds=1, aggregation={"quorum": 2})
     fed.members["b"].away(fed.run.id, Away(code="denied", detail="Denied."))
     fed.submit("a", 1, fed.adapter(1))
@@ -90,7 +90,7 @@ def test_a_quorum_that_policies_keep_out_of_reach_is_said_with_their_reasons(
     ],
 )
 def test_a_reason_is_short_and_plain(server: Server, body: dict[str, str]) -> None:
-    """It is printed on terminals, so that nothing but letters, digits and signs is taken."""
+    """It is printed on terminals, so it may hold printable characters only."""
     fed = begun(server, method="fedavg")
     with server.http(fed.tokens["a"]) as http:
         reply = http.post(paths.AWAY.format(run=fed.run.id), json=body)

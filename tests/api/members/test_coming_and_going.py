@@ -1,4 +1,4 @@
-"""Members that join, leave and return in mid-run, and updates of fewer local steps."""
+"""Members that join, leave and return mid-run, and updates of fewer local steps."""
 
 import re
 
@@ -24,12 +24,12 @@ LEFT = Away(code="left", detail="It left.")
 
 
 def task(fed: Federation, name: str) -> TaskKind:
-    """What a member is to do now."""
+    """The kind of a member's current task."""
     return fed.members[name].task(fed.run.id, 0).kind
 
 
 def hand_in(fed: Federation, name: str, round_: int, adapter: Adapter, steps: int) -> None:
-    """Hand in an update of so many local steps."""
+    """Submit an update of this many local steps."""
     data = encode_adapter(fed.run.model.layout, adapter)
     fed.members[name].put_blob(fed.run.id, data)
     metrics = UpdateMetrics(examples=10, steps=steps)
@@ -38,7 +38,7 @@ def hand_in(fed: Federation, name: str, round_: int, adapter: Adapter, steps: in
 
 
 def test_a_newcomer_waits_for_the_next_round_and_nobody_for_it(server: Server) -> None:
-    """The round under way closes without it; the next one begins from the same adapter for all."""
+    """The current round closes without it; in the next, all begin from the same adapter."""
     fed = begun(server, method="fedavg")
     fed.submit("a", 1, fed.adapter(1))
     newcomer = fed.enroll("c")
@@ -58,7 +58,7 @@ def test_a_newcomer_waits_for_the_next_round_and_nobody_for_it(server: Server) -
 
 
 def test_a_newcomer_is_in_a_round_that_nobody_has_come_far_in(server: Server) -> None:
-    """It trains at once, and the others wait for it."""
+    """It trains right away, and the others wait for it."""
     fed = begun(server, method="fedavg")
     fed.enroll("c")
     assert task(fed, "c") is TaskKind.TRAIN
@@ -69,7 +69,7 @@ def test_a_newcomer_is_in_a_round_that_nobody_has_come_far_in(server: Server) ->
 
 
 def test_who_has_enrolled_and_does_not_come_is_not_waited_for(server: Server) -> None:
-    """An organisation may take its time between the invite and its first start."""
+    """An organisation may take a long time between enrolling and its first start."""
     fed = begun(server, method="fedavg", rounds=3)
     invite = fed.operator.invite(fed.run.id, CreateInvite(name="late"))
     fed.operator.enroll(invite.invite)
@@ -80,7 +80,7 @@ def test_who_has_enrolled_and_does_not_come_is_not_waited_for(server: Server) ->
 
 
 def test_a_round_that_cannot_close_without_it_takes_a_newcomer_at_once(server: Server) -> None:
-    """The remedy that the operator is told of, an invitation, works."""
+    """Inviting a client, which the operator is advised to do, works."""
     fed = begun(server, method="fedavg", rounds=1, aggregation={"quorum": 2})
     fed.submit("a", 1, fed.adapter(1))
     fed.operator.revoke(fed.run.id, "b")
@@ -92,7 +92,7 @@ def test_a_round_that_cannot_close_without_it_takes_a_newcomer_at_once(server: S
 
 
 def test_a_member_that_was_away_for_rounds_comes_back_at_the_next_one(server: Server) -> None:
-    """Those who are further in the round do not wait for it."""
+    """Members further into the round do not wait for it."""
     fed = begun(server, method="fedavg", rounds=5, clients=3)
     fed.members["c"].away(fed.run.id, LEFT)
     for round_ in (1, 2):
@@ -108,7 +108,7 @@ def test_a_member_that_was_away_for_rounds_comes_back_at_the_next_one(server: Se
 
 
 def test_a_member_that_is_back_in_the_same_round_goes_on_with_it(server: Server) -> None:
-    """It was there when the round began."""
+    """It was present when the round began."""
     fed = begun(server, method="fedavg", aggregation={"quorum": 2})
     fed.members["b"].away(fed.run.id, LEFT)
     fed.submit("a", 1, fed.adapter(1))
@@ -117,7 +117,7 @@ def test_a_member_that_is_back_in_the_same_round_goes_on_with_it(server: Server)
 
 
 def test_a_quorum_counts_who_is_here_down_to_the_minimum(server: Server) -> None:
-    """Two of three go on with a quorum of three; one alone does not, and the operator hears it."""
+    """With a quorum of three, two of three go on; one alone does not, and the operator is told."""
     fed = begun(
         server, method="fedavg", clients=3, aggregation={"quorum": 3}, members={"minimum": 2}
     )
@@ -136,7 +136,7 @@ def test_a_quorum_counts_who_is_here_down_to_the_minimum(server: Server) -> None
 
 
 def test_an_exchange_closes_with_who_is_here_when_one_leaves_in_it(server: Server) -> None:
-    """The quorum was all three; the two that stay get their groups."""
+    """The quorum was all three; the two that remain get their groups."""
     fed = begun(server, clients=3, swap={"quorum": 3}, members={"minimum": 2})
     for name in "ab":
         body = fed.responses(name, 1, 1, [1, 1])
@@ -148,7 +148,7 @@ def test_an_exchange_closes_with_who_is_here_when_one_leaves_in_it(server: Serve
 
 
 def test_below_the_minimum_an_exchange_closes_and_its_round_does_not(server: Server) -> None:
-    """Who is left alone trains on its own responses, and what it hands in waits for others."""
+    """A member left alone trains on its own responses, and its update waits for others'."""
     fed = begun(server, clients=3, swap={"quorum": 3}, members={"minimum": 2})
     for name in "bc":
         fed.members[name].away(fed.run.id, LEFT)
@@ -161,7 +161,7 @@ def test_below_the_minimum_an_exchange_closes_and_its_round_does_not(server: Ser
 
 
 def test_a_run_starts_with_the_minimum_of_the_expected(server: Server) -> None:
-    """The others join when they come."""
+    """The others join later."""
     fed = create(server, method="fedavg", clients=2, members={"minimum": 1})
     fed.operator.move_run(fed.run.id, paths.RUN_OPEN)
     with pytest.raises(WrongState, match="0 of 1 clients have enrolled"):
@@ -172,7 +172,7 @@ def test_a_run_starts_with_the_minimum_of_the_expected(server: Server) -> None:
 
 
 def test_updates_weigh_by_the_steps_they_were_made_of(server: Server) -> None:
-    """(1 a + 4 b) / 5, in float64 and rounded once; the means and the log say who made fewer."""
+    """(1 a + 4 b) / 5 in float64, rounded once; the log says who made fewer steps."""
     fed = begun(
         server,
         method="fedavg",
@@ -205,7 +205,7 @@ def test_updates_weigh_by_the_steps_they_were_made_of(server: Server) -> None:
 def test_an_update_of_too_few_steps_or_too_many_is_refused(
     server: Server, fewest: int | None, steps: int, taken: str
 ) -> None:
-    """The member hears what the run takes, and may hand in another."""
+    """The error says what the run accepts, and the member may submit again."""
     fed = begun(server, method="fedavg", local_steps=4, members={"fewest_steps": fewest})
     message = f"made of {steps} local steps; the run takes {taken}"
     with pytest.raises(InvalidUpdate, match=re.escape(message)):
@@ -214,7 +214,7 @@ def test_an_update_of_too_few_steps_or_too_many_is_refused(
 
 
 def test_an_exchange_does_not_wait_for_who_has_handed_in(server: Server) -> None:
-    """A member of fewer steps answers no later public step, and keeps no quorum from closing."""
+    """A member that submitted early answers no later public step, and no exchange waits for it."""
     fed = begun(
         server,
         clients=3,

@@ -1,4 +1,4 @@
-"""Members that are suspended, reinstated or revoked while a run goes on."""
+"""Members suspended, reinstated or revoked while a run goes on."""
 
 import asyncio
 import threading
@@ -35,12 +35,12 @@ def reinstate(fed: Federation, name: str) -> None:
 
 
 def kinds(fed: Federation) -> list[str]:
-    """The run's log."""
+    """The kinds of the run's events."""
     return [event.kind for event in fed.operator.events(fed.run.id).events]
 
 
 def test_a_suspended_member_is_refused_until_it_is_reinstated(server: Server) -> None:
-    """403 `suspended` on every route, and then as before, with the same token."""
+    """403 `suspended` on every route until then; the same token works again afterwards."""
     fed = begun(server, method="fedavg")
     suspend(fed, "a")
     suspend(fed, "a")
@@ -61,7 +61,7 @@ def test_a_suspended_member_is_refused_until_it_is_reinstated(server: Server) ->
 def test_nobody_is_refused_for_another_s_sake(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An exchange is read once for all that ask; its first asker may be revoked meanwhile."""
+    """An exchange is read once for all who ask at a time; the first may be revoked meanwhile."""
     fed = begun(server)
     for name in "ab":
         body = fed.responses(name, 1, 1, [1, 1])
@@ -90,7 +90,7 @@ def test_nobody_is_refused_for_another_s_sake(
 
 
 def test_a_round_does_not_wait_for_a_suspended_member(server: Server) -> None:
-    """It closes at once without it; reinstated, the member goes on in the next round."""
+    """It closes without it; once reinstated, the member goes on in the next round."""
     fed = begun(server, method="fedavg", clients=3)
     mine, theirs = fed.adapter(1), fed.adapter(2)
     fed.submit("a", 1, mine)
@@ -111,7 +111,7 @@ def test_a_round_does_not_wait_for_a_suspended_member(server: Server) -> None:
 
 
 def test_what_a_suspended_member_handed_in_before_counts(server: Server) -> None:
-    """Its update is in the mean, as a revoked member's is."""
+    """Its update is in the mean, and so is a revoked member's."""
     fed = begun(server, method="fedavg", rounds=1, clients=3)
     adapters = [fed.adapter(seed) for seed in range(3)]
     for name, adapter in zip("abc", adapters, strict=True):
@@ -126,14 +126,14 @@ def test_what_a_suspended_member_handed_in_before_counts(server: Server) -> None
 
 
 def test_an_exchange_does_not_wait_for_a_suspended_member(server: Server) -> None:
-    """The other gets its answer at once; the suspended one comes too late and is told so."""
+    """The other is answered right away; the suspended one, once back, is told it is late."""
     fed = begun(server)
     late = fed.responses("b", 1, 1, [4, 4])
     fed.members["a"].submit_responses(fed.run.id, 1, 1, fed.responses("a", 1, 1, [0, 0]))
     suspend(fed, "b")
     started = time.monotonic()
     assert fed.members["a"].exchanged(fed.run.id, 1, 1)
-    assert time.monotonic() - started < 20  # of the 25 s after which it would look anyway
+    assert time.monotonic() - started < 20  # less than the 25 s after which it would look anyway
     reinstate(fed, "b")
     receipt = fed.members["b"].submit_responses(fed.run.id, 1, 1, late)
     assert receipt.status == "late, unused"
@@ -143,7 +143,7 @@ def test_an_exchange_does_not_wait_for_a_suspended_member(server: Server) -> Non
 def test_a_long_poll_gives_nothing_to_a_member_that_was_refused_meanwhile(
     server: Server, how: str
 ) -> None:
-    """It was let in when it asked, and is asked about again before it is answered."""
+    """Access is checked again before the answer, and not only when the member asked."""
     fed = begun(server, method="fedavg")
     fed.submit("a", 1, fed.adapter(1))
 
@@ -158,12 +158,12 @@ def test_a_long_poll_gives_nothing_to_a_member_that_was_refused_meanwhile(
     started = time.monotonic()
     with pytest.raises(Suspended if how == "suspend" else Unauthenticated):
         fed.members["a"].task(fed.run.id, 25)
-    assert time.monotonic() - started < 20  # of the 25 s after which it would look anyway
+    assert time.monotonic() - started < 20  # less than the 25 s after which it would look anyway
     timer.join()
 
 
 def test_a_member_revoked_in_mid_run_is_out_for_good(server: Server) -> None:
-    """The round closes without it, its token is worthless, and it cannot be reinstated."""
+    """The round closes without it, its token is invalid, and it cannot be reinstated."""
     fed = begun(server, method="fedavg", clients=3, rounds=1)
     fed.submit("a", 1, fed.adapter(1))
     fed.submit("b", 1, fed.adapter(2))
@@ -178,7 +178,7 @@ def test_a_member_revoked_in_mid_run_is_out_for_good(server: Server) -> None:
 
 
 def test_a_run_does_not_close_below_its_quorum_and_says_why_it_waits(server: Server) -> None:
-    """With one of three left and a quorum of two, one update is not enough; a new client helps."""
+    """With a quorum of two and one client left, one update is not enough; a new client helps."""
     rules = {"quorum": 2, "deadline_seconds": 0.2}
     fed = begun(server, method="fedavg", clients=3, rounds=1, aggregation=rules)
     fed.submit("a", 1, fed.adapter(1))
@@ -198,7 +198,7 @@ def test_a_run_does_not_close_below_its_quorum_and_says_why_it_waits(server: Ser
 
 
 def test_an_exchange_does_not_close_below_its_quorum(server: Server) -> None:
-    """The client waits; when the other is reinstated, both are answered."""
+    """The client waits; once the other is reinstated, both are answered."""
     fed = begun(server, swap={"quorum": 2, "deadline_seconds": 0.2})
     bodies = {name: fed.responses(name, 1, 1, [1, 1]) for name in "ab"}
     fed.members["a"].submit_responses(fed.run.id, 1, 1, bodies["a"])
@@ -214,7 +214,7 @@ def test_an_exchange_does_not_close_below_its_quorum(server: Server) -> None:
 
 
 def test_a_run_whose_clients_are_all_gone_waits(server: Server) -> None:
-    """Nobody is left to send anything, which `waiting_for` says too."""
+    """Nobody is left to send anything, and `waiting_for` says so."""
     fed = begun(server, method="fedavg")
     for name in "ab":
         fed.operator.revoke(fed.run.id, name)
