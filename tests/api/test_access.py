@@ -1,4 +1,4 @@
-"""Who may do what: every route of the interface, as everybody, against one table."""
+"""Authorisation: every route, requested by every kind of caller, against one table."""
 
 import secrets
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ CLIENT = frozenset({"client"})
 EVALUATOR = frozenset({"evaluator"})
 MEMBER = CLIENT | EVALUATOR
 
-# A new route needs a line here: who may use it.
+# A new route needs a line here that says who may use it.
 ALLOWED = {
     "health": ANYBODY,
     "ready": ANYBODY,
@@ -137,7 +137,7 @@ class Operation:
 
 
 def operations(app: Any) -> list[Operation]:
-    """All of the OpenAPI document."""
+    """All operations of the OpenAPI document."""
     return [
         Operation(
             name=described["operationId"],
@@ -152,7 +152,7 @@ def operations(app: Any) -> list[Operation]:
 
 
 def test_the_table_names_every_route_and_the_document_too(server: Server) -> None:
-    """A route without a line in the table, or without one in the document, fails here."""
+    """Fails for a route that is missing from the table or from the OpenAPI document."""
     assert {operation.name for operation in operations(server.app)} == set(ALLOWED)
 
     def walk(routes: list[Any]) -> list[Any]:
@@ -165,7 +165,7 @@ def test_the_table_names_every_route_and_the_document_too(server: Server) -> Non
 
 
 def cast(server: Server) -> tuple[Federation, dict[str, str | None]]:
-    """A run, and the tokens of everybody who might knock."""
+    """A run, and a token for each kind of caller."""
     mine, other = begun(server, clients=3), begun(server)
     mine.operator.revoke(mine.run.id, "b")
     mine.operator.decide(mine.run.id, "c", paths.RUN_MEMBER_SUSPEND)
@@ -190,7 +190,7 @@ def ask(
     upload: str,
     token: str | None,
 ) -> httpx.Response:
-    """A request that lacks nothing but perhaps the right to be made."""
+    """Make a request that is valid except, perhaps, for its authorisation."""
     path = operation.path.format(
         run=fed.run.id,
         member="nobody",
@@ -217,14 +217,14 @@ def ask(
 
 
 def code_of(reply: httpx.Response) -> str:
-    """The code of a refusal."""
+    """An error response's code, or an empty string."""
     kind = reply.headers.get("content-type", "")
     return str(reply.json()["code"]) if kind == paths.PROBLEM_TYPE else ""
 
 
 @pytest.fixture(scope="module")
 def scene(shared_server: Server) -> Iterator[tuple[Federation, dict[str, str | None]]]:
-    """One run for all routes but those that end it."""
+    """One run for all routes, except those that change its state for the others."""
     server = Server(shared_server.url, shared_server.app, shared_server.data_dir)
     with server.closing:
         yield cast(server)
@@ -234,7 +234,7 @@ def scene(shared_server: Server) -> Iterator[tuple[Federation, dict[str, str | N
 def test_a_route_serves_those_in_the_table_and_nobody_else(
     server: Server, scene: tuple[Federation, dict[str, str | None]], name: str
 ) -> None:
-    """Everybody else is told no more than that: 401, 403, or 404 for a run that is not theirs."""
+    """Everybody else gets 401, 403, or 404 for a run that is not theirs, and learns no more."""
     (operation,) = [found for found in operations(server.app) if found.name == name]
     fed, tokens = cast(server) if name in ("cancel_run", "hello") else scene
     opened = open_upload(server, fed, tokens["client"])
@@ -251,7 +251,7 @@ def test_a_route_serves_those_in_the_table_and_nobody_else(
 
 
 def open_upload(server: Server, fed: Federation, token: str | None) -> str:
-    """A session of client a's; its id."""
+    """Open an upload session for this token; returns its id."""
     with server.http(token) as http:
         body = {"digest": DIGEST, "size": 1000}
         reply = http.post(paths.UPLOADS.format(run=fed.run.id), json=body)
@@ -260,7 +260,7 @@ def open_upload(server: Server, fed: Federation, token: str | None) -> str:
 
 
 def test_what_one_run_or_member_has_sent_is_not_another_s(server: Server) -> None:
-    """Known digests and upload ids open nothing: not from another run, not to a peer."""
+    """A known digest or upload id gives no access, neither to a peer nor from another run."""
     mine, other = begun(server), begun(server)
     data = encode_adapter(mine.run.model.layout, mine.adapter(77))
     mine.submit("a", 1, mine.adapter(77))
@@ -285,7 +285,7 @@ def test_what_one_run_or_member_has_sent_is_not_another_s(server: Server) -> Non
 
 
 def test_a_member_finds_its_run_by_id_only(server: Server) -> None:
-    """Names are the operator's: a guessed one tells a member nothing."""
+    """Only the operator may use names: guessing one tells a member nothing."""
     fed = begun(server)
     with server.http(fed.tokens["a"]) as http:
         for name in (fed.run.name, "no-such-run"):
@@ -296,7 +296,7 @@ def test_a_member_finds_its_run_by_id_only(server: Server) -> None:
 def test_a_token_and_an_invite_are_taken_with_the_spaces_of_their_pasting(
     server: Server, tmp_path: Path
 ) -> None:
-    """No header's value can end with one, so that nothing could be asked for."""
+    """A header value cannot end with whitespace, so no request could be sent with it."""
     fed = begun(server)
     pasted = server.client(f" {fed.tokens['a']}\n")
     assert pasted.run(fed.run.id).id == fed.run.id
@@ -305,7 +305,7 @@ def test_a_token_and_an_invite_are_taken_with_the_spaces_of_their_pasting(
 
 
 def test_an_evaluator_s_invite_makes_no_client(server: Server) -> None:
-    """The role is the invite's, whoever uses it."""
+    """The invite decides the role."""
     fed = begun(server)
     fed.enroll("second-judge", Role.EVALUATOR)
     with server.http(fed.tokens["second-judge"]) as http:

@@ -27,7 +27,7 @@ FIVE = {"method": "fedavg", "rounds": 2, "clients": 5}
 
 
 def hand_in(fed: Federation, round_: int, made: dict[str, Adapter]) -> Adapter:
-    """Submit the members' adapters, as much of them as the rule asks for; returns the result."""
+    """Submit the members' adapters, in the rule's layout; returns the aggregated adapter."""
     layout = fed.run.model.layout
     sent = sent_layout(layout, fed.run.settings.aggregation.rule)
     for name, adapter in made.items():
@@ -44,17 +44,17 @@ def hand_in(fed: Federation, round_: int, made: dict[str, Adapter]) -> Adapter:
 
 
 def events(fed: Federation, kind: str) -> list[Event]:
-    """The run's log lines of a kind."""
+    """The run's events of a kind."""
     return [event for event in fed.operator.events(fed.run.id).events if event.kind == kind]
 
 
 def all_close(found: Adapter, expected: dense.Vector) -> bool:
-    """Whether an adapter is this vector, up to float32."""
+    """Whether an adapter equals this vector up to float32 rounding."""
     return np.allclose(dense.flat(found), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_a_private_rounds_epsilon_is_the_most_that_a_member_has_spent(server: Server) -> None:
-    """And no mean, which would hide the member with the fewest prompts."""
+    """Not the mean, which would hide the member with the fewest prompts."""
     fed = begun(server, rounds=2, clients=3, method="fedavg", privacy={"epsilon": 8.0})
     assert "privacy.epsilon" in fed.run.requires
     data = encode_adapter(fed.run.model.layout, fed.adapter(1))
@@ -81,7 +81,7 @@ def test_a_private_rounds_epsilon_is_the_most_that_a_member_has_spent(server: Se
 def test_a_robust_run_is_not_moved_by_one_bad_member(
     server: Server, rules: dict[str, Any], order: str
 ) -> None:
-    """One of five sends its numbers a thousandfold; the adapter is what dense numpy says."""
+    """One of five sends its factors times 1000; the result equals a dense numpy reference."""
     fed = begun(server, **FIVE, aggregation=rules)
     made = {name: fed.adapter(number) for number, name in enumerate("abcde")}
     made["c"] = {name: 1000 * array for name, array in made["c"].items()}
@@ -107,7 +107,7 @@ def test_a_robust_run_is_not_moved_by_one_bad_member(
 
 @pytest.mark.parametrize("optimizer", ["momentum", "adam", "yogi"])
 def test_a_server_optimizer_remembers_from_round_to_round(server: Server, optimizer: str) -> None:
-    """Two rounds move the global adapter as the recursion in dense numpy does."""
+    """Over two rounds, the global adapter follows a dense numpy reference."""
     fed = begun(
         server, method="fedavg", aggregation={"rule": "fedit", "server_optimizer": optimizer}
     )
@@ -124,7 +124,7 @@ def test_a_server_optimizer_remembers_from_round_to_round(server: Server, optimi
 
 
 def test_in_an_ffa_run_members_send_b_and_the_a_is_the_first_rounds(server: Server) -> None:
-    """An update with an A in it is refused, and A has the same bits after every round."""
+    """An update that holds an A is refused, and A stays bit for bit the same in every round."""
     fed = begun(server, method="fedavg", aggregation={"rule": "ffa"})
     layout = fed.run.model.layout
     start = decode_adapter(layout, fed.operator.global_adapter(fed.run.id, "0"))
@@ -143,14 +143,14 @@ def test_in_an_ffa_run_members_send_b_and_the_a_is_the_first_rounds(server: Serv
 
 
 def saved(folder: Path, data: bytes | memoryview, fed: Federation) -> AdapterFile:
-    """A stack that the coordinator sent."""
+    """Save and open a stack from the coordinator."""
     path = folder / "stack.safetensors"
     path.write_bytes(data)
     return open_stack(path, fed.run.model.layout)
 
 
 def test_a_fedex_run_is_exact_round_after_round(server: Server, tmp_path: Path) -> None:
-    """Tasks name the residuals so far in order; the export is factors and residuals in one."""
+    """Tasks list all residuals so far in order; the export combines factors and residuals."""
     fed = begun(server, method="fedavg", aggregation={"rule": "fedex"})
     exact: dict[str, Any] = {}
     residuals: list[str] = []
@@ -163,7 +163,7 @@ def test_a_fedex_run_is_exact_round_after_round(server: Server, tmp_path: Path) 
         assert (judged.round, judged.residuals) == (0, [])
         pairs = [dense.products(one) for one in made.values()]
         for name, product in mean.items():
-            # W0 + the residuals before + the mean of what the clients trained on top of them
+            # W0 + earlier residuals + the mean of the products that clients trained on top of them
             before = exact.get(name, 0.0)
             step = (pairs[0][name] + pairs[1][name]) / 2
             exact[name] = before + step - product
@@ -179,9 +179,9 @@ def test_a_fedex_run_is_exact_round_after_round(server: Server, tmp_path: Path) 
 
 
 def test_members_of_unequal_rank_are_averaged_by_their_products(server: Server) -> None:
-    """One sends half of the bytes; the next round begins from the closest adapter of the rank.
+    """The next round begins from the closest adapter of the run's rank.
 
-    What is above the run's rank, or below its least, is refused at upload, with the range.
+    A rank outside the run's range is refused at upload, and the error names the range.
     """
     ranks = {"lora": {"rank": {"min": 2, "max": 4}}, "aggregation": {"rule": "svd"}}
     fed = begun(server, method="fedavg", **ranks)
@@ -227,7 +227,7 @@ def random_of(layout: AdapterLayout) -> Adapter:
 def test_reduced_updates_are_aggregated_as_what_they_stand_for(
     server: Server, rules: dict[str, Any], precision: Any
 ) -> None:
-    """A rule reads the wire's files as adapters, also where they hold B alone."""
+    """Rules decode reduced-precision files to adapters, also if they hold only B."""
     fed = begun(server, method="fedavg", aggregation=rules, wire={"precision": precision})
     layout = fed.run.model.layout
     sent = sent_layout(layout, fed.run.settings.aggregation.rule)
@@ -253,7 +253,7 @@ def test_reduced_updates_are_aggregated_as_what_they_stand_for(
 
 
 def test_a_run_whose_rule_can_never_hold_is_refused(server: Server) -> None:
-    """The operator hears at once, and why."""
+    """When it is created, with the reason."""
     with pytest.raises(ValueError, match=r"needs at least 2 f \+ 3 = 5 clients"):
         create(server, aggregation={"rule": "multi_krum"})
     fed = create(server)
@@ -268,7 +268,7 @@ def test_a_run_whose_rule_can_never_hold_is_refused(server: Server) -> None:
 
 
 def test_a_robust_round_that_closes_at_its_quorum_falls_back(server: Server) -> None:
-    """Three updates are too few for Multi-Krum: the median is taken, and the log says so."""
+    """Three updates are too few for Multi-Krum, so the median is used, and the log says so."""
     rules = {"rule": "multi_krum", "quorum": 3, "deadline_seconds": 0.3}
     fed = begun(server, **FIVE, aggregation=rules)
     made = {name: fed.adapter(number) for number, name in enumerate("abc")}

@@ -1,4 +1,4 @@
-"""The dashboard's pages: who may see them, what they show, what a form may change."""
+"""The dashboard: who may see its pages, what they show, and what its forms may change."""
 
 import hashlib
 import json
@@ -42,7 +42,7 @@ from support.coordinator.hostile_exchange import HOSTILE, hostile_exchange
 from support.coordinator.long_runs import crowd, lengthen
 from support.eventually import until
 
-# What is vendored, as published; licences lie beside the files.
+# The vendored files as published; their licences are next to them.
 SHA256 = {
     "htmx.min.js": "a0abb04f2f45a1f89d1d4844023245537e5e6014c87b144553e0607b4cc32130",
     "hx-sse.min.js": "18ef2761356ec1fe0bb6d92612315b37517a7c1e9856b661c5ae81fef239d103",
@@ -51,7 +51,7 @@ SHA256 = {
 
 @pytest.fixture
 def browser(server: Server) -> Iterator[httpx.Client]:
-    """A client that has signed in, and follows redirections."""
+    """A client that has signed in and follows redirects."""
     with server.http(None) as http:
         http.follow_redirects = True
         answer = http.post("/sign-in", data={"token": OPERATOR_TOKEN})
@@ -60,14 +60,14 @@ def browser(server: Server) -> Iterator[httpx.Client]:
 
 
 def form_token(page: str) -> str:
-    """The hidden field that each form has."""
+    """The anti-forgery token in a page's forms."""
     found = re.search(r'name="form_token" value="([^"]+)"', page)
     assert found is not None
     return found[1]
 
 
 def rows(page: str) -> list[list[str]]:
-    """The texts of the cells of a page's tables, row by row."""
+    """The cell texts of a page's tables, row by row."""
     return [
         [unescape(re.sub(r"<[^>]*>", "", cell)).strip() for cell in re.split(r"</t[hd]>", row)[:-1]]
         for row in re.findall(r"<tr[^>]*>(.*?)</tr>", page, re.DOTALL)
@@ -81,7 +81,7 @@ def hidden(page: str) -> dict[str, str]:
 
 
 def test_who_has_not_signed_in_is_led_to_the_sign_in(server: Server) -> None:
-    """From every page, with the way back; no page says whether a run exists."""
+    """From every page, with the path to return to; no page reveals whether a run exists."""
     with server.http(None) as http:
         for path in ("/", "/runs/x", "/runs/x/log", "/runs/x/parts/log", "/runs/x/stream"):
             answer = http.get(path)
@@ -91,7 +91,7 @@ def test_who_has_not_signed_in_is_led_to_the_sign_in(server: Server) -> None:
 
 
 def test_a_page_whose_session_ends_is_loaded_again_as_a_whole(server: Server) -> None:
-    """Its script is told so; a sign-in in place of a part would lead back to that part alone."""
+    """A part cannot redirect: the sign-in would replace the part, and lead back to it alone."""
     with server.http(None) as http:
         for path in ("/runs/x/parts/members", "/runs/x/stream"):
             answer = http.get(path, headers={"HX-Request": "true"})
@@ -100,7 +100,7 @@ def test_a_page_whose_session_ends_is_loaded_again_as_a_whole(server: Server) ->
 
 
 def test_a_wrong_token_and_a_members_token_are_refused(server: Server) -> None:
-    """With a page that says so, and no cookie."""
+    """With an error page and no cookie."""
     fed = begun(server)
     with server.http(None) as http:
         for token, status in (("wrong", 401), (fed.tokens["a"], 403)):
@@ -111,7 +111,7 @@ def test_a_wrong_token_and_a_members_token_are_refused(server: Server) -> None:
 
 
 def test_a_sign_in_over_plain_http_from_afar_is_refused(server: Server) -> None:
-    """Others on the way could read the token."""
+    """Anyone on the path could read the token."""
     with server.http(None) as http:
         answer = http.post(
             "/sign-in", data={"token": OPERATOR_TOKEN}, headers={"Host": "coordinator.example"}
@@ -121,7 +121,7 @@ def test_a_sign_in_over_plain_http_from_afar_is_refused(server: Server) -> None:
 
 
 def test_the_way_back_leads_to_no_other_host(server: Server) -> None:
-    """Whatever a link to the sign-in says."""
+    """Whatever the sign-in link's `to` says."""
     with server.http(None) as http:
         for to in ("//elsewhere.example", "/\\elsewhere.example", "https://elsewhere.example"):
             answer = http.post("/sign-in", data={"token": OPERATOR_TOKEN, "to": to})
@@ -129,7 +129,7 @@ def test_the_way_back_leads_to_no_other_host(server: Server) -> None:
 
 
 def test_the_session_is_for_this_site_alone_and_for_no_script(server: Server) -> None:
-    """HttpOnly, SameSite=strict; Secure where the page came over TLS."""
+    """The cookie is HttpOnly and SameSite=strict."""
     with server.http(None) as http:
         cookie = http.post("/sign-in", data={"token": OPERATOR_TOKEN}).headers["Set-Cookie"]
     assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(cookie.split("; "))
@@ -138,7 +138,7 @@ def test_the_session_is_for_this_site_alone_and_for_no_script(server: Server) ->
 def test_a_session_ends_after_half_a_day_and_with_the_operators_token(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its cookie is signed with the token's hash, and with its time."""
+    """The cookie is signed with the token's hash, and its age is limited."""
     cookie, began = new_cookie("a"), time.time()
     assert session_of("a", cookie).form_token
     with pytest.raises(SignedOut):
@@ -153,7 +153,7 @@ def test_a_session_ends_after_half_a_day_and_with_the_operators_token(
 def test_a_form_that_another_site_made_changes_nothing(
     server: Server, browser: httpx.Client
 ) -> None:
-    """Without the session's own token, or with another session's."""
+    """Without the session's form token, or with another session's."""
     fed = begun(server)
     path = f"/runs/{fed.run.id}/acts/pause"
     with server.http(None) as other:
@@ -167,7 +167,7 @@ def test_a_form_that_another_site_made_changes_nothing(
 def test_an_act_is_confirmed_with_its_consequence_and_then_done(
     server: Server, browser: httpx.Client
 ) -> None:
-    """Pause, resume, suspend, reinstate, cancel: seen by the JSON interface."""
+    """Pause, resume, suspend, reinstate and cancel take effect in the JSON API."""
     fed = begun(server)
     base = f"/runs/{fed.run.id}"
     for act, member, done in (
@@ -197,7 +197,7 @@ def test_an_act_is_confirmed_with_its_consequence_and_then_done(
 def test_an_update_is_excluded_from_the_round_that_was_shown_or_from_none(
     server: Server, browser: httpx.Client
 ) -> None:
-    """A round may end while the operator makes up its mind; the next one's updates all count."""
+    """If the round ends while the operator decides, the next round's update is not excluded."""
     fed = begun(server)
     path = f"/runs/{fed.run.id}/acts/exclude"
 
@@ -219,7 +219,7 @@ def test_an_update_is_excluded_from_the_round_that_was_shown_or_from_none(
 
 
 def test_a_viewer_sees_everything_and_changes_nothing(server: Server) -> None:
-    """No act is offered, none is done, no adapter is handed out; removed, it is signed out."""
+    """It gets no actions, no invites and no adapters; once removed, it is signed out."""
     fed = begun(server)
     name = f"board-{fed.run.id}"
     base, token = f"/runs/{fed.run.id}", fed.operator.add_viewer(name).token
@@ -238,7 +238,7 @@ def test_a_viewer_sees_everything_and_changes_nothing(server: Server) -> None:
         for part in ("log", "settings", "parts/members"):
             assert http.get(f"{base}/{part}").status_code == 200
     with server.http(token) as bearer:
-        assert bearer.get(paths.RUNS).status_code == 401  # it serves nowhere else
+        assert bearer.get(paths.RUNS).status_code == 401  # valid for the dashboard only
         bearer.cookies = http.cookies
         assert bearer.get(base).status_code == 200
         assert name in [viewer.name for viewer in fed.operator.viewers()]
@@ -249,7 +249,7 @@ def test_a_viewer_sees_everything_and_changes_nothing(server: Server) -> None:
 
 
 def test_who_guesses_tokens_has_to_wait(tmp_path: Path) -> None:
-    """As at the JSON interface: all from an address count, also the right one after them."""
+    """As in the JSON API: failures count by address, and then even the right token is refused."""
     with serving(settings_for(tmp_path)) as server, server.closing, server.http(None) as http:
         server.app.state.services.limits.failures.rate = Rate(0.001, 6)
         answers = [http.post("/sign-in", data={"token": f"guess {n}"}) for n in range(6)]
@@ -261,7 +261,7 @@ def test_who_guesses_tokens_has_to_wait(tmp_path: Path) -> None:
 
 
 def shown_file(page: str) -> str:
-    """The run file in the page's form."""
+    """The run file in the page's text area."""
     found = re.search(r"<textarea[^>]*>(.*?)</textarea>", page, re.DOTALL)
     assert found is not None
     return unescape(found[1])
@@ -270,7 +270,7 @@ def shown_file(page: str) -> str:
 def test_a_run_like_another_is_checked_then_created_and_opened(
     server: Server, browser: httpx.Client
 ) -> None:
-    """Nothing is there before the second click; then it has the first one's model and sets."""
+    """It is created only on the second click, with the first run's model and problem sets."""
     fed = begun(server, rounds=2, swap={"period": 1})
     path, before = f"/runs/{fed.run.id}/new", len(fed.operator.runs())
     asked = browser.get(path).text
@@ -296,7 +296,7 @@ def test_a_run_like_another_is_checked_then_created_and_opened(
 def test_a_run_is_created_once_however_often_its_button_is_clicked(
     server: Server, browser: httpx.Client
 ) -> None:
-    """Each click leads to it; the page that was checked again would make another."""
+    """Every click on the same page leads to the same run."""
     fed = begun(server, swap={"period": 1})
     path = f"/runs/{fed.run.id}/new"
     asked = browser.get(path).text
@@ -313,7 +313,7 @@ def test_a_run_is_created_once_however_often_its_button_is_clicked(
 def test_what_was_typed_is_kept_through_another_sign_in(
     server: Server, browser: httpx.Client
 ) -> None:
-    """A form of a session that has ended is not taken; it is shown again with its text."""
+    """A form from an ended session is refused, and shown again with its text."""
     fed = begun(server, swap={"period": 1})
     path = f"/runs/{fed.run.id}/new"
     old = form_token(browser.get(path).text)
@@ -331,7 +331,7 @@ def test_what_was_typed_is_kept_through_another_sign_in(
 
 
 def test_a_sign_in_leads_back_to_where_its_form_was(server: Server) -> None:
-    """With the member that was chosen; of a form that was sent, to its page or the run's."""
+    """A GET returns with its query; a POST returns to the form's page or to the run's."""
     fed = begun(server)
     base = f"/runs/{fed.run.id}"
     with server.http(None) as http:
@@ -351,7 +351,7 @@ def test_a_sign_in_leads_back_to_where_its_form_was(server: Server) -> None:
 
 
 def test_a_refusal_leads_back_to_the_run(server: Server, browser: httpx.Client) -> None:
-    """And not to the list of all alone."""
+    """And not only to the list of runs."""
     base = f"/runs/{begun(server).run.id}"
     fields = {"form_token": form_token(browser.get(base).text), "member": "a", "round": "7"}
     refused = browser.post(f"{base}/acts/exclude", data=fields)
@@ -360,7 +360,7 @@ def test_a_refusal_leads_back_to_the_run(server: Server, browser: httpx.Client) 
 
 
 def test_settings_that_messages_leave_out_are_shown(server: Server, browser: httpx.Client) -> None:
-    """At their defaults, among all settings and as what a new run changes."""
+    """With their defaults, both in the list of settings and in a new run's changes."""
     fed = begun(server, swap={"period": 1})
     base = f"/runs/{fed.run.id}"
     page = browser.get(f"{base}/settings").text
@@ -372,7 +372,7 @@ def test_settings_that_messages_leave_out_are_shown(server: Server, browser: htt
 
 
 def test_settings_are_shown_as_a_run_file_has_them(server: Server, browser: httpx.Client) -> None:
-    """Texts in quotes, true and false, lists in brackets; what is not set is said to be so."""
+    """Strings in quotes, true and false, lists in brackets; a missing value as "not set"."""
     fed = begun(server, swap={"replay": True, "period": 1})
     page = browser.get(f"/runs/{fed.run.id}/settings").text
     shown = {key: value for key, value, _ in rows(page)[1:]}
@@ -393,7 +393,7 @@ def test_settings_are_shown_as_a_run_file_has_them(server: Server, browser: http
 def test_the_form_refuses_what_the_command_line_refuses(
     server: Server, browser: httpx.Client
 ) -> None:
-    """All of it at once, in the same words, with what was typed."""
+    """It shows all faults at once, in the same words, and keeps the text."""
     fed = begun(server, swap={"period": 1})
     path = f"/runs/{fed.run.id}/new"
     asked = browser.get(path).text
@@ -410,7 +410,7 @@ def test_the_form_refuses_what_the_command_line_refuses(
         answer = browser.post(path, data=fields)
         assert answer.status_code == 422
         page = unescape(answer.text)
-        faults = read_recipe("tour", changes).faults  # of two clients, and three steps a round
+        faults = read_recipe("tour", changes).faults  # with two clients, and three steps a round
         assert faults and all(fault in page for fault in faults), (faults, page)
         assert text in page
     text = shown_file(asked).replace("prompts_per_step = 2", "prompts_per_step = 40")
@@ -421,7 +421,7 @@ def test_the_form_refuses_what_the_command_line_refuses(
 def test_a_run_of_the_longest_name_has_a_file_with_a_name(
     server: Server, browser: httpx.Client
 ) -> None:
-    """Whatever its third character is."""
+    """It is cut at its end: cut at its start, it could begin with a hyphen."""
     fed = create(server, swap={"period": 1})
     wish = CreateRun(name="ab-" + "c" * 60, settings=fed.run.settings, model=fed.run.model)
     path = f"/runs/{fed.operator.create_run(wish).id}/new"
@@ -431,7 +431,7 @@ def test_a_run_of_the_longest_name_has_a_file_with_a_name(
 
 
 def test_the_file_that_a_run_shows_is_the_run(server: Server, browser: httpx.Client) -> None:
-    """Read back, it changes no setting."""
+    """Submitting it unchanged changes no setting."""
     options = {"tone": "\N{GRINNING FACE}"}
     fed = begun(server, rounds=3, swap={"period": 1}, chat_template_options=options)
     path = f"/runs/{fed.run.id}/new"
@@ -465,7 +465,7 @@ def test_the_file_that_a_run_shows_is_the_run(server: Server, browser: httpx.Cli
 def test_a_file_that_is_wrong_is_shown_again_with_the_fault(
     server: Server, browser: httpx.Client, text: str, said: str
 ) -> None:
-    """With what was typed, and no way to create it."""
+    """With the submitted text, and without the button that creates the run."""
     fed = begun(server)
     path, before = f"/runs/{fed.run.id}/new", len(fed.operator.runs())
     fields = {"form_token": form_token(browser.get(path).text), "text": text, "sure": "1"}
@@ -479,7 +479,7 @@ def test_a_file_that_is_wrong_is_shown_again_with_the_fault(
 def test_an_invite_is_shown_once_with_the_command_that_takes_it(
     server: Server, browser: httpx.Client
 ) -> None:
-    """And the code works; a name that is none is refused in words."""
+    """The shown invite works; an invalid name is refused."""
     fed = create(server)
     page = browser.get(f"/runs/{fed.run.id}").text
     fields = {"form_token": form_token(page), "member": "bank-1", "role": "client"}
@@ -492,7 +492,7 @@ def test_an_invite_is_shown_once_with_the_command_that_takes_it(
 
 
 def test_a_run_says_whom_it_waits_for(server: Server, browser: httpx.Client) -> None:
-    """By name, and of the members what they have last reported."""
+    """By name, with the latest progress that members reported."""
     fed = begun(server)
     fed.members["a"].heartbeat(fed.run.id, Progress(round=1, step=1, steps=2, reward=0.625))
     fed.submit("b", 1, fed.adapter(1))
@@ -506,7 +506,7 @@ def test_a_run_says_whom_it_waits_for(server: Server, browser: httpx.Client) -> 
 def test_what_is_said_of_a_member_is_apart_from_its_name(
     server: Server, browser: httpx.Client
 ) -> None:
-    """A suspended "a" is not shown, or read aloud, as "asuspended"; a model is shown by name."""
+    """A suspended "a" is not shown or read aloud as "asuspended"; a model is shown by name."""
     fed = begun(server)
     fed.operator.decide(fed.run.id, "a", paths.RUN_MEMBER_SUSPEND)
     page = browser.get(f"/runs/{fed.run.id}").text
@@ -526,15 +526,15 @@ def test_what_is_said_of_a_member_is_apart_from_its_name(
     ],
 )
 def test_a_figure_is_short_enough_for_a_charts_axis(value: float, text: str) -> None:
-    """Cut at its beginning, 3,000,000,000 read as 000,000."""
+    """Otherwise 3,000,000,000 was cut off at the left and read as 000,000."""
     assert number_text(value) == text
 
 
 def test_a_rounds_means_are_drawn(server: Server, browser: httpx.Client) -> None:
-    """pass@1 as the evaluator reported it, the others as the round's updates did."""
+    """pass@1 is the evaluator's; the other curves are means over the round's updates."""
     fed = begun(server)
     times = {"seconds": 10.0, "waiting_seconds": 2.0, "transfer_seconds": 1.0}
-    # The model's KL is reported by one of them alone.
+    # Only one member reports the KL divergence.
     for name, reward, kl in (("a", 0.25, 0.125), ("b", 0.5, None)):
         file = encode_adapter(fed.run.model.layout, fed.adapter(1))
         fed.members[name].put_blob(fed.run.id, file)
@@ -564,7 +564,7 @@ def test_a_rounds_means_are_drawn(server: Server, browser: httpx.Client) -> None
 
 
 def test_a_reward_is_drawn_at_its_step(server: Server, browser: httpx.Client) -> None:
-    """Also where steps before it tell none: with privacy, the private ones."""
+    """Also if earlier steps report none, as private steps do with a privacy budget."""
     fed = begun(server, rounds=2, local_steps=4, privacy={"epsilon": 8.0})
     for name in "ab":
         file = encode_adapter(fed.run.model.layout, fed.adapter(1))
@@ -581,10 +581,10 @@ def test_a_reward_is_drawn_at_its_step(server: Server, browser: httpx.Client) ->
 def test_a_run_says_when_it_will_end_and_at_its_end_what_came_out(
     server: Server, browser: httpx.Client
 ) -> None:
-    """An estimate from its rounds; then a text to forward, with pass@1 before and after."""
+    """First an estimate from its rounds, then a summary with pass@1 before and after."""
     fed = begun(server, rounds=2, method="fedavg")
     path = f"/runs/{fed.run.id}"
-    assert "Expected end" not in browser.get(path).text  # no round has told yet
+    assert "Expected end" not in browser.get(path).text  # no round has finished yet
     for round_ in (1, 2):
         for name in "ab":
             fed.submit(name, round_, fed.adapter(round_))
@@ -607,11 +607,11 @@ def test_a_run_says_when_it_will_end_and_at_its_end_what_came_out(
 def test_a_run_without_anything_to_show_says_what_to_do(
     server: Server, browser: httpx.Client
 ) -> None:
-    """Whom to invite, and what the curves wait for; of a run that has ended, nothing is awaited."""
+    """It says whom to invite and what the curves need; an ended run asks for nothing more."""
     fed = create(server)
     page = unescape(browser.get(f"/runs/{fed.run.id}").text)
     assert "Invite each organisation by a name" in page
-    assert NAME_FORM in page, "a browser that refuses a name says no more than the field's title"
+    assert NAME_FORM in page, "a browser that refuses a name shows only the field's title"
     assert "No data yet: pass@1; Reward;" in page and "the first round's updates" in page
     fed.operator.move_run(fed.run.id, paths.RUN_CANCEL)
     page = unescape(browser.get(f"/runs/{fed.run.id}").text)
@@ -620,7 +620,7 @@ def test_a_run_without_anything_to_show_says_what_to_do(
 
 
 def test_why_a_member_is_away_is_shown_to_read(server: Server, browser: httpx.Client) -> None:
-    """And not as words that a mouse finds alone."""
+    """As text, not only as a tooltip."""
     fed = begun(server)
     fed.members["a"].away(fed.run.id, Away(code="outside_hours", detail="From 8 to 18 alone."))
     page = browser.get(f"/runs/{fed.run.id}").text
@@ -630,7 +630,7 @@ def test_why_a_member_is_away_is_shown_to_read(server: Server, browser: httpx.Cl
 def test_the_privacy_that_was_spent_is_a_curve_of_a_run_that_has_a_budget(
     server: Server, browser: httpx.Client
 ) -> None:
-    """Other runs have no such curve."""
+    """Other runs do not show the curve."""
     for settings, shown in (({"privacy": {"epsilon": 8.0}}, True), ({}, False)):
         fed = begun(server, rounds=2, method="fedavg", **settings)
         for name in "ab":
@@ -647,9 +647,9 @@ def test_the_privacy_that_was_spent_is_a_curve_of_a_run_that_has_a_budget(
 def test_the_page_of_a_long_run_of_many_members_costs_little(
     server: Server, browser: httpx.Client
 ) -> None:
-    """Ten times the rounds and five times the members are less than three times the CPU (1.7).
+    """Ten times the rounds and five times the members cost under three times the CPU (1.7).
 
-    Both pages show as many members, so only what a page reads and does not show can grow.
+    Both pages show the same number of members, so only hidden reads could make the cost grow.
     """
     engine = server.app.state.services.database.engine
     least = []
@@ -669,7 +669,7 @@ def test_the_page_of_a_long_run_of_many_members_costs_little(
 
 
 def test_what_prompts_and_models_say_is_inert(server: Server, browser: httpx.Client) -> None:
-    """Markup is shown as text; right and wrong are marked, and what was donated."""
+    """Markup is shown as text. Right, wrong and donated responses are marked."""
     fed, path = hostile_exchange(server)
     size = fed.run.settings.grpo.responses_per_prompt
     until(lambda: browser.get(path).status_code == 200)
@@ -688,7 +688,7 @@ def test_what_prompts_and_models_say_is_inert(server: Server, browser: httpx.Cli
 def test_a_page_does_not_say_what_members_choose_themselves(
     server: Server, browser: httpx.Client
 ) -> None:
-    """Which responses a receiver takes with donors = 'likely', nobody but itself knows."""
+    """With donors = 'likely', only the receiver knows which responses it takes."""
     _, path = hostile_exchange(server, donors="likely")
     until(lambda: browser.get(path).status_code == 200)
     page = unescape(browser.get(path).text)
@@ -697,7 +697,7 @@ def test_a_page_does_not_say_what_members_choose_themselves(
 
 
 def test_pages_allow_nothing_from_elsewhere(server: Server, browser: httpx.Client) -> None:
-    """Their policy is the strict one, and nothing in them would break it."""
+    """Their content security policy is strict, and nothing in them violates it."""
     fed = begun(server)
     base = f"/runs/{fed.run.id}"
     pages = ["/", base, f"{base}/log", f"{base}/settings", f"{base}/acts/pause", "/sign-in"]
@@ -711,7 +711,7 @@ def test_pages_allow_nothing_from_elsewhere(server: Server, browser: httpx.Clien
 
 
 def test_the_stream_names_parts_that_exist(server: Server, browser: httpx.Client) -> None:
-    """All at first, then those that changed; a part is fetched by its name."""
+    """All parts at first, then those that changed; each can be fetched by its name."""
     fed = begun(server)
     base = f"/runs/{fed.run.id}"
     with browser.stream("GET", f"{base}/stream") as answer:
@@ -726,7 +726,7 @@ def test_the_stream_names_parts_that_exist(server: Server, browser: httpx.Client
 def test_the_stream_of_a_run_that_is_deleted_ends(
     server: Server, browser: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a whole answer, and not as a request that failed."""
+    """As a complete response, not as a failed request."""
     monkeypatch.setattr(pages, "LOOK_SECONDS", 0.2)
     fed = begun(server)
     with browser.stream("GET", f"/runs/{fed.run.id}/stream") as answer:
@@ -747,7 +747,7 @@ def _first(answer: httpx.Response, count: int) -> list[str]:
 
 
 def test_an_adapter_is_downloaded_as_a_file(server: Server, browser: httpx.Client) -> None:
-    """The initial one, whose name says so."""
+    """The initial adapter, with its round in the file's name."""
     fed = begun(server)
     answer = browser.get(f"/runs/{fed.run.id}/adapters/0")
     assert answer.headers["Content-Disposition"].endswith('"adapter-round-0.safetensors"')
@@ -757,7 +757,7 @@ def test_an_adapter_is_downloaded_as_a_file(server: Server, browser: httpx.Clien
 def test_a_browser_asks_again_whether_the_last_adapter_is_still_the_last(
     server: Server, browser: httpx.Client
 ) -> None:
-    """Of a file with a date and no such word, it takes itself how long the file stays fresh."""
+    """Without Cache-Control, a browser guesses from the date how long a file stays fresh."""
     answer = browser.get(f"/runs/{begun(server).run.id}/adapters/final")
     assert answer.headers["Cache-Control"] == "private, no-cache"
     again = browser.get(answer.url, headers={"If-None-Match": answer.headers["ETag"]})
@@ -765,14 +765,14 @@ def test_a_browser_asks_again_whether_the_last_adapter_is_still_the_last(
 
 
 def test_vendored_scripts_are_what_was_published(browser: httpx.Client) -> None:
-    """By SHA-256, and under 100 kB in all."""
+    """By their SHA-256, and with less than 100 kB in total."""
     scripts = {name: browser.get(f"/static/{name}").content for name in SHA256}
     assert {name: hashlib.sha256(data).hexdigest() for name, data in scripts.items()} == SHA256
     assert sum(map(len, scripts.values())) < 100_000
 
 
 def test_a_page_names_its_static_files_by_digest(browser: httpx.Client) -> None:
-    """So a browser takes none of another version; there is nothing outside their folder."""
+    """So a browser uses no other version's file. Nothing outside their folder is served."""
     links = re.findall(r'(?:href|src)="(/static/[^"]+)"', browser.get("/").text)
     assert len(links) == 3
     for link in links:

@@ -1,4 +1,4 @@
-"""The doctor asks a real coordinator."""
+"""The doctor's checks against a real coordinator."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def stored(federation: Federation, name: str, **changes: str) -> StoredMembershi
 
 
 def test_a_good_token_gives_the_run(server: Server, tmp_path: Path) -> None:
-    """State and round are said."""
+    """The finding names its state and round."""
     federation = begun(server)
     assert check_coordinator(tmp_path, stored(federation, "a")).status is Status.OK
     found, run = check_run(tmp_path, stored(federation, "a"))
@@ -45,7 +45,7 @@ def test_a_good_token_gives_the_run(server: Server, tmp_path: Path) -> None:
 def test_public_prompts_are_counted_as_this_member_encodes_them(
     server: Server, tmp_path: Path
 ) -> None:
-    """What the coordinator could not know without a chat template is known before training."""
+    """The coordinator has no chat template, so the doctor counts tokens before training."""
     federation = begun(server)
     member = stored(federation, "a")
     fine = check_prompts(tmp_path, member, PromptLimit(len("Say 11."), len), SetKind.PUBLIC)
@@ -55,14 +55,14 @@ def test_public_prompts_are_counted_as_this_member_encodes_them(
 
 
 def test_an_evaluator_s_test_problems_are_counted_likewise(server: Server, tmp_path: Path) -> None:
-    """The set that it will be asked."""
+    """For the set that it will evaluate."""
     member = stored(begun(server), "judge")
     found = check_prompts(tmp_path, member, PromptLimit(100, len), SetKind.TEST)
     assert found.status is Status.OK and "5 of them" in found.found
 
 
 def test_a_revoked_token_is_said_to_be_one(server: Server, tmp_path: Path) -> None:
-    """The advice is how to get another one."""
+    """The advice says how to get a new one."""
     federation = begun(server)
     federation.operator.revoke(federation.run.id, "b")
     found, run = check_run(tmp_path, stored(federation, "b"))
@@ -73,7 +73,7 @@ def test_a_revoked_token_is_said_to_be_one(server: Server, tmp_path: Path) -> No
 
 
 def test_a_run_that_is_not_there_is_a_failure(server: Server, tmp_path: Path) -> None:
-    """A token for another coordinator's run does not help."""
+    """A token does not help if the coordinator does not know its run."""
     found, run = check_run(tmp_path, stored(begun(server), "a", run="nowhere"))
     assert run is None
     assert found.status is Status.FAILURE
@@ -83,7 +83,7 @@ def test_a_run_that_is_not_there_is_a_failure(server: Server, tmp_path: Path) ->
 def test_a_verifier_of_another_version_is_a_failure(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A start would be refused for it, once the model is loaded."""
+    """Otherwise the client would be refused only after loading the model."""
     federation = begun(server)
     monkeypatch.setattr(coordinator, "verifier_version", lambda name: f"{name}@0")
     found, _ = check_run(tmp_path, stored(federation, "judge"))
@@ -96,7 +96,7 @@ def test_a_verifier_of_another_version_is_a_failure(
 def test_a_paused_run_is_a_warning_and_a_cancelled_one_a_failure(
     server: Server, tmp_path: Path
 ) -> None:
-    """One goes on, the other does not."""
+    """A paused run can go on; a cancelled one cannot."""
     federation = begun(server)
     federation.operator.move_run(federation.run.id, paths.RUN_PAUSE)
     assert check_run(tmp_path, stored(federation, "a"))[0].status is Status.WARNING
@@ -110,7 +110,7 @@ def test_a_paused_run_is_a_warning_and_a_cancelled_one_a_failure(
 def test_a_coordinator_that_is_away_is_named_with_what_to_check(
     server: Server, tmp_path: Path
 ) -> None:
-    """It is asked once, not for ever."""
+    """It is asked once, without endless retries."""
     away = stored(begun(server), "a")
     away = away.model_copy(update={"coordinator": f"http://127.0.0.1:{free_port()}"})
     found = check_coordinator(tmp_path, away)
@@ -131,7 +131,7 @@ def test_another_protocol_is_a_failure(
 
 
 def test_a_policy_that_has_no_such_coordinator_is_said(server: Server, tmp_path: Path) -> None:
-    """And a policy that is none; the advice is no other version."""
+    """So is an invalid policy; neither advice suggests another version."""
     member = stored(begun(server), "a")
     policy_path(tmp_path).write_text('coordinators = ["https://c.example"]')
     found = check_coordinator(tmp_path, member)

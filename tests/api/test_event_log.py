@@ -1,4 +1,4 @@
-"""The event log is append-only in the database itself, on both databases."""
+"""The event log is append-only in the database itself, for SQLite and PostgreSQL."""
 
 import asyncio
 import threading
@@ -18,7 +18,7 @@ from support.coordinator.postgres import postgres
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
-    """A database with a run whose log has one event."""
+    """A database with one run, whose log has one event."""
     if request.param == "sqlite":
         yield from with_an_event(f"sqlite:///{tmp_path / 'database'}")
         return
@@ -27,7 +27,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
 
 
 def with_an_event(url: str) -> Iterator[Database]:
-    """Migrate, and write one."""
+    """Migrate a database, and record one event."""
     migrate(url)
     database = Database(url)
     with Session(database.engine) as session, session.begin():
@@ -41,7 +41,7 @@ def with_an_event(url: str) -> Iterator[Database]:
 
 @pytest.fixture
 def engine(database: Database) -> Engine:
-    """Its engine."""
+    """The database's engine."""
     return database.engine
 
 
@@ -55,7 +55,7 @@ def engine(database: Database) -> Engine:
     ],
 )
 def test_what_is_written_cannot_be_changed_or_deleted(engine: Engine, statement: str) -> None:
-    """The database refuses, whoever asks; another event is taken as ever."""
+    """The database refuses any such statement, and still accepts new events."""
     if statement.startswith("TRUNCATE") and engine.dialect.name == "sqlite":
         pytest.skip("SQLite has no TRUNCATE")
     with pytest.raises(DBAPIError, match="events are append-only"), engine.begin() as connection:
@@ -70,7 +70,7 @@ def test_what_is_written_cannot_be_changed_or_deleted(engine: Engine, statement:
 
 
 def test_who_follows_the_log_misses_nothing_while_others_write(database: Database) -> None:
-    """A writer that began first and commits last, as two replicas' do: its event comes first."""
+    """If a writer begins first and commits last, as replicas may, its event still comes first."""
     began, finish = threading.Event(), threading.Event()
 
     def first(session: Session) -> None:

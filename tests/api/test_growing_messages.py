@@ -1,4 +1,4 @@
-"""Messages can grow: the coordinator refuses what it does not know, and clients ignore it."""
+"""New fields in messages: the coordinator refuses unknown ones, and clients ignore them."""
 
 import json
 import re
@@ -26,7 +26,7 @@ MAPS = {
 
 
 def grown(value: Any, name: str = "") -> Any:
-    """JSON with a field of a later version in every object that is no map."""
+    """JSON with a field of a later version added to every object that is not a map."""
     if isinstance(value, list):
         return [grown(entry) for entry in value]
     if not isinstance(value, dict) or name in MAPS:
@@ -35,14 +35,14 @@ def grown(value: Any, name: str = "") -> Any:
 
 
 class Growing(httpx.HTTPTransport):
-    """Adds fields to every JSON answer, and notes the paths that gave one."""
+    """Adds fields to every JSON response, and records the paths that returned one."""
 
     def __init__(self) -> None:
         super().__init__()
         self.seen: set[tuple[str, str]] = set()
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """The answer, grown if it is JSON."""
+        """The response, with fields added if it is JSON."""
         reply = super().handle_request(request)
         if reply.headers.get("content-type") != "application/json":
             return reply
@@ -53,17 +53,17 @@ class Growing(httpx.HTTPTransport):
 
 @dataclass
 class Grown(Server):
-    """A coordinator whose clients get grown answers."""
+    """A coordinator whose clients get responses with added fields."""
 
     transport: Growing = field(default_factory=Growing)
 
     def client(self, token: str | None = OPERATOR_TOKEN) -> CoordinatorClient:
-        """A client that fails at once."""
+        """A client that does not retry."""
         return self.closing.enter_context(CoordinatorClient(self.url, token, ONCE, self.transport))
 
 
 def json_answers(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Method and path of all operations that answer one of our messages."""
+    """The method and path of each operation that returns one of our messages as JSON."""
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             for status, reply in operation["responses"].items():
@@ -73,7 +73,7 @@ def json_answers(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def reached(document: dict[str, Any], start: Any) -> set[str]:
-    """The schemas that a part of the document leads to."""
+    """The schemas that a part of the document refers to, directly or not."""
     found: set[str] = set()
     left = [start]
     while left:
@@ -84,12 +84,12 @@ def reached(document: dict[str, Any], start: Any) -> set[str]:
 
 
 def ageless(view: RunView | MemberList) -> dict[str, Any]:
-    """A view without how long ago its members were seen, which is another at each look."""
+    """A view without the times at which members were last seen, because they keep changing."""
     return view.model_dump(exclude={"members": {"__all__": {"unseen_seconds", "last_seen"}}})
 
 
 def test_clients_ignore_fields_that_they_do_not_know(server: Server) -> None:
-    """Every JSON answer of the document is grown in all its objects, and read as without them."""
+    """Fields added to every object of every JSON response do not change the parsed result."""
     grown_server = Grown(server.url, server.app, server.data_dir, server.closing)
     fed = begun(grown_server, clients=1)
     plain = Federation(server, fed.run, server.client())
@@ -122,11 +122,11 @@ def test_clients_ignore_fields_that_they_do_not_know(server: Server) -> None:
             for asked, url in grown_server.transport.seen
         )
     }
-    assert not unseen - {("GET", paths.UPLOAD)}  # which is the client's after a cut alone
+    assert not unseen - {("GET", paths.UPLOAD)}  # requested only after an interrupted upload
 
 
 def test_the_coordinator_refuses_fields_that_it_does_not_know(server: Server) -> None:
-    """In every JSON body, at its top and below; the document says the same of each direction."""
+    """In every JSON body. The document is strict for requests and open for responses."""
     document = server.app.openapi()
     fed = begun(server)
     card, settings = fed.run.model.model_dump(), fed.run.settings.model_dump()
@@ -169,13 +169,13 @@ def each(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def answer(view: dict[str, Any]) -> CoordinatorClient:
-    """A client of a coordinator of a later version that answers this."""
+    """A client whose later-version coordinator returns this."""
     transport = httpx.MockTransport(lambda request: httpx.Response(200, json=view))
     return CoordinatorClient("http://c", "secret", ONCE, transport)
 
 
 def test_a_run_lists_the_settings_that_a_client_must_know(server: Server) -> None:
-    """Those that differ from their defaults; one that is unknown here is ignored unless listed."""
+    """Those that differ from their defaults; an unknown setting is ignored unless listed."""
     view = create(server, swap={"quorum": 2}).run
     assert {"swap.quorum", "grpo.prompts_per_step", "lora.rank"} <= set(view.requires)
     assert not {"swap.period", "seed", "lora", "swap"} & set(view.requires)
@@ -189,7 +189,7 @@ def test_a_run_lists_the_settings_that_a_client_must_know(server: Server) -> Non
 
 
 def test_an_unknown_value_of_a_setting_asks_for_an_upgrade(server: Server) -> None:
-    """With a code of its own, which an older version reads as its nearest relative."""
+    """With its own error code, which an older version reads as the parent class."""
     later = create(server).run.model_dump(mode="json")
     later["settings"]["swap"]["strategy"] = "later"
     with pytest.raises(UnknownSetting, match=r"swap\.strategy has a value.*Upgrade") as caught:
@@ -203,6 +203,6 @@ def test_an_unknown_value_of_a_setting_asks_for_an_upgrade(server: Server) -> No
 
 
 def test_an_evaluator_ignores_fields_of_a_test_set_that_it_does_not_know() -> None:
-    """Problems in a file of one's own with a mistyped field are still refused."""
+    """While a mistyped field in one's own problem file is still refused."""
     line = '{"id": "1", "prompt": "2 + 2", "answer": "4", "later": 1}'
     assert [problem.answer for problem in parse_problems(line, "s", extra="ignore")] == ["4"]

@@ -1,4 +1,4 @@
-"""The coordinator that a simulation has in its own process."""
+"""The coordinator that a simulation runs in its own process."""
 
 import threading
 import time
@@ -12,7 +12,7 @@ from pubswap_simulation.shared_policy import Stopped
 
 
 def test_requests_reach_the_real_application_and_no_socket(tmp_path: Path) -> None:
-    """With tokens, errors of the tree, and bodies that come in pieces."""
+    """Including authentication and typed errors."""
     with Coordinator(tmp_path / "c") as coordinator:
         with coordinator.operator() as operator:
             operator.check_version()
@@ -23,7 +23,7 @@ def test_requests_reach_the_real_application_and_no_socket(tmp_path: Path) -> No
 
 
 def test_who_waits_is_sent_away_in_the_end(tmp_path: Path) -> None:
-    """And whoever asks after it, at once."""
+    """And so are later calls, right away."""
     with Coordinator(tmp_path / "c") as coordinator:
         ended: list[float] = []
 
@@ -51,7 +51,7 @@ def test_who_waits_is_sent_away_in_the_end(tmp_path: Path) -> None:
 def test_the_environment_of_another_coordinator_is_not_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A simulation keeps to its folder, also where a real coordinator is configured."""
+    """A simulation uses only its folder, even if the environment configures a real coordinator."""
     for name, value in {
         "DATABASE_URL": "postgresql+psycopg://nobody@nowhere/none",
         "BLOB_URL": "s3://bucket",

@@ -1,4 +1,4 @@
-"""The interface itself: downloads, health, metrics, and the OpenAPI document."""
+"""The HTTP API in general: downloads, health, metrics, and the OpenAPI document."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ SNAPSHOT = Path(__file__).parent / "openapi.json"
 
 
 def test_downloads_take_ranges_and_know_what_has_not_changed(server: Server) -> None:
-    """A part is a part, 304 costs no body, and an impossible range is 416."""
+    """206 for a range, 304 without a body, and 416 for an impossible range."""
     fed = begun(server)
     digest = fed.members["a"].task(fed.run.id, 0).adapter or ""
     path = paths.BLOB.format(run=fed.run.id, digest=digest)
@@ -33,7 +33,7 @@ def test_downloads_take_ranges_and_know_what_has_not_changed(server: Server) -> 
 
 
 def test_health_readiness_and_metrics_are_public(server: Server) -> None:
-    """A probe needs no token, and metrics are labelled by route templates."""
+    """Probes need no token, and metrics are labelled by route template, not by path."""
     begun(server)
     with server.http(None) as http:
         assert http.get(paths.HEALTH).json() == {"status": "ok"}
@@ -47,7 +47,7 @@ def test_health_readiness_and_metrics_are_public(server: Server) -> None:
 
 
 def test_a_request_id_is_given_back_or_made(server: Server) -> None:
-    """A sensible id is kept, any other replaced."""
+    """A well-formed id is kept, any other is replaced."""
     with server.http(None) as http:
         given = http.get(paths.HEALTH, headers={paths.REQUEST_ID_HEADER: "abc-1"})
         made = http.get(paths.HEALTH, headers={paths.REQUEST_ID_HEADER: "a b\t{}"})
@@ -56,9 +56,9 @@ def test_a_request_id_is_given_back_or_made(server: Server) -> None:
 
 
 def test_the_openapi_document_is_the_one_agreed_on(server: Server) -> None:
-    """A change of the interface is a change of this snapshot.
+    """Any change of the API shows as a change of the snapshot.
 
-    After a change that is meant: delete tests/api/openapi.json, run this test, commit the file.
+    After an intended change, delete tests/api/openapi.json, run this test and commit the file.
     """
     document = server.app.openapi()
     if not SNAPSHOT.exists():
@@ -67,7 +67,7 @@ def test_the_openapi_document_is_the_one_agreed_on(server: Server) -> None:
 
 
 def test_every_operation_is_named_and_described(server: Server) -> None:
-    """Names are unique, and each operation says what it is for."""
+    """Operation ids are unique, and each operation has a summary and a description."""
     operations = [
         operation for path in server.app.openapi()["paths"].values() for operation in path.values()
     ]

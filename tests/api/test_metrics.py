@@ -1,4 +1,4 @@
-"""What the metrics tell of a run, and that they tell nothing of members."""
+"""What the metrics say about runs, and that they identify no member."""
 
 import threading
 import time
@@ -16,7 +16,7 @@ from support.eventually import until
 
 
 def scraped(server: Server) -> dict[tuple[str, str], float]:
-    """Samples by name and labels."""
+    """Scraped samples by name and labels."""
     with server.http(None) as http:
         text = http.get(paths.METRICS).text
     return {
@@ -27,7 +27,7 @@ def scraped(server: Server) -> dict[tuple[str, str], float]:
 
 
 def test_rounds_exchanges_and_bytes_are_measured(tmp_path: Path) -> None:
-    """After a round with an exchange: one of each in the histograms, and the bytes by kind."""
+    """A round with an exchange counts once in each histogram; bytes are counted by kind."""
     with serving(settings_for(tmp_path)) as server, server.closing:
         fed = begun(server, rounds=1)
         sent = {name: fed.responses(name, 1, 1, [1, 2]) for name in "ab"}
@@ -58,7 +58,7 @@ def test_rounds_exchanges_and_bytes_are_measured(tmp_path: Path) -> None:
 
 
 def test_no_scrape_reads_the_rounds_before(server: Server) -> None:
-    """The bytes since ever are rows of their own, which are found by their key."""
+    """Byte totals have their own rows, which are found by key."""
     engine = server.app.state.services.database.engine
     with Session(engine) as session, counted(engine) as asked:
         traffic.by_kind(session)
@@ -68,7 +68,7 @@ def test_no_scrape_reads_the_rounds_before(server: Server) -> None:
 
 
 def test_the_queue_is_measured(server: Server) -> None:
-    """A long poll that waits is counted while it does; a run that cannot go on is counted too."""
+    """Waiting long polls and stalled runs are counted while they last."""
     fed = begun(server, method="fedavg")
     fed.submit("a", 1, fed.adapter(1))
     stalled = scraped(server)["pubswap_runs_stalled", ""]
@@ -76,7 +76,7 @@ def test_the_queue_is_measured(server: Server) -> None:
     poll = threading.Thread(target=fed.members["a"].task, args=(fed.run.id, 30))
     poll.start()
     wait_for(server, "pubswap_long_polls", before + 1)
-    fed.submit("b", 1, fed.adapter(1))  # which is what it waits for
+    fed.submit("b", 1, fed.adapter(1))  # ends the wait
     poll.join()
     wait_for(server, "pubswap_long_polls", before)
     fed = lonely(server)
@@ -95,12 +95,12 @@ def lonely(server: Server) -> Federation:
 
 
 def wait_for(server: Server, name: str, value: float) -> None:
-    """Until a gauge has this value."""
+    """Wait until a gauge has this value."""
     until(lambda: scraped(server)[name, ""] == value)
 
 
 def test_numbers_that_are_none_are_not_told(server: Server) -> None:
-    """A diverged client's heartbeat is taken; its NaN, which is no JSON, is sent as nothing."""
+    """A diverged client's heartbeat is accepted; its NaN is not valid JSON and is sent as null."""
     fed = begun(server)
     fed.members["a"].heartbeat(fed.run.id, Progress(round=1, step=1, steps=2, loss=float("nan")))
     (member,) = [m for m in fed.operator.members(fed.run.id).members if m.name == "a"]
@@ -109,7 +109,7 @@ def test_numbers_that_are_none_are_not_told(server: Server) -> None:
 
 
 def test_an_event_loop_that_is_held_up_is_measured(server: Server) -> None:
-    """A call that does not yield for 0.3 s is a look at the clock that comes as late."""
+    """A call that blocks for 0.3 s makes the loop's timer that much late."""
     seen = scraped(server)["pubswap_event_loop_late_seconds_count", ""]
     server.app.state.loop.call_soon_threadsafe(time.sleep, 0.3)
 

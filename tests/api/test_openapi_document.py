@@ -1,4 +1,4 @@
-"""The OpenAPI document says what a client needs, in the form that other tools expect."""
+"""The OpenAPI document is complete, in the form that other tools expect."""
 
 import json
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ RANGES = {"Range", "If-Range", "If-None-Match"}
 
 
 def parts(value: Any) -> Iterator[dict[str, Any]]:
-    """All objects of the document."""
+    """All objects within a value."""
     if isinstance(value, dict):
         yield value
         value = list(value.values())
@@ -31,7 +31,7 @@ def parts(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def target(reference: str) -> Any:
-    """What a reference leads to; raises KeyError if it leads nowhere."""
+    """Resolve a reference; raises KeyError if it is dangling."""
     found = DOCUMENT
     for key in reference.removeprefix("#/").split("/"):
         found = found[key]
@@ -39,7 +39,7 @@ def target(reference: str) -> Any:
 
 
 def test_references_lead_somewhere_and_nothing_is_left_over() -> None:
-    """Every $ref resolves, every component is referred to, and no operation's id occurs twice."""
+    """Every $ref resolves, every component is used, and every operation id is unique."""
     used = {part["$ref"] for part in parts(DOCUMENT) if "$ref" in part}
     assert all(target(reference) for reference in used)
     components = DOCUMENT["components"]
@@ -49,7 +49,7 @@ def test_references_lead_somewhere_and_nothing_is_left_over() -> None:
 
 
 def test_tags_servers_and_arrays_are_declared() -> None:
-    """What linters of OpenAPI refuse: undeclared tags, no server, arrays without items."""
+    """OpenAPI linters refuse undeclared tags, missing servers and arrays without items."""
     assert DOCUMENT["servers"]
     assert DOCUMENT["info"]["contact"]
     tags = {tag["name"] for tag in DOCUMENT["tags"]}
@@ -58,7 +58,7 @@ def test_tags_servers_and_arrays_are_declared() -> None:
 
 
 def test_schemas_are_json_schemas() -> None:
-    """Of draft 2020-12, which OpenAPI 3.1 uses."""
+    """In draft 2020-12, as OpenAPI 3.1 requires."""
     assert DOCUMENT["openapi"].startswith("3.1")
     for schema in DOCUMENT["components"]["schemas"].values():
         jsonschema_rs.meta.validate({"$schema": DRAFT} | schema)
@@ -66,7 +66,7 @@ def test_schemas_are_json_schemas() -> None:
 
 @pytest.mark.parametrize("name", sorted(OPERATIONS))
 def test_every_refusal_is_problem_json_with_its_codes(name: str) -> None:
-    """No wildcard: each status with a schema, the codes of the error tree, and what to retry."""
+    """Each status is listed with a schema, its error codes, and which of them to retry."""
     errors = {error.code: error for error in tree(PubSwapError)}
     refusals = {k: v for k, v in OPERATIONS[name]["responses"].items() if int(k) >= 400}
     assert {"422", "500", "503"} <= set(refusals)
@@ -85,7 +85,7 @@ def test_every_refusal_is_problem_json_with_its_codes(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["get_blob", "get_adapter", "get_set"])
 def test_downloads_say_how_a_part_is_asked_for(name: str) -> None:
-    """206, 304 and 416, with the headers of the request and of the answer."""
+    """Statuses 206, 304 and 416, with the headers of request and response."""
     operation = OPERATIONS[name]
     replies = operation["responses"]
     asked = {entry["name"] for entry in operation["parameters"] if entry["in"] == "header"}
@@ -96,7 +96,7 @@ def test_downloads_say_how_a_part_is_asked_for(name: str) -> None:
 
 
 def test_what_is_not_json_is_not_called_json() -> None:
-    """Metrics are text, tensors and sets are bytes, and an answer without a body has no type."""
+    """Metrics are text, and a response without a body has no content type."""
     assert list(OPERATIONS["metrics"]["responses"]["200"]["content"]) == ["text/plain"]
     for name in ("send_chunk", "heartbeat"):
         replies = OPERATIONS[name]["responses"]

@@ -1,4 +1,4 @@
-"""What the operator's lists say on a terminal where there is nothing, and what waits for it."""
+"""The operator's lists on a terminal: empty ones, and runs that wait for the operator."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from support.eventually import until
 
 
 def test_an_empty_list_says_what_fills_it(tmp_path: Path) -> None:
-    """Of runs, members and viewers; a run that waits for its operator is told with its reason."""
+    """For runs, members and viewers. A run that waits for its operator is listed with why."""
     with serving(settings_for(tmp_path)) as server, server.closing:
         env = {"PUBSWAP_COORDINATOR": server.url, "PUBSWAP_OPERATOR_TOKEN": OPERATOR_TOKEN}
 

@@ -1,4 +1,4 @@
-"""`from pubswap import Coordinator` against a real coordinator, with members that train nothing."""
+"""`from pubswap import Coordinator` against a real coordinator, with members that do not train."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +27,7 @@ def coordinator(server: Server) -> Iterator[Coordinator]:
 
 
 def finish(fed: Federation) -> None:
-    """Hand in the only round, and its evaluations."""
+    """Submit the only round's updates, and the evaluation before it."""
     judge = fed.members["judge"]
     base = Evaluation(pass_at_1=0.25, by_topic={"say": 0.25}, problems=4, seconds=1.0)
     judge.submit_evaluation(fed.run.id, 0, base)
@@ -39,7 +39,7 @@ def finish(fed: Federation) -> None:
 def test_a_run_is_followed_from_its_start_to_its_end(
     server: Server, coordinator: Coordinator
 ) -> None:
-    """Events come as they happen and end with the run; each look at it is a new one."""
+    """Events arrive as they happen and end with the run; its properties are always current."""
     fed = begun(server, rounds=1)
     run = coordinator.run(fed.run.name)
     assert (run.id, run.name) == (fed.run.id, fed.run.name)
@@ -64,7 +64,7 @@ def test_a_run_is_followed_from_its_start_to_its_end(
 def test_figures_are_flat_records_with_the_same_keys(
     server: Server, coordinator: Coordinator
 ) -> None:
-    """Of rounds and of members; what is not known is None."""
+    """For rounds and members; an unknown value is None."""
     fed = begun(server, rounds=1)
     fed.members["a"].heartbeat(fed.run.id, Progress(round=1, step=1, steps=2, reward=0.375))
     finish(fed)
@@ -85,7 +85,7 @@ def test_figures_are_flat_records_with_the_same_keys(
 
 
 def test_an_operator_s_acts_are_a_run_s_methods(server: Server, coordinator: Coordinator) -> None:
-    """Invites by role; a start with nobody is refused as the coordinator says; cancel is final."""
+    """Invites have a role, a start without clients is refused, and cancelling is final."""
     fed = create(server)
     run = coordinator.run(fed.run.id)
     assert run.state == "created"
@@ -104,7 +104,7 @@ def test_an_operator_s_acts_are_a_run_s_methods(server: Server, coordinator: Coo
 def test_an_adapter_is_a_folder_or_a_model(
     server: Server, coordinator: Coordinator, tmp_path: Path
 ) -> None:
-    """The very factors of the round that is asked for; nothing is written over."""
+    """It has exactly the requested round's factors, and nothing is overwritten."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -136,7 +136,7 @@ def test_an_adapter_is_a_folder_or_a_model(
 def test_what_cannot_be_is_refused_with_what_to_do(
     server: Server, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Every failure is a PubSwapError, before anything is asked where that is possible."""
+    """Every failure is a PubSwapError, raised before any request where possible."""
     fed = create(server)
     run = coordinator.run(fed.run.id)
     for act, error, said in [
@@ -171,7 +171,7 @@ def runs(url: str, token: str) -> list[Run]:
 
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch, server: Server, tmp_path: Path) -> Iterator[None]:
-    """What the operator's commands would read."""
+    """The environment that the operator's commands read."""
     (tmp_path / "token").write_text(OPERATOR_TOKEN)
     monkeypatch.delenv("PUBSWAP_OPERATOR_TOKEN", raising=False)
     monkeypatch.setenv("PUBSWAP_COORDINATOR", server.url)
@@ -181,7 +181,7 @@ def environment(monkeypatch: pytest.MonkeyPatch, server: Server, tmp_path: Path)
 
 @pytest.mark.usefixtures("environment")
 def test_address_and_token_come_from_where_the_commands_look(tmp_path: Path) -> None:
-    """So no notebook holds a token, and none shows it."""
+    """So no notebook has to hold or show a token."""
     with Coordinator() as coordinator:
         settings = {"name": "from-python", "clients": 1}
         made = coordinator.create("tour", data=tmp_path / "split", set=settings)

@@ -1,4 +1,4 @@
-"""/readyz of a real server whose parts are taken away; /healthz does not mind."""
+"""/readyz of a real server that loses its database or storage; /healthz stays 200."""
 
 import time
 from contextlib import ExitStack
@@ -15,7 +15,7 @@ SECRET = "a-password-nobody-may-read"
 
 
 def eventually(client: httpx.Client, status: int) -> httpx.Response:
-    """The answer of /readyz once it has this status; the last answer is kept for a second."""
+    """Wait until /readyz has this status, because its answer is cached for a second."""
     deadline = time.monotonic() + 120
     while (answer := client.get("/readyz")).status_code != status:
         assert time.monotonic() < deadline, answer.text
@@ -25,7 +25,7 @@ def eventually(client: httpx.Client, status: int) -> httpx.Response:
 
 
 def test_a_folder_that_is_away_or_a_full_disk_is_told(tmp_path: Path) -> None:
-    """503 with the reason while it lasts, and 200 again afterwards, without a restart."""
+    """503 with the reason while it lasts, then 200 again without a restart."""
     with serving(settings_for(tmp_path)) as server, server.http(None) as client:
         assert eventually(client, 200).json() == {"status": "ready"}
         (tmp_path / "blobs").rename(tmp_path / "away")
@@ -42,7 +42,7 @@ def test_a_folder_that_is_away_or_a_full_disk_is_told(tmp_path: Path) -> None:
 def test_an_absent_database_and_bucket_are_told_without_secrets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both reasons are given, quickly, with no address or password in them."""
+    """Both reasons are reported quickly, without addresses or passwords."""
     with postgres() as database, ExitStack() as bucket:
         s3 = bucket.enter_context(serving_s3(tmp_path / "s3"))
         for name, value in s3.environment().items():

@@ -1,6 +1,4 @@
-"""Requests made up from the OpenAPI document, well formed and not: all answers are the document's,
-and none is a 5xx.
-"""
+"""Generated requests, valid and invalid: every response is as documented, and none is a 5xx."""
 
 import json
 from collections.abc import Iterator
@@ -33,26 +31,26 @@ DOCUMENTED = [
     response_headers_conformance,
     response_schema_conformance,
 ]
-# It would end the run, and a run that has ended refuses most requests for that alone.
+# Cancelling would end the run, and an ended run refuses most requests for that reason alone.
 ENDS = ("operator", "cancel_run")
 
 
 @schemathesis.serializer(paths.TENSORS_TYPE, paths.JSONL_TYPE)
 def as_it_is(context: SerializationContext, value: Any) -> bytes:
-    """Bytes, or whatever stands in for them."""
+    """Serialise bytes unchanged, and anything else as its text."""
     return value if isinstance(value, bytes) else str(value).encode("utf-8", "replace")
 
 
 @pytest.fixture(scope="module")
 def scene(shared_server: Server) -> Iterator[Federation]:
-    """A run in round 1, in which most requests have something to find."""
+    """A run in round 1, where most requests have something to act on."""
     server = Server(shared_server.url, shared_server.app, shared_server.data_dir)
     with server.closing:
         yield begun(server)
 
 
 def known(fed: Federation) -> dict[str, list[Any]]:
-    """Values for the path that lead further than made-up ones, and some that are odd."""
+    """Path values that exist, so that requests get further, and some odd ones."""
     numbers = [0, 1, 1, 1, 2, -1, 2**31, 2**63, 2**70]
     return {
         "run": [fed.run.id, fed.run.name],
@@ -69,7 +67,7 @@ def known(fed: Federation) -> dict[str, list[Any]]:
 def test_no_request_makes_a_server_error(
     shared_server: Server, scene: Federation, name: str
 ) -> None:
-    """Of each role: an answer that the document knows; and the coordinator goes on."""
+    """For each role, every response conforms to the document."""
     tokens = {
         "evaluator": scene.tokens["judge"],
         "client": scene.tokens["a"],
@@ -90,7 +88,7 @@ def test_no_request_makes_a_server_error(
             if key in there and data.draw(st.integers(0, 3)):
                 case.path_parameters[key] = data.draw(st.sampled_from(there[key]))
         if isinstance(case.query, dict) and "wait" in case.query:
-            # A long poll would wait; what it answers is tested elsewhere.
+            # Long polls would only wait, and are tested elsewhere.
             case.query["wait"] = 0
         for role, token in tokens.items():
             if (role, name) == ENDS:
@@ -104,7 +102,7 @@ def test_no_request_makes_a_server_error(
 
 
 def requests(name: str) -> st.SearchStrategy[Any]:
-    """Requests of one operation: well formed, and malformed where anything can be."""
+    """An operation's requests: valid, and also invalid if it has any input."""
     operation = OPERATIONS[name]
     well = operation.as_strategy(generation_mode=GenerationMode.POSITIVE)
     raw = operation.definition.raw

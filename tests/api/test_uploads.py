@@ -30,7 +30,7 @@ from support.eventually import until
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Callable[..., Server]]:
-    """A function that starts a coordinator with some settings of its own."""
+    """A function that starts a separate coordinator with changed settings."""
     with ExitStack() as stack:
 
         def start(**changed: Any) -> Server:
@@ -43,12 +43,12 @@ def own(tmp_path: Path) -> Iterator[Callable[..., Server]]:
 
 
 def adapter_bytes(fed: Federation, seed: int) -> bytes:
-    """A random adapter's canonical file."""
+    """A random adapter's encoded file."""
     return encode_adapter(fed.run.model.layout, fed.adapter(seed))
 
 
 def open_upload(http: httpx.Client, fed: Federation, data: bytes) -> dict[str, Any]:
-    """Announce a blob."""
+    """Open an upload session for a blob."""
     body = {"digest": digest_of(data), "size": len(data)}
     reply = http.post(paths.UPLOADS.format(run=fed.run.id), json=body)
     assert reply.is_success, reply.text
@@ -68,12 +68,12 @@ def send(http: httpx.Client, path: str, data: bytes, first: int, end: int) -> ht
 
 
 def code(reply: httpx.Response) -> str:
-    """A refusal's code."""
+    """The error code of a response."""
     return str(reply.json()["code"])
 
 
 def test_an_upload_goes_on_after_any_cut_and_ends_in_one_receipt(server: Server) -> None:
-    """The offset is what came; the same session is found again; finishing twice is the same."""
+    """The offset counts received bytes, reopening finds the session, finishing is idempotent."""
     fed = begun(server)
     data = adapter_bytes(fed, 1)
     with server.http(fed.tokens["a"]) as http:
@@ -101,7 +101,7 @@ def test_an_upload_goes_on_after_any_cut_and_ends_in_one_receipt(server: Server)
 def test_what_arrived_before_a_connection_broke_is_kept(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A request that ends in the middle of its body counts as far as it came."""
+    """The bytes of a request cut off mid-body count as far as they arrived."""
     write, arrived = Writer.write, threading.Event()
 
     async def watched(writer: Writer, piece: bytes) -> None:
@@ -121,7 +121,7 @@ def test_what_arrived_before_a_connection_broke_is_kept(
         )
         with socket.create_connection((host, int(port)), timeout=10) as raw:
             raw.sendall(head.encode() + data[:3000])
-            # What uvicorn has not handed on when the connection ends is lost.
+            # Bytes that uvicorn has not passed on before the connection ends are lost.
             assert arrived.wait(60)
         until(lambda: http.get(path).json()["offset"] == 3000)
         assert send(http, path, data, 3000, len(data)).status_code == 202
@@ -129,7 +129,7 @@ def test_what_arrived_before_a_connection_broke_is_kept(
 
 
 def test_only_its_own_member_sees_an_upload(server: Server) -> None:
-    """Neither a peer nor another run's member can look at, add to, finish or give up one."""
+    """Neither a peer nor another run's member can read, extend, finish or delete one."""
     fed, other = begun(server), begun(server)
     data = adapter_bytes(fed, 1)
     with server.http(fed.tokens["a"]) as http:
@@ -154,7 +154,7 @@ def test_only_its_own_member_sees_an_upload(server: Server) -> None:
 
 
 def test_a_member_stores_a_few_adapters_in_a_round_and_no_more(server: Server) -> None:
-    """409 with what to do, for uploads opened before it too; the next round has room again."""
+    """Then 409 with advice, also for uploads opened before; the next round has room again."""
     fed = begun(server, method="fedavg", rounds=2)
     with server.http(fed.tokens["a"]) as http:
         late = adapter_bytes(fed, 9)
@@ -180,7 +180,7 @@ def test_a_member_stores_a_few_adapters_in_a_round_and_no_more(server: Server) -
 def test_a_run_that_has_ended_takes_no_adapters_and_keeps_none_that_is_unused(
     server: Server,
 ) -> None:
-    """What is under way is given up; a late hand-in is told so without its bytes."""
+    """Open uploads are dropped; a late update is answered as late without needing its bytes."""
     soon = {"deadline_seconds": 0.1}
     fed = begun(server, method="fedavg", rounds=1, aggregation=soon)
     data = adapter_bytes(fed, 1)
@@ -200,7 +200,7 @@ def test_a_run_that_has_ended_takes_no_adapters_and_keeps_none_that_is_unused(
 
 
 def test_a_disk_that_would_fill_up_takes_no_upload(own: Callable[..., Server]) -> None:
-    """507 before a byte is taken, with a time to come back; the operator is told, and once."""
+    """507 with Retry-After before any bytes are accepted; the operator is told once."""
     fed = begun(own(spare_bytes=1 << 60))
     with fed.server.http(fed.tokens["a"]) as http:
         body = {"digest": digest_of(b"x"), "size": 1}
@@ -214,7 +214,7 @@ def test_a_disk_that_would_fill_up_takes_no_upload(own: Callable[..., Server]) -
 
 
 def test_one_upload_more_than_a_member_may_have_ends_the_oldest(server: Server) -> None:
-    """Abandoned ones lock nobody out, and their bytes are gone at once."""
+    """Abandoned uploads do not lock a member out, and their bytes are deleted right away."""
     fed = begun(server)
     with server.http(fed.tokens["a"]) as http:
         opened = [open_upload(http, fed, bytes([n])) for n in range(SESSIONS)]
@@ -231,7 +231,7 @@ def test_one_upload_more_than_a_member_may_have_ends_the_oldest(server: Server) 
 def test_a_session_expires_and_its_bytes_are_swept(
     own: Callable[..., Server],
 ) -> None:
-    """After its time it is unknown, its room is free, and a new one begins at 0."""
+    """After that it is unknown, its space is free, and a new session begins at 0."""
     fed = begun(own())
     data = adapter_bytes(fed, 1)
     folder = fed.server.data_dir / "uploads"
@@ -250,7 +250,7 @@ def test_a_session_expires_and_its_bytes_are_swept(
 def test_blobs_that_nothing_names_are_swept_and_all_others_stay(
     own: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An orphan goes after its grace time; adapters, sets, tokenizers and responses stay."""
+    """An orphan is deleted after a grace period; adapters, sets, tokenizers and responses stay."""
     fed = begun(own(), rounds=1)
     for name in ("a", "b"):
         fed.members[name].submit_responses(fed.run.id, 1, 1, fed.responses(name, 1, 1, [1, 1]))
@@ -270,7 +270,7 @@ def test_blobs_that_nothing_names_are_swept_and_all_others_stay(
 def test_a_damaged_update_is_asked_for_again_and_never_averaged(
     own: Callable[..., Server],
 ) -> None:
-    """The client gets its task again, sends what it has again, and the round ends as it should."""
+    """The client gets its task again and resends its update, and the round ends as it should."""
     fed = begun(own(), method="fedavg", rounds=1)
     data = adapter_bytes(fed, 1)
     fed.submit("a", 1, fed.adapter(1))
@@ -302,7 +302,7 @@ def test_a_damaged_update_is_asked_for_again_and_never_averaged(
 def test_a_round_ends_whose_only_answer_to_a_public_step_was_damaged(
     own: Callable[..., Server],
 ) -> None:
-    """Both members have handed in, nobody answers any more: the exchange ends with its round."""
+    """Both have submitted updates, so no more answers come: the exchange ends with its round."""
     fed = begun(own(), rounds=1, swap={"deadline_seconds": 3600})
     body = fed.responses("a", 1, 1, [1, 1])
     fed.members["a"].submit_responses(fed.run.id, 1, 1, body)
@@ -318,7 +318,7 @@ def test_a_round_ends_whose_only_answer_to_a_public_step_was_damaged(
 
 
 def test_nobody_waits_for_an_answer_that_was_damaged(own: Callable[..., Server]) -> None:
-    """Its sender trains on its own, and waits for the others in the next public step."""
+    """Its sender trains on its own responses, and waits for the others in the next public step."""
     fed = begun(own(), rounds=1, swap={"quorum": 2, "deadline_seconds": 3600})
     services, body = fed.server.app.state.services, fed.responses("a", 1, 1, [1, 1])
     fed.members["a"].submit_responses(fed.run.id, 1, 1, body)
@@ -337,7 +337,7 @@ def test_nobody_waits_for_an_answer_that_was_damaged(own: Callable[..., Server])
 def test_nobody_waits_in_a_step_for_a_member_that_is_in_a_later_one(
     own: Callable[..., Server],
 ) -> None:
-    """A coordinator restored to the middle of a round lacks what those have answered since."""
+    """A coordinator restored from a mid-round backup lacks answers that were sent since."""
     swap = {"quorum": 2, "deadline_seconds": 3600}
     fed = begun(own(), rounds=1, local_steps=4, swap=swap)
     for name, step in (("a", 2), ("b", 1)):
@@ -347,7 +347,7 @@ def test_nobody_waits_in_a_step_for_a_member_that_is_in_a_later_one(
 
 
 def test_a_damaged_global_adapter_is_made_again_of_its_updates(own: Callable[..., Server]) -> None:
-    """Also the initial one, from the seed; meanwhile nobody is served other bytes."""
+    """And the initial one from the seed; until then nobody gets the damaged bytes."""
     fed = begun(own(), method="fedavg", rounds=2)
     for name, seed in (("a", 1), ("b", 2)):
         fed.submit(name, 1, fed.adapter(seed))
@@ -366,7 +366,7 @@ def test_a_damaged_global_adapter_is_made_again_of_its_updates(own: Callable[...
 
 
 def test_a_blob_that_was_sent_again_meanwhile_is_left_alone(own: Callable[..., Server]) -> None:
-    """Another replica may have seen to the damage before this one comes to it."""
+    """Another replica may already have repaired it."""
     fed = begun(own(tick_seconds=60))
     digest = fed.members["a"].put_blob(fed.run.id, adapter_bytes(fed, 1))
     path = paths.BLOB.format(run=fed.run.id, digest=digest)

@@ -1,4 +1,4 @@
-"""Answers that no verifier gets through, beside honest members of the same run and of others."""
+"""Answers too costly to verify, alongside honest members of the same run and of others."""
 
 import sqlite3
 import threading
@@ -38,13 +38,13 @@ LARGER: dict[str, Any] = {"grpo": {**SETTINGS["grpo"], "prompts_per_step": 4}}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The coordinator's data."""
+    """The coordinator's data folder."""
     return tmp_path_factory.mktemp("verification")
 
 
 @pytest.fixture(scope="module")
 def verifying(folder: Path) -> Iterator[Server]:
-    """A coordinator whose verifiers' processes have started."""
+    """A coordinator whose verifier processes have started."""
     settings = settings_for(folder).model_copy(update={"verifier_seconds": 1.0})
     with serving(settings) as server, server.closing:
         fed = begun(server, **SETTINGS)
@@ -53,13 +53,13 @@ def verifying(folder: Path) -> Iterator[Server]:
 
 
 def one_value(server: Server, query: str) -> Any:
-    """The first value of a query's first row."""
+    """The first column of a query's first row."""
     with closing(sqlite3.connect(server.data_dir / "pubswap.sqlite")) as connection:
         return connection.execute(query).fetchone()[0]
 
 
 def verdicts(server: Server, fed: Federation, name: str) -> bool:
-    """Whether a member's responses are verified."""
+    """Whether a member's responses have their verdicts."""
     query = "SELECT correct IS NOT NULL FROM submissions WHERE run_id = ? AND member = ?"
     with closing(sqlite3.connect(server.data_dir / "pubswap.sqlite")) as connection:
         found = connection.execute(query, (fed.run.id, name)).fetchall()
@@ -68,7 +68,7 @@ def verdicts(server: Server, fed: Federation, name: str) -> bool:
 
 @pytest.mark.full
 def test_honest_members_do_not_wait_for_16_towers_of_powers(verifying: Server) -> None:
-    """Those of another run have their exchange, and one of the same its verdicts, long before."""
+    """Another run's members finish an exchange, and a peer gets verdicts, long before."""
     hostile, other = begun(verifying, **SETTINGS | LARGER), begun(verifying, **SETTINGS)
     bodies = {name: answers(other, name, honest) for name in "ab"}
     towers, own = answers(hostile, "a", bomb), answers(hostile, "b", honest)
@@ -87,7 +87,7 @@ def test_honest_members_do_not_wait_for_16_towers_of_powers(verifying: Server) -
 
 
 def test_many_small_requests_of_one_member_stop_no_transfer(verifying: Server) -> None:
-    """48 sets of towers, of which one is taken; another run's blobs come and go meanwhile."""
+    """Of 48 submissions of towers one is accepted, and another run's transfers still work."""
     hostile, other = begun(verifying, **SETTINGS), begun(verifying, **SETTINGS)
     adapter = encode_adapter(other.run.model.layout, other.adapter(1))
     digest = other.members["a"].put_blob(other.run.id, adapter)
@@ -108,12 +108,12 @@ def test_many_small_requests_of_one_member_stop_no_transfer(verifying: Server) -
     with verifying.http(other.tokens["b"]) as http:
         path = paths.UPLOADS.format(run=other.run.id)
         assert http.post(path, json=wanted.model_dump(mode="json")).status_code < 300
-    assert not verdicts(verifying, hostile, "a")  # all of that beside its towers
+    assert not verdicts(verifying, hostile, "a")  # all while its towers were being verified
 
 
 @pytest.mark.full
 def test_who_came_in_time_is_in_however_long_another_s_answers_take(verifying: Server) -> None:
-    """The deadline counts at arrival: not when the verifier is done, and not after it either."""
+    """The deadline applies to arrival, not to verification, which does not extend it."""
     swap = {"quorum": 2, "deadline_seconds": 1.0}
     fed = begun(verifying, **SETTINGS, clients=3, swap=swap)
     towers, bodies = answers(fed, "a", bomb), {n: answers(fed, n, honest) for n in "bc"}
@@ -121,7 +121,7 @@ def test_who_came_in_time_is_in_however_long_another_s_answers_take(verifying: S
     assert send["a"](fed.run.id, 1, 1, towers).status == "accepted"
     assert send["b"](fed.run.id, 1, 1, bodies["b"]).status == "accepted"
     time.sleep(1.2)
-    assert not fed.view().rounds[1].swaps  # open, for the towers
+    assert not fed.view().rounds[1].swaps  # still open because of the towers
     assert send["c"](fed.run.id, 1, 1, bodies["c"]).status == "late, unused"
     fed.members["b"].exchanged(fed.run.id, 1, 1)
     (closed,) = fed.view().rounds[1].swaps
@@ -130,7 +130,7 @@ def test_who_came_in_time_is_in_however_long_another_s_answers_take(verifying: S
 
 @pytest.mark.full
 def test_a_restart_goes_on_with_what_has_no_verdicts(tmp_path: Path) -> None:
-    """The receipts are out, so nobody sends again."""
+    """Members already have their receipts, so nobody sends again."""
     settings = settings_for(tmp_path).model_copy(update={"verifier_seconds": 1.0})
     with serving(settings) as server, server.closing:
         fed = begun(server, **SETTINGS)
@@ -148,7 +148,7 @@ def test_a_restart_goes_on_with_what_has_no_verdicts(tmp_path: Path) -> None:
 def test_responses_that_have_long_had_no_verdicts_are_told_of(
     verifying: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever keeps the verifiers; and no more once there are some."""
+    """Whatever delays the verifiers, and only until there are some."""
     monkeypatch.setattr(stalls, "VERDICT_SECONDS", 0.5)
     fed = begun(verifying, **SETTINGS)
     fed.members["a"].submit_responses(fed.run.id, 1, 1, answers(fed, "a", bomb))
@@ -160,7 +160,7 @@ def test_responses_that_have_long_had_no_verdicts_are_told_of(
 def test_verdicts_of_before_a_rollback_are_of_no_later_responses(
     verifying: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a member sends in a round's second try is judged by itself."""
+    """Responses sent after the rollback get their own verdicts."""
     reached, go_on = threading.Event(), threading.Event()
 
     def halting(tokenizer: Tokenizer, tokens: NDArray[np.int32]) -> str:
@@ -189,7 +189,7 @@ def test_verdicts_of_before_a_rollback_are_of_no_later_responses(
 def test_a_run_whose_inputs_are_damaged_says_so_and_goes_on_when_they_are_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    """The operator reads which blob is lost; members send again what they could not."""
+    """The operator is told which blob is damaged, and members retry what failed."""
     monkeypatch.setattr(verification, "LOOK_SECONDS", 0.2)
     settings = settings_for(tmp_path)
     with serving(settings) as server, server.closing:
@@ -225,13 +225,13 @@ def test_a_run_whose_inputs_are_damaged_says_so_and_goes_on_when_they_are_back(
         members["a"].exchanged(fed.run.id, 1, 1)
         until(lambda: waiting() == "")
         events = server.client().events(fed.run.id).events
-        # Said again only of a member's responses that came after it.
+        # Reported again only for responses that a member sent after the first report.
         assert {e.details["what"] for e in events if e.kind == "input damaged"} == {what}
 
 
 @pytest.mark.parametrize("name", TOKENIZER_BOMBS)
 def test_a_tokenizer_that_multiplies_texts_is_refused(verifying: Server, name: str) -> None:
-    """It could be a hub's; the model card, made from it, fits."""
+    """It could come from a model hub, and the model card made from it matches."""
     settings, data = merged(SETTINGS), TOKENIZER_BOMBS[name]
     card = model_card(MODEL, settings.lora, "small", None)
     card = card.model_copy(update={"tokenizer_digest": fingerprint(data)})

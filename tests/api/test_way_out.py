@@ -1,4 +1,4 @@
-"""The operator's ways out of a round that cannot go on: exclude an update, or go back."""
+"""The operator's ways out of a stuck round: exclude an update, or roll back."""
 
 import time
 from collections.abc import Callable
@@ -31,12 +31,12 @@ from support.eventually import until
 
 
 def far(fed: Federation, value: float = 1e6) -> Adapter:
-    """An adapter that is accepted, and no good."""
+    """An adapter that is accepted, but useless."""
     return {name: np.full_like(array, value) for name, array in fed.adapter(0).items()}
 
 
 def wait(fed: Federation, why: str) -> RunView:
-    """The run once it waits for the operator with these words."""
+    """Wait until the run waits for the operator for this reason; returns its view."""
     deadline = time.monotonic() + 20
     while why not in ((view := fed.view()).waiting_for or ""):
         assert time.monotonic() < deadline, view.waiting_for
@@ -45,7 +45,7 @@ def wait(fed: Federation, why: str) -> RunView:
 
 
 def mean(fed: Federation, round_: int) -> Adapter:
-    """A round's adapter."""
+    """A round's global adapter."""
     data = fed.operator.global_adapter(fed.run.id, str(round_))
     return decode_adapter(fed.run.model.layout, data)
 
@@ -61,7 +61,7 @@ BLOWN_UP: dict[str, Any] = {"server_optimizer": "momentum", "server_learning_rat
 def test_an_average_that_no_upload_could_be_is_a_stall_until_its_update_is_excluded(
     server: Server,
 ) -> None:
-    """It is not published, the operator reads whose numbers are largest, and the others go on."""
+    """It is not published, and the operator is told whose numbers are largest."""
     fed = begun(server, clients=3, aggregation=BLOWN_UP)
     good = fed.adapter(1)
     for name, adapter in (("a", good), ("b", good), ("c", far(fed))):
@@ -86,7 +86,7 @@ def test_an_average_that_no_upload_could_be_is_a_stall_until_its_update_is_exclu
 def test_an_excluded_update_is_not_waited_for_and_below_the_quorum_the_round_waits(
     server: Server,
 ) -> None:
-    """While its round is under way: the others are enough, or the run says that they are not."""
+    """In the current round only; if the others are too few, the run says so."""
     fed = begun(server, clients=2, aggregation={"quorum": 2})
     fed.submit("a", 1, far(fed))
     fed.operator.exclude(fed.run.id, 1, "a")
@@ -112,7 +112,7 @@ def test_an_excluded_update_is_not_waited_for_and_below_the_quorum_the_round_wai
 def test_a_run_that_went_back_goes_on_as_if_the_later_rounds_had_not_been(
     server: Server, rules: dict[str, Any]
 ) -> None:
-    """The same updates after it give the same adapter, residuals and optimizer state as alone."""
+    """The same updates then give the same adapter, residuals and optimizer state as without it."""
     fed, alone = (begun(server, rounds=4, aggregation=rules) for _ in range(2))
     for one in (fed, alone):
         for name, seed in (("a", 1), ("b", 2)):
@@ -144,7 +144,7 @@ def test_a_run_that_went_back_goes_on_as_if_the_later_rounds_had_not_been(
 
 
 def test_a_public_step_after_going_back_is_a_new_exchange(server: Server) -> None:
-    """Nobody is answered with the responses of the one before."""
+    """Nobody gets responses from the earlier exchange."""
     fed = begun(server, rounds=3)
     answers = []
     for right in ([4, 4], [1, 1]):
@@ -160,7 +160,7 @@ def test_a_public_step_after_going_back_is_a_new_exchange(server: Server) -> Non
 def test_who_is_in_a_round_that_the_run_has_left_is_told_that_it_is_closed(
     server: Server, prompts: str
 ) -> None:
-    """Whatever it asks for next: its daemon then asks for its task, and ends at other answers."""
+    """On every request, because that error makes its daemon ask for its task; others end it."""
     fed = begun(server, rounds=3, swap={"prompts": prompts})
     a, run = fed.members["a"], fed.run.id
     for name in "ab":
@@ -183,7 +183,7 @@ def test_who_is_in_a_round_that_the_run_has_left_is_told_that_it_is_closed(
 def test_prompts_that_were_chosen_before_a_run_went_back_are_a_closed_round_s(
     server: Server,
 ) -> None:
-    """Who answers them is told so, and asks for its task and for the prompts again."""
+    """A member that answers them is told so, and asks for its task and the prompts again."""
     fed = begun(server, swap={"prompts": "informative"})
     a, run = fed.members["a"], fed.run.id
     body = fed.responses("a", 1, 1, [1, 1])
@@ -196,7 +196,7 @@ def test_prompts_that_were_chosen_before_a_run_went_back_are_a_closed_round_s(
 
 
 def test_an_update_from_an_adapter_that_was_undone_is_not_averaged(server: Server) -> None:
-    """Who trained through a rollback, and the rounds made again since, is told to begin again."""
+    """A member that trained through a rollback and the rounds since is told to start again."""
     fed = begun(server, method="fedavg", clients=3, rounds=3, aggregation={"deadline_seconds": 0.1})
     run, c = fed.run.id, fed.members["c"]
 
@@ -216,14 +216,14 @@ def test_an_update_from_an_adapter_that_was_undone_is_not_averaged(server: Serve
         c.submit_update(run, 2, update, undone)
     assert c.submit_update(run, 1, update, undone).status == "late, unused"
     assert c.submit_update(run, 2, update, start).status == "accepted"
-    assert c.submit_update(run, 2, update, undone).status == "accepted"  # it is known
+    assert c.submit_update(run, 2, update, undone).status == "accepted"  # a repeat
 
 
 @pytest.mark.parametrize("again", [False, True])
 def test_an_evaluation_that_a_rollback_overtook_is_no_other_adapter_s(
     server: Server, again: bool, tmp_path: Path
 ) -> None:
-    """Whether or not its round has another adapter by now: the evaluator asks for its next task."""
+    """Whether or not its round has a new adapter, the evaluator asks for its next task."""
     fed = begun(server, method="fedavg")
     judge = fed.members["judge"]
 
@@ -250,7 +250,7 @@ def test_an_evaluation_that_a_rollback_overtook_is_no_other_adapter_s(
 def test_an_evaluator_whose_adapter_a_rollback_has_taken_goes_on(
     server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """While it fetches it, which may take long: the next task is another."""
+    """If the adapter disappears while it is being downloaded, the evaluator asks for a new task."""
     fed = begun(server, method="fedavg", rounds=2)
     judge, run = fed.members["judge"], fed.run.id
 
@@ -286,7 +286,7 @@ def test_an_evaluator_whose_adapter_a_rollback_has_taken_goes_on(
 def test_an_evaluator_that_another_has_overtaken_with_other_figures_goes_on(
     server: Server, tmp_path: Path
 ) -> None:
-    """As on another GPU: the first that came count."""
+    """Figures differ on another GPU; the first to arrive count."""
     fed = begun(server, method="fedavg")
     fed.enroll("other", Role.EVALUATOR).hello(fed.run.id, good_hello(fed.run))
     judge, other = fed.members["judge"], fed.members["other"]
@@ -305,7 +305,7 @@ def test_an_evaluator_that_another_has_overtaken_with_other_figures_goes_on(
 
 
 def test_a_run_may_start_with_fewer_clients_than_it_was_made_for(server: Server) -> None:
-    """While it is open, once for each change, and not against its own rules."""
+    """While it is open and within its rules; each change is logged once."""
     fed = create(server, clients=3, aggregation={"quorum": 2})
     fed.operator.move_run(fed.run.id, paths.RUN_OPEN)
     for name in "ab":
@@ -336,7 +336,7 @@ def wait_for_round(fed: Federation, round_: int) -> RunView:
 
 
 def test_who_is_in_a_round_that_a_rollback_begins_again_is_told_so(server: Server) -> None:
-    """Its task says how often the run went back, and what it began before is taken no more."""
+    """Its task counts rollbacks, and work begun before the last one is refused."""
     fed = begun(server, rounds=3)
     a, run = fed.members["a"], fed.run.id
     before = a.task(run, 0)

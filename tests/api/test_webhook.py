@@ -1,4 +1,4 @@
-"""The operator's webhook, with real receivers: a good one, a dead one, one that never answers."""
+"""The operator's webhook, with real receivers: working, dead, or never answering."""
 
 import contextlib
 import json
@@ -27,13 +27,13 @@ SECRET = "secret-of-the-receiver"
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pauses between tries take fractions of a second."""
+    """Make the pauses between attempts fractions of a second."""
     monkeypatch.setattr(webhook, "PAUSE_SECONDS", (0.05, 0.05))
 
 
 @dataclass
 class Receiver:
-    """A real HTTP server; `answer` writes each answer's status, or keeps its client waiting."""
+    """A real HTTP server; `answer` returns each response's status, or blocks."""
 
     answer: Callable[[int], int] = lambda number: 204
     bodies: list[dict[str, Any]] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Receiver:
             def do_POST(self) -> None:
                 assert self.path == f"/{SECRET}"
                 if not (body := self.rfile.read(int(self.headers["Content-Length"]))):
-                    return  # a try that was given up before it was sent
+                    return  # an attempt abandoned before it was sent
                 receiver.bodies.append(json.loads(body))
                 with contextlib.suppress(OSError):
                     self.send_response(receiver.answer(len(receiver.bodies)))
@@ -69,7 +69,7 @@ class Receiver:
 
 @contextlib.contextmanager
 def notifying(folder: Path, port: int) -> Iterator[Server]:
-    """A coordinator whose webhook is at this port."""
+    """A coordinator whose webhook is on this port."""
     url = SecretStr(f"http://127.0.0.1:{port}/{SECRET}")
     settings = settings_for(folder).model_copy(update={"notify_url": url})
     with serving(settings) as server, server.closing:
@@ -77,14 +77,14 @@ def notifying(folder: Path, port: int) -> Iterator[Server]:
 
 
 def finish(fed: Federation) -> None:
-    """Hand in what the only round still waits for."""
+    """Submit the last update of the only round."""
     fed.submit("a", 1, fed.adapter(1))
     view = fed.wait_for(1)
     assert view.state is RunState.FINISHED
 
 
 def test_a_run_that_stalls_and_a_run_that_is_finished_are_told_of(tmp_path: Path) -> None:
-    """Once each, in words, with the run; a receiver that fails is tried again."""
+    """Once each, with a message and the run; a failed delivery is retried."""
     receiver = Receiver(lambda number: 500 if number == 1 else 204)
     with receiver, notifying(tmp_path, receiver.port) as server:
         fed = begun(server, method="fedavg", clients=2, rounds=1, aggregation={"quorum": 2})
@@ -111,7 +111,7 @@ def test_a_run_that_stalls_and_a_run_that_is_finished_are_told_of(tmp_path: Path
 def test_a_client_that_a_round_waits_for_in_vain_is_told_of(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After an hour without a word, if no quorum comes without it; once it hands in, it is over."""
+    """After an hour of silence, if there is no quorum without it, and until it submits."""
     monkeypatch.setattr(stalls, "SILENT_SECONDS", 0.5)
     fed = begun(server, method="fedavg", clients=2, rounds=1, aggregation={"quorum": 2})
     fed.submit("a", 1, fed.adapter(1))
@@ -123,7 +123,7 @@ def test_a_client_that_a_round_waits_for_in_vain_is_told_of(
 def test_a_client_that_no_quorum_needs_is_not_told_of(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The round closes without it, at its deadline."""
+    """The round closes without it at its deadline."""
     monkeypatch.setattr(stalls, "SILENT_SECONDS", 0.2)
     rules = {"quorum": 1, "deadline_seconds": 1.5}
     fed = begun(server, method="fedavg", clients=2, rounds=1, aggregation=rules)
@@ -137,7 +137,7 @@ def test_a_client_that_no_quorum_needs_is_not_told_of(
 def test_a_receiver_that_does_not_answer_holds_nothing_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """Runs go on while it is tried; it is given up with a line that has no address."""
+    """Runs go on meanwhile; giving up is logged without the address."""
     monkeypatch.setattr(webhook, "TRY_SECONDS", 0.5)
     released = threading.Event()
 
@@ -153,7 +153,7 @@ def test_a_receiver_that_does_not_answer_holds_nothing_up(
                 finish(fed)
             until(lambda: [line["event"] for line in lines].count("notice not delivered") == 2)
         released.set()
-        # Where cores are busy, a try may be given up before it was sent, or read later than that.
+        # On a busy machine, an attempt may be abandoned before it is sent, or be read only later.
         until(lambda: bool(receiver.bodies) == (kind == "silent"))
     assert len(receiver.bodies) <= 6
     assert SECRET not in str(lines)
@@ -163,7 +163,7 @@ def test_a_receiver_that_does_not_answer_holds_nothing_up(
 def test_a_proxy_that_cannot_be_used_ends_no_coordinator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proxy: str
 ) -> None:
-    """A notice is given up: httpx raises what is no error of HTTP for one in the environment."""
+    """Only the notice is lost, although httpx then raises errors such as ImportError."""
     monkeypatch.setenv("ALL_PROXY", proxy)
     with capture_logs() as lines, notifying(tmp_path, free_port()) as server:
         finish(begun(server, method="fedavg", clients=1, rounds=1))
@@ -175,7 +175,7 @@ def test_a_proxy_that_cannot_be_used_ends_no_coordinator(
     "url", ["http://example.org/x", "ftp://127.0.0.1", "https://", "http://127.0.0.1.example.org"]
 )
 def test_an_address_that_others_could_read_is_refused(url: str) -> None:
-    """https, or this machine."""
+    """It must be https or local."""
     with pytest.raises(ValidationError, match="https address") as refused:
         ServerSettings(notify_url=SecretStr(url))
     assert SECRET not in str(refused.value)
