@@ -1,4 +1,4 @@
-"""One suite for every database and store, and every number of replicas that share them."""
+"""One suite for every database and blob store, with one replica or several."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,14 +17,14 @@ PLACES = (
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[Postgres]:
-    """A real PostgreSQL for all tests; who kills it takes one of its own."""
+    """A real PostgreSQL for all tests; a test that kills it starts its own instead."""
     with postgres() as server:
         yield server
 
 
 @pytest.fixture(scope="session", params=PLACES)
 def place(request: pytest.FixtureRequest) -> str:
-    """Where a coordinator keeps its rows and its blobs."""
+    """The database and the blob store of a coordinator."""
     return str(request.param)
 
 
@@ -44,7 +44,7 @@ def blob_url(place: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
 def new_database(
     request: pytest.FixtureRequest, place: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[], str]:
-    """Makes empty databases of one kind."""
+    """A function that makes an empty database."""
     if place == "sqlite and folder":
         return lambda: f"sqlite:///{tmp_path_factory.mktemp('database') / 'pubswap.sqlite'}"
     server: Postgres = request.getfixturevalue("postgres_server")
@@ -53,7 +53,7 @@ def new_database(
 
 @pytest.fixture
 def database_url(new_database: Callable[[], str]) -> str:
-    """An empty database of a test's own."""
+    """An empty database for a single test."""
     return new_database()
 
 
@@ -63,7 +63,7 @@ def shared_server(
     blob_url: str | None,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Server]:
-    """One coordinator in each place for all tests of a file that make runs of their own."""
+    """One coordinator per place, for all tests of a file that make their own runs."""
     data: Path = tmp_path_factory.mktemp("coordinator")
     there = {"database_url": new_database(), "blob_url": blob_url, "max_wait_seconds": 30}
     settings = settings_for(data).model_copy(update=there)
@@ -73,6 +73,6 @@ def shared_server(
 
 @pytest.fixture
 def server(shared_server: Server) -> Iterator[Server]:
-    """The shared coordinator; the clients that a test makes are closed after it."""
+    """The shared coordinator; a test's clients are closed when it ends."""
     with shared_server.closing:
         yield shared_server

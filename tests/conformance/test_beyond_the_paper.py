@@ -1,4 +1,4 @@
-"""Public prompts that the coordinator chooses, and donors that the receivers choose."""
+"""Public prompts chosen by the coordinator, and donors chosen by the receivers."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -21,13 +21,13 @@ INFORMATIVE = {"prompts": "informative"}
 
 
 def prompts(fed: Federation, name: str, round_: int, swap: int) -> list[int]:
-    """A public step's prompts, as a member sees them."""
+    """The indices of a public step's prompts, as a member sees them."""
     entries = fed.members[name].swap_prompts(fed.run.id, round_, swap).prompts
     return [entry.index for entry in entries]
 
 
 def answer(fed: Federation, round_: int, swap: int, right: dict[str, list[int]]) -> None:
-    """Let all clients answer a public step."""
+    """Answer a public step for all clients, and fetch the exchanged responses."""
     for name, counts in right.items():
         body = fed.responses(name, round_, swap, counts)
         fed.members[name].submit_responses(fed.run.id, round_, swap, body)
@@ -36,7 +36,7 @@ def answer(fed: Federation, round_: int, swap: int, right: dict[str, list[int]])
 
 
 def test_every_client_gets_the_prompts_that_the_first_one_got(server: Server) -> None:
-    """Also when both ask at once, and after an exchange that closed in between."""
+    """Also if both ask concurrently, or an exchange closes in between."""
     fed = begun(server, local_steps=8, swap=INFORMATIVE)
     with ThreadPoolExecutor(2) as pool:
         first = list(pool.map(lambda name: prompts(fed, name, 1, 1), ["a", "b"] * 4))
@@ -52,7 +52,7 @@ def test_every_client_gets_the_prompts_that_the_first_one_got(server: Server) ->
 
 @on_sqlite
 def test_nobody_but_a_client_has_prompts_chosen(server: Server) -> None:
-    """Nor does one that looks ahead, at a step to come."""
+    """Nor does a client that asks for a later round."""
     fed = begun(server, swap=INFORMATIVE)
     with pytest.raises(RoundClosed):
         prompts(fed, "a", 2, 1)
@@ -69,9 +69,9 @@ def test_nobody_but_a_client_has_prompts_chosen(server: Server) -> None:
 @on_sqlite
 @pytest.mark.full
 def test_prompts_whose_rewards_vary_come_back(server: Server) -> None:
-    """Prompts 0 to 2 are sometimes right, the other nine never: later rounds ask the former.
+    """Prompts 0 to 2 are sometimes answered right, the others never, so later rounds prefer them.
 
-    They are a quarter of the set, and more than two fifths of the later draws.
+    They are a quarter of the twelve prompts, and more than two fifths of the later draws.
     """
     rounds = 12
     fed = begun(server, rounds=rounds, local_steps=2, swap={**INFORMATIVE, "period": 1})
@@ -91,7 +91,7 @@ def test_prompts_whose_rewards_vary_come_back(server: Server) -> None:
 
 
 def test_a_receiver_is_offered_candidates_and_alpha_is_known(server: Server) -> None:
-    """Its own responses, the places that `keep` would fill, and twice as many of its peer's."""
+    """Its own responses, the places that `keep` would fill, and twice as many candidates."""
     fed = begun(server, swap={"donors": "likely", "candidates": 2})
     bodies = {"a": fed.responses("a", 1, 1, [0, 1]), "b": fed.responses("b", 1, 1, [4, 2])}
     for name, body in bodies.items():
@@ -110,7 +110,7 @@ def test_a_receiver_is_offered_candidates_and_alpha_is_known(server: Server) -> 
             np.array_equal(one.tokens, other.tokens)
             for one, other in zip(offer.own, mine[place], strict=True)
         )
-        assert 0 not in offer.places or place == 0  # the right one of the second prompt stays
+        assert 0 not in offer.places or place == 0  # the second prompt's right response stays
         right = {theirs[place][k].tokens.tobytes() for k in range((4, 2)[place])}
         assert {candidate.tokens.tobytes() for candidate in offer.candidates} <= right
     assert [len(offer.places) + len(offer.candidates) for offer in offers("b")] == [0, 0]
@@ -126,7 +126,7 @@ def test_a_receiver_is_offered_candidates_and_alpha_is_known(server: Server) -> 
 def test_a_donated_response_carries_its_donor_s_log_probabilities(
     server: Server, donors: str
 ) -> None:
-    """To the bit: they are what `grpo.donor_ratio` = donor and decoupled divide by."""
+    """Bit for bit, because `grpo.donor_ratio` = donor and decoupled divide by them."""
     fed = begun(server, swap={"donors": donors})
     rules = ResponseRules(tuple(prompts(fed, "a", 1, 1)), 4, 16, fed.run.model.vocabulary)
     sent: dict[bytes, bytes] = {}
@@ -151,7 +151,7 @@ def test_a_donated_response_carries_its_donor_s_log_probabilities(
 
 @on_sqlite
 def test_too_long_responses_are_no_candidates(server: Server) -> None:
-    """swap.max_donated_tokens holds for what is offered, too."""
+    """swap.max_donated_tokens applies to candidates, too."""
     fed = begun(server, swap={"donors": "likely", "max_donated_tokens": 1})
     answer_of = {"a": fed.responses("a", 1, 1, [0, 0]), "b": fed.responses("b", 1, 1, [4, 4])}
     for name, body in answer_of.items():

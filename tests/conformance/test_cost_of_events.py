@@ -1,6 +1,6 @@
-"""What one event of a round costs does not depend on how much the round, or the run, has behind it.
+"""The cost of an event does not grow with what happened before in its round or run.
 
-Counted in statements, rows and readings, not in time.
+Cost is counted in statements, rows and reads, not in time.
 """
 
 import threading
@@ -36,12 +36,12 @@ ANSWER = {"digest": "blake3:0", "late": False, "received_at": now()}
 
 
 def engine_of(fed: Federation) -> Any:
-    """The coordinator's connections to its database."""
+    """The coordinator's database engine."""
     return fed.server.app.state.services.database.engine
 
 
 def close_steps(fed: Federation, steps: range) -> None:
-    """Public steps of round 1 that both clients have answered, made directly."""
+    """Insert closed public steps of round 1, answered by both clients, into the database."""
     where = [{"run_id": fed.run.id, "round": 1, "swap": swap} for swap in steps]
     done = {"closed": True, "first_at": now(), "summary": {"swap": 1}}
     answer = {
@@ -59,7 +59,7 @@ def close_steps(fed: Federation, steps: range) -> None:
 
 
 def cost_of_an_event(fed: Federation) -> tuple[int, int]:
-    """What the conductor and the members' board ask for, in statements and rows."""
+    """The statements and rows that the conductor and the run's snapshot read."""
     with Session(engine_of(fed)) as session:
         row = session.get_one(RunRow, fed.run.id)
         with counted(engine_of(fed)) as found:
@@ -72,7 +72,7 @@ def cost_of_an_event(fed: Federation) -> tuple[int, int]:
 
 @on_sqlite
 def test_closed_steps_are_not_read_again_for_each_event(server: Server) -> None:
-    """With one public step open, thirty closed ones cost nothing."""
+    """Thirty closed public steps add nothing to the cost of an open one."""
     fed = begun(server, local_steps=2 * STEPS)
     body = fed.responses("a", 1, STEPS, [1, 1])
     fed.members["a"].submit_responses(fed.run.id, 1, STEPS, body)
@@ -85,7 +85,7 @@ def test_closed_steps_are_not_read_again_for_each_event(server: Server) -> None:
 def test_who_waits_is_not_woken_by_what_its_peers_hand_in(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It looks once when it comes, and again when the round has ended."""
+    """It reads the run when it arrives, and then not before the round has ended."""
     looks: list[str] = []
 
     def reading(session: Session, run: str) -> snapshot.RunSnapshot:
@@ -108,13 +108,13 @@ def test_who_waits_is_not_woken_by_what_its_peers_hand_in(
     assert fed.submit("f", 1, fed.adapter(9)) == "accepted"
     waiting.join(20)
     assert found == [TaskKind.TRAIN]
-    assert len(looks) <= 3  # the updates closed, and were aggregated
+    assert len(looks) <= 3  # at most one each for "updates closed" and "aggregated"
 
 
 def test_what_an_exchange_comes_to_is_computed_while_others_write(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It keeps nobody from writing, and the exchange closes with its summary."""
+    """It blocks no writer, and the exchange closes with its summary."""
     under_way, written = threading.Event(), threading.Event()
     waited: list[bool] = []
 
@@ -140,7 +140,7 @@ def test_what_an_exchange_comes_to_is_computed_while_others_write(
 def test_who_answers_while_the_outcome_is_computed_is_in_it(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The deadline is over, but the exchange is open until its transaction, so it is in time."""
+    """The deadline has passed, but the exchange stays open until its closing transaction."""
     seen: list[int] = []
     statuses: list[str] = []
 
@@ -163,7 +163,7 @@ def test_who_answers_while_the_outcome_is_computed_is_in_it(
 
 
 def test_six_hundred_members_draw_at_random_and_the_exchange_closes(server: Server) -> None:
-    """With a limit of what a donor gives, which is the most work; PostgreSQL has a time limit."""
+    """With a donor limit, which costs the most. It must stay within PostgreSQL's time limit."""
     names = [f"m{number:03}" for number in range(600)]
     fed = begun(server, clients=3, swap={"strategy": "random", "max_donor_share": 0.5})
     fed.members["a"].swap_prompts(fed.run.id, 1, 1)
@@ -190,16 +190,16 @@ def test_six_hundred_members_draw_at_random_and_the_exchange_closes(server: Serv
 
 @on_sqlite
 def test_the_conductor_looks_at_a_round_without_its_rows(server: Server) -> None:
-    """However many have handed in: numbers are counted, and nobody's row is read."""
+    """It counts submissions in the database and reads no member's rows."""
     fed = begun(server, method="fedavg", clients=4)
     for number, name in enumerate("abc"):
         fed.submit(name, 1, fed.adapter(number))
-    assert cost_of_an_event(fed)[1] <= 2  # the run, and the round before
+    assert cost_of_an_event(fed)[1] <= 2  # the run, and the previous round
 
 
 @on_sqlite
 def test_a_report_of_many_donors_costs_a_few_statements(server: Server) -> None:
-    """Whatever their number, and also when there are sums to add to; a submission costs none."""
+    """Whatever the number of donors, and also if there are earlier sums to add to."""
     fed = begun(server, method="fedavg")
     donors = [f"m{number}" for number in range(40)]
 

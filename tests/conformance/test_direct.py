@@ -1,4 +1,4 @@
-"""Adapters that go straight to the bucket and come from it, on a real S3 server behind a proxy."""
+"""Adapters uploaded to and downloaded from the bucket directly, on a real S3 server."""
 
 import threading
 import time
@@ -40,27 +40,27 @@ QUICK = Backoff(base_seconds=0.01, cap_seconds=0.05, tries=20)
 
 @dataclass
 class Direct:
-    """A coordinator on SQLite and a bucket, and the proxy under whose address members reach it."""
+    """A coordinator on SQLite and a bucket, and the proxy through which members reach it."""
 
     server: Server
     proxy: FaultProxy
-    folder: Path  # of the bucket's objects
+    folder: Path  # with the bucket's objects
     fed: Federation
 
     @property
     def allowed(self) -> str:
-        """What a policy names."""
+        """The bucket as a member's policy names it."""
         return f"{self.proxy.url}/{BUCKET}/prefix"
 
     def member(self, *buckets: str, name: str = "a", **options: Any) -> CoordinatorClient:
-        """A member that may go straight to these buckets."""
+        """A member whose policy allows direct transfers with these buckets."""
         client = CoordinatorClient(
             self.server.url, self.fed.tokens[name], QUICK, buckets=lambda: buckets, **options
         )
         return self.server.closing.enter_context(client)
 
     def open(self, data: bytes, name: str = "a", direct: bool = True) -> UploadSession:
-        """An upload, with URLs if they are asked for."""
+        """Open an upload session, with presigned URLs if `direct`."""
         body = OpenUpload(digest=digest_of(data), size=len(data)).model_dump()
         path = paths.UPLOADS.format(run=self.fed.run.id)
         with self.server.http(self.fed.tokens[name]) as http:
@@ -69,7 +69,7 @@ class Direct:
         return UploadSession.model_validate_json(reply.content)
 
     def finish(self, session: UploadSession, name: str = "a") -> httpx.Response:
-        """Ask for the receipt."""
+        """Finish an upload."""
         path = paths.UPLOAD.format(run=self.fed.run.id, upload=session.upload)
         with self.server.http(self.fed.tokens[name]) as http:
             return http.put(path, params={"digest": session.digest})
@@ -84,25 +84,25 @@ class Direct:
         }
 
     def stored(self, digest: str) -> bytes:
-        """A blob as it is in the bucket, whole or in parts."""
+        """A blob's bytes in the bucket, stored whole or in parts."""
         name = digest.replace(":", "-")
         parts = sorted(item for item in self.objects("blobs").items() if name in item[0])
         return b"".join(data for _, data in parts)
 
     @property
     def start(self) -> str:
-        """The digest of the adapter that the run begins from, which all members may read."""
+        """The digest of the run's initial adapter, which all members may read."""
         return str(self.fed.view().rounds[0].adapter)
 
     @property
     def passed(self) -> bytes:
-        """All that came through the proxy to the bucket."""
+        """All bytes sent to the bucket through the proxy."""
         return b"".join(bytes(one) for one in self.proxy.sent)
 
 
 @pytest.fixture
 def direct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Direct]:
-    """A run in round 1 whose adapters have several parts."""
+    """A run in round 1 whose adapters are uploaded in several parts."""
     monkeypatch.setattr(presigned, "PART_BYTES", PART)
     with ExitStack() as stack:
         s3 = stack.enter_context(serving_s3(tmp_path / "s3"))
@@ -118,19 +118,19 @@ def direct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Direct]:
 
 
 def adapter(direct: Direct, seed: int = 1) -> bytes:
-    """A random adapter's canonical file."""
+    """A random adapter's encoded file."""
     return encode_adapter(direct.fed.run.model.layout, direct.fed.adapter(seed))
 
 
 def put(url: str, data: bytes) -> int:
-    """Use a URL; the answer's status."""
+    """Upload to a URL; returns the status code."""
     return httpx.put(url, content=data).status_code
 
 
 def test_an_adapter_goes_to_the_bucket_and_comes_from_it_and_the_token_does_not(
     direct: Direct, tmp_path: Path
 ) -> None:
-    """Each part is in the ledger, without its URL's secret, and nothing is left of the upload."""
+    """Each part is in the ledger without its URL's signature, and no upload remains."""
     ledger, data = Ledger(tmp_path / "state"), adapter(direct)
     member = direct.member(direct.allowed, on_send=ledger.record)
     digest = member.put_blob(direct.fed.run.id, data)
@@ -152,7 +152,7 @@ def test_an_adapter_goes_to_the_bucket_and_comes_from_it_and_the_token_does_not(
 
 
 def test_what_the_policy_does_not_name_is_sent_nothing(direct: Direct) -> None:
-    """A bucket beside the one that is named, or none named: it all goes through the coordinator."""
+    """If the policy names another bucket or none, everything goes through the coordinator."""
     data = adapter(direct)
     near = (direct.allowed + "-2", f"{direct.proxy.url}/other", "http://127.0.0.1:1/bucket")
     for seed, names in enumerate([(), near], 1):
@@ -182,13 +182,13 @@ def test_what_the_policy_does_not_name_is_sent_nothing(direct: Direct) -> None:
     ],
 )
 def test_an_address_is_allowed_as_it_would_be_asked_for(url: str, allows: bool) -> None:
-    """By scheme, host, port and whole folders, after what httpx makes of it."""
+    """By scheme, host, port and whole path segments, after httpx has normalised the URL."""
     named = bucket.Bucket(lambda: ("https://s3.example.org/bucket/prefix/",), None, {})
     assert named.allows(url) is allows
 
 
 def test_nothing_is_said_of_a_bucket_where_none_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    """Such as after a damaged download from the coordinator itself."""
+    """For example after a damaged download from the coordinator itself."""
     bucket.Bucket(tuple, None, {}).leave_alone("it returned other bytes than requested")
     assert caplog.records == []
 
@@ -196,7 +196,7 @@ def test_nothing_is_said_of_a_bucket_where_none_is_named(caplog: pytest.LogCaptu
 def test_a_bucket_that_cannot_be_reached_is_left_alone(
     direct: Direct, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The member falls back on the coordinator, both ways, and tries the bucket again later."""
+    """The member falls back on the coordinator, and tries the bucket again later."""
     services = direct.server.app.state.services
     monkeypatch.setattr(services.presigned, "sign", unreachable)
     member = direct.member("http://127.0.0.1:1")
@@ -210,13 +210,13 @@ def test_a_bucket_that_cannot_be_reached_is_left_alone(
 
 
 def unreachable(method: str, keys: list[str]) -> list[str]:
-    """URLs at which nobody listens."""
+    """Presigned URLs on a port where nothing listens."""
     return [f"http://127.0.0.1:1/{key}" for key in keys]
 
 
 @contextmanager
 def answering(headers: dict[str, str], body: bytes) -> Iterator[str]:
-    """The address of something that answers every request so, and keeps nothing."""
+    """The URL of a server that answers every request like this, and stores nothing."""
 
     class Handler(BaseHTTPRequestHandler):
         def _answer(self) -> None:
@@ -225,7 +225,7 @@ def answering(headers: dict[str, str], body: bytes) -> Iterator[str]:
             for name, value in headers.items():
                 self.send_header(name, value)
             self.end_headers()
-            self.wfile.write(body)  # to the connection's end, as its length is not told
+            self.wfile.write(body)  # ends with the connection, because no length is given
 
         do_PUT = do_GET = _answer
 
@@ -255,7 +255,7 @@ def test_what_answers_in_the_buckets_place_is_left_alone(
     direct: Direct,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The member hands in through the coordinator, and reads there."""
+    """The member uploads and downloads through the coordinator instead."""
     monkeypatch.setattr(presigned, "MOST_PARTS", parts)
     with answering(headers, body) as url:
         sign = lambda method, keys: [f"{url}/{key}" for key in keys]  # noqa: E731
@@ -269,7 +269,7 @@ def test_what_answers_in_the_buckets_place_is_left_alone(
 
 
 def test_a_url_is_good_for_its_own_object_and_method_alone(direct: Direct) -> None:
-    """Another member's upload, a blob, or reading what is there: the bucket refuses."""
+    """The bucket refuses it for another upload, for a blob, and for reading."""
     session, other = direct.open(adapter(direct, 1)), direct.open(adapter(direct, 2), "b")
     url, theirs = session.parts[0].url, other.parts[0].url
     assert put(url, b"mine") == 200
@@ -290,7 +290,7 @@ def test_a_url_is_good_for_its_own_object_and_method_alone(direct: Direct) -> No
 
 
 def test_a_member_is_redirected_to_what_it_may_see_alone(direct: Direct) -> None:
-    """Another's update is as unknown as it is without a bucket."""
+    """Another member's update stays unknown, as without a bucket."""
     digest = direct.member(direct.allowed).put_blob(direct.fed.run.id, adapter(direct))
     with pytest.raises(UnknownBlob):
         direct.member(direct.allowed, name="b").blob(direct.fed.run.id, digest)
@@ -304,7 +304,7 @@ def test_a_member_is_redirected_to_what_it_may_see_alone(direct: Direct) -> None
 
 
 def test_a_url_used_again_changes_nothing_that_was_checked(direct: Direct) -> None:
-    """Until its last second other bytes may be put there: they are swept, and never used."""
+    """Until it expires, other bytes may be uploaded: they are never used, and are swept later."""
     data = adapter(direct)
     session = direct.open(data)
     for part in session.parts:
@@ -320,7 +320,7 @@ def test_a_url_used_again_changes_nothing_that_was_checked(direct: Direct) -> No
 
 
 def test_what_is_used_is_what_was_checked(direct: Direct, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if other bytes are put there while it is being checked."""
+    """Even if other bytes are uploaded during the check."""
     data, check = adapter(direct), upload_body.open_update
     session = direct.open(data)
 
@@ -341,7 +341,7 @@ def test_what_is_used_is_what_was_checked(direct: Direct, monkeypatch: pytest.Mo
 def test_an_upload_is_checked_once_however_often_it_is_asked_for(
     direct: Direct, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who has lost patience is told to come again, and then has the receipt."""
+    """A second request during the check is told to retry, and then gets the receipt."""
     data, check = adapter(direct), upload_body.open_update
     session, begun_, told = direct.open(data), threading.Event(), threading.Event()
     checks: list[int] = []
@@ -369,7 +369,7 @@ def test_an_upload_is_checked_once_however_often_it_is_asked_for(
 
 
 def test_other_bytes_are_no_adapter_and_no_blob(direct: Direct) -> None:
-    """What was announced by its digest is that, or nothing."""
+    """Bytes that do not match the announced digest are not stored."""
     data, before = adapter(direct), direct.objects("blobs")
     session = direct.open(data)
     for part in session.parts:
@@ -382,7 +382,7 @@ def test_other_bytes_are_no_adapter_and_no_blob(direct: Direct) -> None:
 
 
 def test_more_bytes_than_were_announced_are_thrown_away(direct: Direct) -> None:
-    """A URL limits nothing, so the coordinator does: at the next look, or when it sweeps."""
+    """A presigned URL limits no size, so the coordinator deletes them on the next request or sweep."""
     data = adapter(direct)
     for look in (lambda: direct.open(data), lambda: direct.server.do(sweep(services(direct)))):
         session = direct.open(data)
@@ -396,7 +396,7 @@ def test_more_bytes_than_were_announced_are_thrown_away(direct: Direct) -> None:
 def test_parts_of_an_upload_that_is_over_are_swept(
     direct: Direct, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that was given up, and one put there late."""
+    """A part of a deleted upload, and one uploaded afterwards."""
     session = direct.open(adapter(direct))
     assert put(session.parts[0].url, bytes(PART)) == 200
     with direct.server.http(direct.fed.tokens["a"]) as http:
@@ -405,21 +405,21 @@ def test_parts_of_an_upload_that_is_over_are_swept(
     assert direct.objects("uploads") == {}
     assert put(session.parts[1].url, bytes(PART)) == 200
     direct.server.do(sweep(services(direct)))
-    assert len(direct.objects("uploads")) == 1  # it may be under way
+    assert len(direct.objects("uploads")) == 1  # it might belong to an upload in progress
     monkeypatch.setattr(maintenance, "ORPHAN_SECONDS", -5.0)
     direct.server.do(sweep(services(direct)))
     assert direct.objects("uploads") == {}
 
 
 def services(direct: Direct) -> Any:
-    """The coordinator's parts."""
+    """The coordinator's services."""
     return direct.server.app.state.services
 
 
 def test_an_expired_url_is_refused_and_renewed(
     direct: Direct, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The member asks again, and sends nothing twice that is there."""
+    """The member asks for new URLs, and does not resend parts that arrived."""
     data = adapter(direct)
     with monkeypatch.context() as short:
         short.setattr(presigned, "URL_SECONDS", 1.0)
@@ -433,13 +433,13 @@ def test_an_expired_url_is_refused_and_renewed(
     again = direct.open(data)
     assert (again.upload, again.offset) == (session.upload, PART)
     assert [part.first for part in again.parts] == [part.first for part in session.parts[1:]]
-    monkeypatch.setattr(presigned, "URL_SECONDS", 2.0)  # a part is sent well within it
+    monkeypatch.setattr(presigned, "URL_SECONDS", 2.0)  # ample time for one part
     waited: list[int] = []
 
     def slow(done: int, total: int) -> None:
         if done == 2 * PART and not waited:
             waited.append(done)
-            time.sleep(3.1)  # the URLs behind it expire
+            time.sleep(3.1)  # the remaining URLs expire
 
     member = direct.member(direct.allowed)
     assert member.put_blob(direct.fed.run.id, data, slow) == digest_of(data)
@@ -448,7 +448,7 @@ def test_an_expired_url_is_refused_and_renewed(
 
 
 def test_an_upload_goes_on_by_the_other_way(direct: Direct) -> None:
-    """What is in the bucket needs not be sent again through the coordinator, nor the reverse."""
+    """Parts in the bucket need not be resent through the coordinator, or the other way round."""
     data = adapter(direct)
     session = direct.open(data)
     assert put(session.parts[0].url, data[:PART]) == 200
@@ -463,7 +463,7 @@ def test_an_upload_goes_on_by_the_other_way(direct: Direct) -> None:
 
 
 def test_parts_come_some_at_a_time(direct: Direct, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The member asks for those behind them."""
+    """The member asks for the next ones."""
     monkeypatch.setattr(presigned, "MOST_PARTS", 2)
     data = adapter(direct)
     assert len(direct.open(data).parts) == 2 < len(data) / PART
@@ -472,7 +472,7 @@ def test_parts_come_some_at_a_time(direct: Direct, monkeypatch: pytest.MonkeyPat
 
 
 def test_bytes_that_the_bucket_has_spoilt_are_asked_of_the_coordinator(direct: Direct) -> None:
-    """Which finds the damage; nothing that has not its digest is given out."""
+    """The coordinator never serves bytes that do not match their digest."""
     member, data = direct.member(direct.allowed), direct.stored(direct.start)
     name = direct.start.replace(":", "-")
     (file,) = (path for path in direct.folder.rglob("*") if path.name == name)
@@ -482,7 +482,7 @@ def test_bytes_that_the_bucket_has_spoilt_are_asked_of_the_coordinator(direct: D
 
 
 def test_adapters_travel_whole_to_and_from_a_bucket_through_cuts(direct: Direct) -> None:
-    """Cuts at random bytes of either way; nothing is lost, changed or left there."""
+    """With cuts at random bytes in both directions, nothing is lost, changed or left over."""
     run, member = direct.fed.run.id, direct.member(direct.allowed)
     for number in range(3):
         data, random = adapter(direct, number), Random(number)
@@ -495,13 +495,13 @@ def test_adapters_travel_whole_to_and_from_a_bucket_through_cuts(direct: Direct)
 
 
 def cut(random: Random) -> Fault:
-    """A cut after a few parts, of what is sent or of what comes."""
+    """A cut within the first few parts, of an upload or a download."""
     at, reset = random.randrange(4 * PART), random.random() < 0.5
     return Fault(cut_up=at, reset=reset) if random.random() < 0.5 else Fault(cut_down=at)
 
 
 def test_a_blob_in_parts_is_read_withdrawn_and_swept_as_a_whole(direct: Direct) -> None:
-    """By a replica without a copy of it, and where the next sender divides it otherwise."""
+    """By a replica without a local copy, and after another upload with other part boundaries."""
     blobs, data = services(direct).blobs, adapter(direct)
     digest = direct.member(direct.allowed).put_blob(direct.fed.run.id, data)
     assert len(direct.objects("blobs")) > len(data) / PART
@@ -536,7 +536,7 @@ def test_a_blob_in_parts_is_read_withdrawn_and_swept_as_a_whole(direct: Direct) 
 
 @pytest.mark.parametrize("take", ["set aside", "removed"])
 def test_parts_whose_first_is_gone_are_taken_away_too(direct: Direct, take: str) -> None:
-    """As another replica leaves them that is at it, or that was killed."""
+    """Another replica may have been interrupted, or may still be deleting them."""
     blobs, data = services(direct).blobs, adapter(direct)
     digest = direct.member(direct.allowed).put_blob(direct.fed.run.id, data)
     blobs.path(digest).unlink()

@@ -1,4 +1,4 @@
-"""Enrolling: whatever happens in the middle, the invite's token is not lost."""
+"""Enrolling never loses the member's token, whatever interrupts it."""
 
 import os
 import signal
@@ -29,13 +29,13 @@ needs_mounts = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 
 def enroll(fed: Federation, invite: str, state: Path) -> str:
-    """Enrol into a folder; the token that was kept there."""
+    """Enrol into a folder; returns the token saved there."""
     enrolling.enroll(fed.server.url, invite, state, TlsFiles())
     return load_membership(state).membership.token
 
 
 def invited(fed: Federation, name: str) -> str:
-    """An invite's code."""
+    """Invite a member; returns the invite's code."""
     return fed.operator.invite(fed.run.id, CreateInvite(name=name)).invite
 
 
@@ -44,7 +44,7 @@ def invited(fed: Federation, name: str) -> str:
 def test_an_invite_is_not_spent_where_its_token_cannot_be_kept(
     server: Server, tmp_path: Path
 ) -> None:
-    """Neither a read-only nor a full folder costs it: it enrols elsewhere afterwards."""
+    """After a failure on a read-only or full folder, it still enrols elsewhere."""
     fed = create(server)
     code = invited(fed, "a")
     with read_only(tmp_path / "read-only") as folder, pytest.raises(OSError, match="Read-only"):
@@ -61,7 +61,7 @@ def test_an_invite_is_not_spent_where_its_token_cannot_be_kept(
 def test_a_folder_that_is_in_use_or_holds_a_membership_is_left_alone(
     server: Server, tmp_path: Path
 ) -> None:
-    """The refusal comes before the invite is spent, and names the run and what to do."""
+    """The error names the run and what to do, and the invite is not spent."""
     fed, other = create(server), create(server)
     state = tmp_path / "state"
     enroll(fed, invited(fed, "a"), state)
@@ -81,7 +81,7 @@ def test_a_folder_that_is_in_use_or_holds_a_membership_is_left_alone(
 def test_the_same_command_again_gets_the_token_that_was_not_saved(
     server: Server, tmp_path: Path, end: str
 ) -> None:
-    """A process that ends between spending the invite and saving its token loses nothing."""
+    """A process that dies between spending the invite and saving the token loses nothing."""
     fed = create(server)
     code, state = invited(fed, "a"), tmp_path / "state"
 
@@ -110,7 +110,7 @@ def test_the_same_command_again_gets_the_token_that_was_not_saved(
 
 @on_sqlite
 def test_a_reissued_member_goes_on_under_its_name(server: Server, tmp_path: Path) -> None:
-    """The old token works until the new invite is used, and never again; the update counts."""
+    """The old token works until the new invite is used; the member's update still counts."""
     fed = begun(server)
     assert fed.submit("a", 1, fed.adapter(1)) == "accepted"
     unused, code = (fed.operator.reissue(fed.run.id, "a", Reissue()).invite for _ in range(2))
@@ -124,7 +124,7 @@ def test_a_reissued_member_goes_on_under_its_name(server: Server, tmp_path: Path
     with pytest.raises(HelloNeeded):
         reissued.task(fed.run.id, 0)
     reissued.hello(fed.run.id, good_hello(fed.run))
-    assert reissued.task(fed.run.id, 0).kind == "wait"  # its update is there
+    assert reissued.task(fed.run.id, 0).kind == "wait"  # its update has arrived
     assert [member.name for member in fed.view().members] == ["a", "b", "judge"]
     kinds = [event.kind for event in fed.operator.events(fed.run.id).events]
     assert (kinds.count("reissued"), kinds.count("enrolled")) == (2, 4)
@@ -132,7 +132,7 @@ def test_a_reissued_member_goes_on_under_its_name(server: Server, tmp_path: Path
 
 @on_sqlite
 def test_a_revoked_member_stays_revoked(server: Server, tmp_path: Path) -> None:
-    """Reissuing is refused, and an invite reissued before is worthless."""
+    """Reissuing is refused, and an invite reissued earlier no longer works."""
     fed = begun(server)
     code = fed.operator.reissue(fed.run.id, "a", Reissue()).invite
     fed.operator.revoke(fed.run.id, "a")
@@ -146,7 +146,7 @@ def test_a_revoked_member_stays_revoked(server: Server, tmp_path: Path) -> None:
 def test_a_suspended_member_that_was_reissued_stays_suspended(
     server: Server, tmp_path: Path
 ) -> None:
-    """A token that is in strange hands can be stopped at once, and replaced in peace."""
+    """So a stolen token can be blocked right away and replaced later."""
     fed = begun(server)
     fed.operator.decide(fed.run.id, "a", paths.RUN_MEMBER_SUSPEND)
     code = fed.operator.reissue(fed.run.id, "a", Reissue()).invite

@@ -1,4 +1,4 @@
-"""A database that goes away, fills up or comes back: typed errors, and it goes on by itself."""
+"""A database that disappears, fills up or comes back: typed errors, and recovery by itself."""
 
 import sqlite3
 import time
@@ -19,13 +19,13 @@ from support.coordinator.postgres import Postgres, postgres
 
 @pytest.fixture
 def own_postgres() -> Iterator[Postgres]:
-    """One that the test may kill."""
+    """A PostgreSQL that the test may kill."""
     with postgres() as server:
         yield server
 
 
 def test_a_coordinator_outlives_its_database(own_postgres: Postgres, tmp_path: Path) -> None:
-    """503 with Retry-After while PostgreSQL is dead, and then the same run goes on to its end."""
+    """503 with Retry-After while PostgreSQL is down; afterwards the run goes on to its end."""
     url = own_postgres.new_database()
     settings = settings_for(tmp_path).model_copy(update={"database_url": url})
     with serving(settings) as server, server.closing:
@@ -50,12 +50,12 @@ def test_a_coordinator_outlives_its_database(own_postgres: Postgres, tmp_path: P
                 assert time.monotonic() < deadline
                 time.sleep(0.1)
         assert fed.wait_for(1).state is RunState.FINISHED
-        # The listener is back as well: a change by somebody else is heard of.
+        # The listener is back as well, so the waiting client is notified.
         assert fed.members["a"].task(fed.run.id, 5).kind is TaskKind.FINISHED
 
 
 def test_a_full_database_is_told_apart(tmp_path: Path) -> None:
-    """507 for a database that cannot grow; what fits is still read and written."""
+    """NoSpace if the database cannot grow; reads still work."""
     url = f"sqlite:///{tmp_path / 'small.sqlite'}"
     migrate(url)
     database = Database(url)

@@ -1,4 +1,4 @@
-"""A run of many rounds: it is read in pages, and what is counted is counted by the database."""
+"""Runs of many rounds: they are read in pages, and the database does the counting."""
 
 import re
 from typing import Any
@@ -22,21 +22,21 @@ TABLES = re.compile(r"FROM (rounds|updates|swaps|traffic|submissions)")
 
 
 def long_run(server: Server, rounds: int, **overrides: object) -> Federation:
-    """A run that has gone through this many rounds."""
+    """A run with this many finished rounds."""
     fed = begun(server, rounds=rounds + 10, **overrides)
     lengthen(server.app.state.services.database.engine, fed.run.id, NAMES, rounds)
     return fed
 
 
 def numbers(fed: Federation, **params: int) -> list[int]:
-    """The rounds of one page."""
+    """The round numbers of one page."""
     with fed.server.http(fed.tokens["a"]) as http:
         page = http.get(paths.ROUNDS.format(run=fed.run.id), params=params).json()
     return [one["round"] for one in page["rounds"]]
 
 
 def test_rounds_come_in_pages_and_in_order(server: Server) -> None:
-    """All of them, each with its own counts; any page may be asked for, by a member too."""
+    """Each round has its own counts, and members may request any page, too."""
     fed = long_run(server, 250)
     rounds = fed.view().rounds
     assert [one.round for one in rounds] == list(range(252))
@@ -54,7 +54,7 @@ def test_rounds_come_in_pages_and_in_order(server: Server) -> None:
 
 @on_sqlite
 def test_large_rounds_make_short_pages(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page ends before its exchanges have too many numbers, and holds one round at least."""
+    """A page is limited by its exchanges' numbers, but holds at least one round."""
     fed = long_run(server, 20)
     # Two clients, one public step: four numbers a round.
     monkeypatch.setattr(history, "MOST_NUMBERS", 13)
@@ -65,11 +65,11 @@ def test_large_rounds_make_short_pages(server: Server, monkeypatch: pytest.Monke
 
 
 def test_a_run_is_shown_with_its_latest_and_best_round(server: Server) -> None:
-    """The first of the best; and `best`, `final` and a number name the same adapters as before."""
+    """Among equal scores the first is best; `best`, `final` and numbers choose the same rounds."""
     fed = long_run(server, 210)
     scores = {round_: evaluation(round_)["pass_at_1"] for round_ in range(1, 211)}
     best = max(scores, key=lambda round_: scores[round_])
-    assert best < 102  # the same scores come again after 101 rounds
+    assert best < 102  # scores repeat every 101 rounds
     view = fed.operator.run(fed.run.id)
     assert view.best == Score(round=best, pass_at_1=scores[best])
     assert view.latest == Score(round=210, pass_at_1=scores[210])
@@ -84,7 +84,7 @@ def test_a_run_is_shown_with_its_latest_and_best_round(server: Server) -> None:
 
 
 def readings(fed: Federation, rounds: int) -> dict[str, list[str]]:
-    """What a look at a run, and a page of its last rounds, ask of its rounds."""
+    """The statements on rounds that showing a run, and a page of its last rounds, execute."""
     found = {}
     engine = fed.server.app.state.services.database.engine
     with Session(engine) as session:
@@ -102,7 +102,7 @@ def readings(fed: Federation, rounds: int) -> dict[str, list[str]]:
 
 @on_sqlite
 def test_reading_a_run_asks_the_same_however_long_it_is(server: Server) -> None:
-    """As many statements after 300 rounds as after 10, none of which gives all rows of a table."""
+    """The same statements after 300 rounds as after 10, and none reads all rows of a table."""
     short, long = (readings(long_run(server, rounds), rounds) for rounds in (10, 300))
     assert short == long
     assert {name: len(found) for name, found in long.items()} == {"show": 3, "page": 4}
@@ -113,7 +113,7 @@ def test_reading_a_run_asks_the_same_however_long_it_is(server: Server) -> None:
 def test_no_move_of_a_run_is_shown_in_its_own_transaction(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reading the answer holds no write lock, and it has no rounds in it."""
+    """Building the response holds no write lock, and the response includes no rounds."""
     shown: list[bool] = []
 
     def watched(session: Session, *args: Any) -> RunView:
@@ -128,12 +128,12 @@ def test_no_move_of_a_run_is_shown_in_its_own_transaction(
             answer = http.post(path.format(run=fed.run.id))
         assert answer.status_code == 200
         assert "rounds" not in answer.json()
-    assert len(shown) >= 6  # created, opened and started too
+    assert len(shown) >= 6  # including created, opened and started
     assert not any(shown)
 
 
 def test_runs_come_in_pages_newest_first(server: Server) -> None:
-    """Without their members; a page begins after a run, and one that is not there is refused."""
+    """Without members. A page begins after a given run; an unknown run is a 404."""
     made = [begun(server).run.id for _ in range(3)]
     with server.http() as http:
         first = http.get(paths.RUNS, params={"limit": 2}).json()["runs"]
@@ -149,7 +149,7 @@ def test_runs_come_in_pages_newest_first(server: Server) -> None:
 
 
 def test_a_run_is_found_by_its_id_before_another_by_that_name(server: Server) -> None:
-    """A run that is named like another's id does not take its place."""
+    """A run named like another's id does not shadow it."""
     fed = begun(server)
     body = CreateRun(name=fed.run.id, settings=fed.run.settings, model=fed.run.model)
     named = fed.operator.create_run(body)

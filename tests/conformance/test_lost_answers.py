@@ -1,4 +1,4 @@
-"""Requests that were carried out and whose answer was lost: sent again, nothing is done twice."""
+"""Requests whose response was lost: repeating them does nothing twice."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -26,7 +26,7 @@ QUICK = Backoff(base_seconds=0.01, cap_seconds=0.01, tries=3)
 
 
 class Forgetful(httpx.BaseTransport):
-    """Carries each request to the coordinator, and loses the first answer to every one."""
+    """Passes every request on, but loses the first response to each."""
 
     def __init__(self) -> None:
         self._real = httpx.HTTPTransport()
@@ -34,7 +34,7 @@ class Forgetful(httpx.BaseTransport):
         self.lost = 0
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """The second time it is answered."""
+        """Send the request; lose the response unless it is a GET or a repeat."""
         answer = self._real.handle_request(request)
         this = (request.method, str(request.url))
         if request.method != "GET" and this not in self._known:
@@ -50,7 +50,7 @@ class Forgetful(httpx.BaseTransport):
 
 
 def forgetful(server: Server, token: str | None, ask: Callable[[CoordinatorClient], T]) -> T:
-    """What a client hears that must ask everything twice."""
+    """The result of calls by a client that has to send every request twice."""
     transport = Forgetful()
     with CoordinatorClient(server.url, token, QUICK, transport) as api:
         found = ask(api)
@@ -59,7 +59,7 @@ def forgetful(server: Server, token: str | None, ask: Callable[[CoordinatorClien
 
 
 def test_a_run_is_created_and_moved_once(server: Server) -> None:
-    """The operator hears of the one run; its name is still refused to another."""
+    """The retry returns the same run, and its name stays taken."""
     settings = create(server).run
     body = CreateRun(name="lost-and-found", settings=settings.settings, model=settings.model)
     run = forgetful(server, OPERATOR_TOKEN, lambda api: api.create_run(body))
@@ -88,7 +88,7 @@ def test_a_run_is_created_and_moved_once(server: Server) -> None:
 def test_an_invite_whose_answer_was_lost_gives_its_token_to_the_asker_alone(
     server: Server,
 ) -> None:
-    """The same request again gets a token that works; the invite is used all the same."""
+    """Only the retry of the same request gets a working token; for others the invite is used."""
     fed = create(server)
     invite = fed.operator.invite(fed.run.id, CreateInvite(name="x")).invite
     membership = forgetful(server, None, lambda api: api.enroll(invite))
@@ -100,7 +100,7 @@ def test_an_invite_whose_answer_was_lost_gives_its_token_to_the_asker_alone(
 
 
 def test_what_members_hand_in_counts_once(server: Server) -> None:
-    """Responses, an adapter, an update and an evaluation, each sent twice."""
+    """For responses, an adapter, an update and an evaluation, each sent twice."""
     fed = begun(server)
     body = fed.responses("a", 1, 1, [1, 1])
     run, token = fed.run.id, fed.tokens["a"]

@@ -1,4 +1,4 @@
-"""The schema, from the first release's to the tables of today, and beyond."""
+"""Schema migrations: from the first release to the current tables, and to a later release."""
 
 import sqlite3
 import subprocess
@@ -23,7 +23,7 @@ from support.coordinator.postgres import Postgres
 
 @pytest.fixture
 def engine(database_url: str) -> Iterator[Engine]:
-    """Plain connections to the test's database."""
+    """An engine for the test's database."""
     made = create_engine(database_url)
     yield made
     made.dispose()
@@ -33,9 +33,9 @@ def engine(database_url: str) -> Iterator[Engine]:
 def test_the_first_release_s_schema_becomes_that_of_the_tables(
     engine: Engine, database_url: str
 ) -> None:
-    """Nothing is left that Alembic would change, or names and conditions that it does not compare.
+    """Nothing differs, including names and index conditions, which Alembic does not compare.
 
-    Where this fails, the tables have changed: a migration has to change those that there are.
+    If this fails, the tables have changed and need a migration.
     """
     schema = Path(__file__).with_name("schema-0010.sql").read_text(encoding="utf-8")
     with closing(sqlite3.connect(str(engine.url.database))) as connection:
@@ -60,7 +60,7 @@ def test_the_first_release_s_schema_becomes_that_of_the_tables(
 def test_an_upgrade_keeps_what_there_is_and_an_older_version_refuses_it(
     engine: Engine, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is done once; the older version's operator is told what to do, and nothing changes."""
+    """The upgrade runs once. The older version changes nothing and says what to do."""
     migrate(database_url)
     run = RunRow(id="r", name="run", state="open", settings={}, model={}, verifier_version="v")
     with Session(engine) as session, session.begin():
@@ -82,14 +82,14 @@ def test_an_upgrade_keeps_what_there_is_and_an_older_version_refuses_it(
 def test_a_database_that_cannot_hold_all_text_is_refused(
     postgres_server: Postgres, encoding: str
 ) -> None:
-    """PostgreSQL makes such ones where the locale is C, and the operator is told of another."""
+    """PostgreSQL creates such databases in the C locale; the error says how to create another."""
     options = f"ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0"
     with pytest.raises(InvalidSettings, match=rf"encoding {encoding}.* ENCODING 'UTF8'"):
         migrate(postgres_server.new_database(options))
 
 
 def test_processes_that_start_together_migrate_once(engine: Engine, database_url: str) -> None:
-    """Each finds the schema of today, whoever made it."""
+    """Each finds the current schema, whichever of them created it."""
     program = f"from pubswap_server.database.engine import migrate; migrate({database_url!r})"
     started = [
         subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE) for _ in range(2)

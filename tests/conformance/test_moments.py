@@ -1,4 +1,4 @@
-"""Times in the database, whatever zone they come from."""
+"""Timestamps in the database, from any time zone."""
 
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -11,7 +11,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def test_a_moment_of_another_zone_is_read_back_as_the_same_in_utc(database_url: str) -> None:
-    """It is also compared as that moment."""
+    """Comparisons use the same moment."""
     moments = Table("moments", MetaData(), Column("at", UtcDateTime))
     engine = create_engine(database_url)
     with engine.begin() as connection:

@@ -1,4 +1,4 @@
-"""A coordinator that judges by other rules than when its members said hello."""
+"""A coordinator whose verifiers have changed since its members said hello."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,20 +21,20 @@ from support.coordinator.coordinator import (
 
 @pytest.fixture
 def settings(tmp_path: Path, database_url: str) -> ServerSettings:
-    """A coordinator that may be stopped and started."""
+    """The settings of a coordinator that is stopped and restarted."""
     return settings_for(tmp_path).model_copy(update={"database_url": database_url})
 
 
 @pytest.fixture
 def upgraded(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Have the verifiers' rules of the next version."""
+    """A function that moves the verifiers to their next version."""
     return lambda: monkeypatch.setattr(registry, "_RULES", registry._RULES + 1)
 
 
 def test_an_upgraded_coordinator_asks_every_member_for_another_hello(
     settings: ServerSettings, upgraded: Callable[[], None]
 ) -> None:
-    """An evaluator too; and the log says what the run is judged by from then on."""
+    """Evaluators, too; and the log names the run's new verifier version."""
     with serving(settings) as server, server.closing:
         fed = begun(server, method="fedavg")
         old = good_hello(fed.run)
@@ -50,7 +50,7 @@ def test_an_upgraded_coordinator_asks_every_member_for_another_hello(
                 api.hello(fed.run.id, old)
             api.hello(fed.run.id, good_hello(fed.run))
         assert now.members["judge"].task(fed.run.id, 0).kind == "evaluate"
-        assert now.members["a"].task(fed.run.id, 0).kind == "wait"  # its update is there
+        assert now.members["a"].task(fed.run.id, 0).kind == "wait"  # its update has arrived
         assert now.submit("b", 1, now.adapter(2)) == "accepted"
         now.wait_for(1)
         events = now.operator.events(fed.run.id).events
@@ -62,7 +62,7 @@ def test_an_upgraded_coordinator_asks_every_member_for_another_hello(
 
 
 def test_a_restart_with_the_same_rules_asks_for_no_hello(settings: ServerSettings) -> None:
-    """Nor is it an event."""
+    """Nor does it log an event."""
     with serving(settings) as server, server.closing:
         fed = begun(server)
     with serving(settings) as server, server.closing:
@@ -74,7 +74,7 @@ def test_a_restart_with_the_same_rules_asks_for_no_hello(settings: ServerSetting
 def test_a_member_says_its_hello_again_when_it_is_asked(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the same rules it goes on; by others it is told which."""
+    """With the same verifier version it goes on; otherwise the error names both versions."""
     fed = begun(server)
     api, same = fed.members["judge"], registry._RULES
     api.hello(fed.run.id, good_hello(fed.run))

@@ -1,4 +1,4 @@
-"""Two coordinators on one database and one folder: each route works on either."""
+"""Two coordinators on one database and one folder: every route works on either."""
 
 import asyncio
 import threading
@@ -31,7 +31,7 @@ from support.eventually import until
 def pair(
     new_database: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Server, Server]]:
-    """Two coordinators that share what there is."""
+    """Two coordinators with the same database and data folder."""
     url, folder = new_database(), tmp_path_factory.mktemp("pair")
     shared = {"database_url": url, "workers": 2, "lease_seconds": 1.0, "tick_seconds": 5.0}
     shared["max_wait_seconds"] = 30.0
@@ -44,13 +44,13 @@ def pair(
 
 
 def seen_from(fed: Federation, server: Server) -> Federation:
-    """The same run and members, asked through another replica."""
+    """The same run and members, with requests to another replica."""
     members = {name: server.client(token) for name, token in fed.tokens.items()}
     return replace(fed, server=server, operator=server.client(), members=members)
 
 
 def test_members_may_ask_any_replica(pair: tuple[Server, Server]) -> None:
-    """A run with exchanges goes to its end while each request goes to the other coordinator."""
+    """A run with exchanges finishes although its requests alternate between two coordinators."""
     here = begun(pair[0])
     there = seen_from(here, pair[1])
     for round_ in (1, 2):
@@ -79,7 +79,7 @@ def test_members_may_ask_any_replica(pair: tuple[Server, Server]) -> None:
 
 
 def test_replicas_choose_the_same_public_prompts(pair: tuple[Server, Server]) -> None:
-    """Asked at the same time, both give what one of them chose; so does one that starts later."""
+    """Asked at the same time, both return one choice, and so does a replica started later."""
     here = begun(pair[0], swap={"prompts": "informative"}, local_steps=4)
     there = seen_from(here, pair[1])
 
@@ -110,7 +110,7 @@ def test_replicas_choose_the_same_public_prompts(pair: tuple[Server, Server]) ->
 def test_a_client_that_waits_at_one_replica_hears_of_a_change_at_the_other(
     pair: tuple[Server, Server],
 ) -> None:
-    """Long before it looks by itself, which is after the thirty seconds that it asked to wait."""
+    """Well before the end of its thirty-second wait, when it would look anyway."""
     here = create(pair[0], clients=1)
     here.operator.move_run(here.run.id, paths.RUN_OPEN)
     here.enroll("a")
@@ -131,7 +131,7 @@ def test_a_client_that_waits_at_one_replica_hears_of_a_change_at_the_other(
 
 
 def test_a_heartbeat_at_one_replica_is_seen_at_the_other(pair: tuple[Server, Server]) -> None:
-    """At once where it was heard, and elsewhere when it is written, in about a second."""
+    """The other replica sees it once it is written, in about a second."""
     here = begun(pair[0])
     there = seen_from(here, pair[1])
     here.members["a"].heartbeat(here.run.id, Progress(round=1, step=2, steps=2))
@@ -142,14 +142,14 @@ def test_a_heartbeat_at_one_replica_is_seen_at_the_other(pair: tuple[Server, Ser
 
 @pytest.fixture
 def database(shared_server: Server) -> Iterator[Database]:
-    """A replica's own connections to a database that is up to date."""
+    """A separate connection pool to the shared database."""
     opened = Database(shared_server.app.state.services.settings.sqlalchemy_url)
     yield opened
     opened.close()
 
 
 class Steady:
-    """A clock that is moved by hand."""
+    """A clock that only moves when told to."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -159,7 +159,7 @@ class Steady:
 
 
 async def took(database: Database, leases: Leases, run: str) -> Lease | None:
-    """The lease, if the replica gets it now."""
+    """Try to take a run's lease; returns None if another replica holds it."""
     return await database.write(lambda session: leases.take(session, run))
 
 
@@ -171,7 +171,7 @@ def in_a_loop(work: Callable[[], Any]) -> None:
 def test_a_lease_is_taken_over_only_when_its_holder_shows_no_life(
     server: Server, database: Database
 ) -> None:
-    """Beats keep it; silence for its whole time loses it; and the old holder can no longer act."""
+    """Heartbeats keep it, silence for its whole term loses it, and the old holder is fenced."""
     run = create(server).run.id
     clock = Steady()
     first, second = Leases("first", 10, clock), Leases("second", 10, clock)
@@ -211,9 +211,9 @@ def test_a_lease_is_taken_over_only_when_its_holder_shows_no_life(
 def test_replicas_of_one_host_and_port_do_not_take_each_others_work(
     pair: tuple[Server, Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A round whose mean takes longer than many looks at it is averaged once, by one of them.
+    """Although a round's mean takes longer than many ticks, only one of them computes it.
 
-    They have the same settings, as two machines made from one image have.
+    They have the same settings, like two machines made from one image.
     """
     began: list[str] = []
 
@@ -227,9 +227,7 @@ def test_replicas_of_one_host_and_port_do_not_take_each_others_work(
         services = server.app.state.services
         settings = services.settings.model_copy(update={"tick_seconds": 0.05})
         monkeypatch.setattr(services, "settings", settings)
-        monkeypatch.setattr(
-            services.leases, "seconds", 60.0
-        )  # a busy machine may be late with beats
+        monkeypatch.setattr(services.leases, "seconds", 60.0)  # a busy machine may beat late
     here = begun(pair[0], method="fedavg", rounds=1)
     there = seen_from(here, pair[1])
     assert here.submit("a", 1, here.adapter(1)) == "accepted"
@@ -241,13 +239,13 @@ def test_replicas_of_one_host_and_port_do_not_take_each_others_work(
 def test_what_a_replica_changed_before_it_died_is_seen_to_by_the_other(
     pair: tuple[Server, Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever makes a change moves the run forward at once, and if it cannot, others do."""
+    """The replica that makes a change advances the run right away; if it cannot, another does."""
     here = begun(pair[0], method="fedavg", rounds=1)
     for server in pair:
         services = server.app.state.services
         settings = services.settings.model_copy(update={"tick_seconds": 0.05})
         monkeypatch.setattr(services, "settings", settings)
-    # Its transactions are committed, but its conductor never hears of them, nor has it ticks.
+    # Its transactions are committed, but its conductor is never notified and never polls.
     died = pair[0].app.state.services
     monkeypatch.setattr(died.database, "on_change", lambda run, awaited: None)
     monkeypatch.setattr(died.changes.polls, "due", lambda runs: [])
@@ -259,7 +257,7 @@ def test_what_a_replica_changed_before_it_died_is_seen_to_by_the_other(
 def test_the_only_process_on_a_sqlite_file_goes_on_at_once_after_it_was_killed(
     tmp_path: Path,
 ) -> None:
-    """A restart in the middle of an aggregation costs no waiting for the dead one's lease."""
+    """After a restart mid-aggregation, it does not wait for its predecessor's lease to expire."""
     settings = settings_for(tmp_path).model_copy(update={"lease_seconds": 1000.0})
     with serving(settings) as server, server.closing:
         run = create(server).run.id
@@ -273,7 +271,7 @@ def test_the_only_process_on_a_sqlite_file_goes_on_at_once_after_it_was_killed(
 def test_a_change_that_was_decided_on_an_older_state_is_refused(
     server: Server, database: Database
 ) -> None:
-    """The epoch that was read must still be the run's, or nothing at all is written."""
+    """Nothing is written unless the run's epoch is still the one that was read."""
     run = create(server).run.id
 
     async def play() -> None:

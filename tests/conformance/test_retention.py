@@ -1,4 +1,4 @@
-"""What is kept of what members sent, on every database and store: it does not grow for ever."""
+"""Retention of what members send, on every database and store: storage stays bounded."""
 
 import time
 from functools import partial
@@ -30,25 +30,25 @@ from support.coordinator.places import on_sqlite
 from support.eventually import until
 
 ROUNDS, KEPT, CLIENTS = 6, 2, 2
-KEPT_ONES = ("final", "best", "2", "4")  # of four rounds
+KEPT_ONES = ("final", "best", "2", "4")  # of the run's four rounds
 
 
 @pytest.fixture
 def settings(database_url: str, blob_url: str | None, tmp_path: Path) -> ServerSettings:
-    """A coordinator of its own."""
+    """The settings of a coordinator for a single test."""
     there = {"database_url": database_url, "blob_url": blob_url and f"{blob_url}/{tmp_path.name}"}
     return settings_for(tmp_path / "place").model_copy(update={**there, "keep_rounds": KEPT})
 
 
 def sweep_all(server: Server) -> None:
-    """Sweep as if ten minutes had passed since the last blob came."""
+    """Sweep as if the orphans' grace period were over."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(maintenance, "ORPHAN_SECONDS", -1.0)
         server.do(sweep(server.app.state.services))
 
 
 def one_round(fed: Federation, round_: int) -> int:
-    """A round whose members also store an adapter that they do not use; an adapter's size."""
+    """Play a round in which a member also uploads an unused adapter; returns an adapter's size."""
     data = encode_adapter(fed.run.model.layout, fed.adapter(1000 + round_))
     fed.members["a"].put_blob(fed.run.id, data)
     body = fed.responses("b", round_, 1, [1, 2])
@@ -63,7 +63,7 @@ def one_round(fed: Federation, round_: int) -> int:
 def test_a_long_run_keeps_global_adapters_and_its_last_rounds_updates(
     settings: ServerSettings,
 ) -> None:
-    """Bytes grow by one adapter a round; what is kept is verified, and what is not is counted."""
+    """Storage grows by one adapter a round; kept rounds are verified, and freed ones counted."""
     with serving(settings) as server, server.closing:
         fed = begun(server, rounds=ROUNDS, swap={"deadline_seconds": 0.01})
         services = server.app.state.services
@@ -92,7 +92,7 @@ def test_a_long_run_keeps_global_adapters_and_its_last_rounds_updates(
 
 
 def test_what_is_lost_of_the_kept_rounds_is_still_a_fault(settings: ServerSettings) -> None:
-    """A freed update is not lost; one of the last rounds is."""
+    """A missing update counts as freed in an old round, but as lost in one of the last rounds."""
     with serving(settings) as server, server.closing:
         fed = begun(server, rounds=5, method="fedavg")
         for round_ in range(1, 6):
@@ -107,13 +107,13 @@ def test_what_is_lost_of_the_kept_rounds_is_still_a_fault(settings: ServerSettin
 
 
 def blobs_after_sweeping(server: Server) -> set[str]:
-    """What the store holds when orphans are gone."""
+    """The store's blobs after its orphans are swept."""
     sweep_all(server)
     return {blob.name for blob in server.app.state.services.blobs.blobs()}
 
 
 def finished(server: Server, **overrides: object) -> Federation:
-    """A run of four rounds, of which the second is the best."""
+    """A finished run of four rounds, whose second is the best."""
     fed = begun(server, rounds=4, method="fedavg", **overrides)
     for round_ in range(1, 5):
         for name in ("a", "b"):
@@ -130,7 +130,7 @@ def finished(server: Server, **overrides: object) -> Federation:
 def test_work_for_a_run_that_is_deleted_meanwhile_is_given_up(
     settings: ServerSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its average, its verdicts, and exchanges that members ask for: all without a fault."""
+    """Aggregation, verification and requested exchanges end without an error."""
     with serving(settings) as server, server.closing:
         fed, services = begun(server, method="fedavg"), server.app.state.services
         average = aggregate_round
@@ -158,7 +158,7 @@ def test_work_for_a_run_that_is_deleted_meanwhile_is_given_up(
 def test_a_deleted_run_leaves_nothing_and_takes_nothing_of_another(
     settings: ServerSettings,
 ) -> None:
-    """No row, no blob, no token; a run under way is refused, and so is a name."""
+    """No row, blob or token is left. A run in progress is refused, and so is a name."""
     with serving(settings) as server, server.closing:
         other = begun(server)
         before = blobs_after_sweeping(server)
@@ -191,9 +191,9 @@ def test_a_deleted_run_leaves_nothing_and_takes_nothing_of_another(
 
 @pytest.mark.full
 def test_an_archived_run_has_its_final_and_its_best_adapter(settings: ServerSettings) -> None:
-    """Both are exported as before, and everything that is not bytes is there; twice is once.
+    """Their exports stay the same, the run's records stay, and archiving twice is harmless.
 
-    With FedEx, whose exports are of an adapter and of the residuals before it.
+    With FedEx, because its exports combine an adapter with all earlier residuals.
     """
     with serving(settings) as server, server.closing:
         fed = finished(server, aggregation={"rule": "fedex"})
@@ -202,7 +202,7 @@ def test_an_archived_run_has_its_final_and_its_best_adapter(settings: ServerSett
         for _ in range(2):
             fed.operator.move_run(fed.run.id, paths.RUN_ARCHIVE)
         left = blobs_after_sweeping(server)
-        # Of five adapters and two rounds' updates, and of four residuals, which stay.
+        # Three of five adapters and two rounds' updates go; the four residuals stay.
         assert len(before - left) == 3 + KEPT * CLIENTS
         assert left < before
         for which, data in exported.items():

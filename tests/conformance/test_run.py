@@ -1,4 +1,4 @@
-"""A run's life over HTTP, with fake members whose adapters are random."""
+"""A run's life over HTTP, with fake members that submit random adapters."""
 
 import asyncio
 import re
@@ -55,7 +55,7 @@ from support.eventually import until
 MOMENT = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
 
 
-# For the row of its run, as `runs.find` or an event asks for it, or of its member.
+# Counts connections that wait for the lock on the run's row.
 WAITING = text(
     "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
     "AND query ~ 'FROM runs\\s+WHERE runs.id = .* FOR UPDATE'"
@@ -68,7 +68,7 @@ def evaluation(score: float) -> Evaluation:
 
 
 def test_a_run_goes_from_created_to_finished(server: Server) -> None:
-    """Two rounds of two members end in the mean of their adapters, evaluated and exported."""
+    """Two rounds of two members yield the means of their adapters, evaluated and exported."""
     fed = begun(server, method="fedavg")
     layout = fed.run.model.layout
     start = decode_adapter(layout, fed.operator.global_adapter(fed.run.id, "0"))
@@ -113,7 +113,7 @@ def test_a_run_goes_from_created_to_finished(server: Server) -> None:
 
 @on_sqlite
 def test_updates_are_weighted_by_examples_when_the_run_says_so(server: Server) -> None:
-    """A member with three times the examples weighs three times as much."""
+    """A member with three times the examples has three times the weight."""
     weighing = {"weights": "examples", "max_weight_share": 1.0}
     fed = begun(server, method="fedavg", rounds=1, aggregation=weighing)
     mine, theirs = fed.adapter(1), fed.adapter(2)
@@ -127,7 +127,7 @@ def test_updates_are_weighted_by_examples_when_the_run_says_so(server: Server) -
 
 @on_sqlite
 def test_updates_are_weighted_by_improvement_when_the_run_says_so(server: Server) -> None:
-    """Who gained four tenths has eight times the weight of who told nothing, which is logged."""
+    """A gain of 0.4 has eight times the weight of an unreported gain, which is logged."""
     weighing = {"weights": "improvement", "max_weight_share": 1.0}
     fed = begun(server, method="fedavg", rounds=1, aggregation=weighing)
     made = {"a": (fed.adapter(1), 0.4), "b": (fed.adapter(2), None)}
@@ -152,7 +152,7 @@ def test_updates_are_weighted_by_improvement_when_the_run_says_so(server: Server
 def test_a_run_in_reduced_precision_ends_in_the_mean(
     server: Server, tmp_path: Path, precision: Precision
 ) -> None:
-    """Two rounds of differences, each to the round before, and what they leave out comes later."""
+    """Updates encode differences to the previous round, and carry rounding errors forward."""
     fed = begun(server, method="fedavg", wire={"precision": precision})
     layout = fed.run.model.layout
     residuals: dict[str, Adapter] = {"a": {}, "b": {}}
@@ -185,7 +185,7 @@ def test_a_run_in_reduced_precision_ends_in_the_mean(
 
 @on_sqlite
 def test_an_update_in_another_precision_than_the_run_s_is_refused(server: Server) -> None:
-    """An int8 file in a float32 run is no adapter."""
+    """An int8 file is not a valid adapter in a float32 run."""
     fed = begun(server, method="fedavg")
     layout = fed.run.model.layout
     body, _ = encode_update(layout, "int8", fed.adapter(1), fed.adapter(2), {})
@@ -195,7 +195,7 @@ def test_an_update_in_another_precision_than_the_run_s_is_refused(server: Server
 
 @on_sqlite
 def test_keep_replaces_wrong_responses_by_peers_right_ones(server: Server) -> None:
-    """A client with no right response gets half a group of them; its peer keeps its own."""
+    """A client with no right response gets half a group from its peer, which keeps its own."""
     fed = begun(server)
     bodies = {"a": fed.responses("a", 1, 1, [0, 3]), "b": fed.responses("b", 1, 1, [4, 2])}
     fed.members["a"].submit_responses(fed.run.id, 1, 1, bodies["a"])
@@ -227,7 +227,7 @@ def test_keep_replaces_wrong_responses_by_peers_right_ones(server: Server) -> No
 
 @on_sqlite
 def test_random_gives_every_client_the_same_responses(server: Server) -> None:
-    """Under `random` both train on the same K of the pool, each seeing which are its peer's."""
+    """Both train on the same K of the pool, each with its peer's marked as donated."""
     fed = begun(server, swap={"strategy": "random"})
     for name, right in (("a", [1, 1]), ("b", [2, 3])):
         fed.members[name].submit_responses(fed.run.id, 1, 1, fed.responses(name, 1, 1, right))
@@ -246,7 +246,7 @@ def test_random_gives_every_client_the_same_responses(server: Server) -> None:
 def test_a_submission_sent_again_gets_the_same_receipt_and_another_is_refused(
     server: Server,
 ) -> None:
-    """Retries are harmless for updates and for responses; a change of mind is not accepted."""
+    """Retries of updates and responses are harmless; different content is refused."""
     fed = begun(server)
     body = fed.responses("a", 1, 1, [1, 1])
     api = fed.members["a"]
@@ -262,7 +262,7 @@ def test_a_submission_sent_again_gets_the_same_receipt_and_another_is_refused(
 def test_a_round_closes_with_a_quorum_after_its_deadline_and_a_late_update_is_unused(
     server: Server,
 ) -> None:
-    """A straggler does not stop the run, and hears that it was late."""
+    """A straggler does not stop the run, and is told that it was late."""
     rules = {"quorum": 1, "deadline_seconds": 0.3}
     fed = begun(server, method="fedavg", aggregation=rules)
     mine = fed.adapter(1)
@@ -278,7 +278,7 @@ def test_a_round_closes_with_a_quorum_after_its_deadline_and_a_late_update_is_un
 def test_an_exchange_closes_after_its_deadline_and_the_late_client_trains_on_its_own(
     server: Server,
 ) -> None:
-    """The one in time gets its own back; the late one is told so."""
+    """The punctual client gets its own responses back; the late one is told that it is late."""
     fed = begun(server, swap={"deadline_seconds": 0.3})
     fed.members["a"].submit_responses(fed.run.id, 1, 1, fed.responses("a", 1, 1, [0, 0]))
     assert fed.members["a"].exchanged(fed.run.id, 1, 1)
@@ -290,7 +290,7 @@ def test_an_exchange_closes_after_its_deadline_and_the_late_client_trains_on_its
 
 @on_sqlite
 def test_deadlines_are_looked_at_while_another_run_changes_all_the_time(server: Server) -> None:
-    """A coordinator is never so busy with one run that another one stands."""
+    """However busy one run keeps the coordinator, others go on."""
     rules = {"quorum": 1, "deadline_seconds": 0.3}
     fed = begun(server, method="fedavg", rounds=1, aggregation=rules)
     services = server.app.state.services
@@ -315,7 +315,7 @@ def test_deadlines_are_looked_at_while_another_run_changes_all_the_time(server: 
 def test_a_run_that_waits_for_its_members_is_not_moved_on_at_every_tick(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The longer nothing has changed, the longer until it is polled again; here as long again."""
+    """The interval between polls grows with the time since the last change; here it doubles."""
     monkeypatch.setattr(notifications, "POLL_SHARE", 1.0)
     fed = begun(server, method="fedavg", rounds=1)
     polled: list[str] = []
@@ -332,7 +332,7 @@ def test_a_run_that_waits_for_its_members_is_not_moved_on_at_every_tick(
 
 @on_sqlite
 def test_a_revoked_member_is_no_longer_waited_for(server: Server) -> None:
-    """Revoking the straggler closes the round at once."""
+    """Revoking the straggler closes the round."""
     fed = begun(server, method="fedavg", rounds=1)
     fed.submit("a", 1, fed.adapter(1))
     fed.operator.revoke(fed.run.id, "b")
@@ -342,7 +342,7 @@ def test_a_revoked_member_is_no_longer_waited_for(server: Server) -> None:
 
 
 def test_a_paused_run_gives_out_no_work_until_it_is_resumed(server: Server) -> None:
-    """Updates may come in during a pause, and the round closes after it."""
+    """Updates are accepted during a pause, and the round closes after it."""
     fed = begun(server, method="fedavg", rounds=1)
     fed.operator.move_run(fed.run.id, paths.RUN_PAUSE)
     assert fed.members["a"].task(fed.run.id, 0).kind is TaskKind.WAIT
@@ -355,9 +355,9 @@ def test_a_paused_run_gives_out_no_work_until_it_is_resumed(server: Server) -> N
 
 
 def test_whoever_waits_hears_that_the_run_is_paused(server: Server) -> None:
-    """With the moment, in the task and in the wait for an exchange.
+    """With the time of the pause, in its task and while it waits for an exchange.
 
-    Else, whom it waits for by name; from the moment on that a quorum is there, until when.
+    Otherwise it is told whom it waits for, and once there is a quorum, until when at most.
     """
     quorum = {"quorum": 1, "deadline_seconds": 1000}
     fed = begun(server, swap=quorum, aggregation=quorum)
@@ -382,7 +382,7 @@ def test_whoever_waits_hears_that_the_run_is_paused(server: Server) -> None:
 
 
 def test_a_cancelled_run_takes_nothing_from_those_who_train(server: Server) -> None:
-    """Each request of a round, also one that waits, is told so by one code; nothing is stored."""
+    """All of a round's requests, waiting ones included, get the same error; nothing is stored."""
     fed = begun(server)
     run, a, b = fed.run.id, fed.members["a"], fed.members["b"]
     blob = a.put_blob(run, encode_adapter(fed.run.model.layout, fed.adapter(1)))
@@ -409,7 +409,7 @@ def test_a_cancelled_run_takes_nothing_from_those_who_train(server: Server) -> N
 
 @on_sqlite
 def test_a_cancelled_run_ends_for_everybody(server: Server) -> None:
-    """Members hear that it is over, and it cannot go on."""
+    """Members are told that it is over, and it cannot be restarted."""
     fed = begun(server)
     fed.operator.move_run(fed.run.id, paths.RUN_CANCEL)
     assert fed.members["a"].task(fed.run.id, 0).state is RunState.CANCELLED
@@ -420,7 +420,7 @@ def test_a_cancelled_run_ends_for_everybody(server: Server) -> None:
 
 
 def test_a_long_poll_is_answered_when_the_run_starts(server: Server) -> None:
-    """A waiting client hears of its task without asking again."""
+    """A waiting client gets its task without asking again."""
     fed = create(server, clients=1)
     fed.operator.move_run(fed.run.id, paths.RUN_OPEN)
     api = fed.enroll("a")
@@ -434,7 +434,7 @@ def test_a_long_poll_is_answered_when_the_run_starts(server: Server) -> None:
 
 @on_sqlite
 def test_progress_and_members_are_shown_to_the_operator_alone(server: Server) -> None:
-    """Heartbeats carry numbers, and members do not see each other."""
+    """Heartbeats report progress; members do not see each other."""
     fed = begun(server)
     fed.members["a"].heartbeat(fed.run.id, Progress(round=1, step=2, steps=2, reward=0.5))
     member = next(m for m in fed.operator.members(fed.run.id).members if m.name == "a")
@@ -445,7 +445,7 @@ def test_progress_and_members_are_shown_to_the_operator_alone(server: Server) ->
 
 
 def test_every_request_of_a_member_is_a_sign_of_life(server: Server) -> None:
-    """Its age counts from the last one, whatever was asked, on the coordinator's clock."""
+    """`unseen_seconds` counts from its last request of any kind, on the coordinator's clock."""
     fed = begun(server)
 
     def unseen() -> float | None:
@@ -466,7 +466,7 @@ def test_every_request_of_a_member_is_a_sign_of_life(server: Server) -> None:
 
 
 def test_an_evaluation_sent_again_is_taken_and_another_result_is_refused(server: Server) -> None:
-    """The evaluator may retry, but not change what it said."""
+    """The evaluator may retry, but not change its result."""
     fed = begun(server)
     judge = fed.members["judge"]
     judge.submit_evaluation(fed.run.id, 0, evaluation(0.5))
@@ -479,7 +479,7 @@ def test_an_evaluation_sent_again_is_taken_and_another_result_is_refused(server:
 
 @on_sqlite
 def test_an_update_for_a_round_that_has_not_begun_is_refused(server: Server) -> None:
-    """Nobody hands in round 2 in round 1."""
+    """An update for round 2 is refused in round 1."""
     fed = begun(server)
     data = encode_adapter(fed.run.model.layout, fed.adapter(1))
     digest = fed.members["a"].put_blob(fed.run.id, data)
@@ -492,7 +492,7 @@ def test_an_update_for_a_round_that_has_not_begun_is_refused(server: Server) -> 
     "place", [pytest.param("postgresql and bucket", marks=pytest.mark.full)], indirect=True
 )
 def test_who_comes_back_just_when_a_round_begins_is_in_it(server: Server) -> None:
-    """Its hello waits for what ends the round: nobody is further in the new one than it is."""
+    """Its hello waits for the transaction that begins the round, and nobody is further in it."""
     fed = begun(server, method="fedavg", clients=3)
     run, c = fed.run.id, fed.members["c"]
     c.away(run, Away(code="left", detail="It left."))

@@ -1,4 +1,4 @@
-"""What every place for blobs and uploads must do: a local folder, and a real S3 server's bucket."""
+"""The contract of every store of blobs and uploads: a local folder, and a bucket on real S3."""
 
 import os
 import subprocess
@@ -29,7 +29,7 @@ DATA = bytes(range(256)) * 5000
 def places(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[ServerSettings, Path]]:
-    """Settings of a store, and the folder where its files really are."""
+    """A store's settings, and the folder with its actual files."""
     if request.param == "folder":
         yield ServerSettings(data_dir=tmp_path / "data"), tmp_path / "data"
         return
@@ -42,14 +42,14 @@ def places(
 
 @pytest.fixture
 def storage(places: tuple[ServerSettings, Path]) -> Iterator[Storage]:
-    """One replica's view of it."""
+    """One replica's view of the store."""
     made = make_storage(places[0])
     yield made
     made.incoming.close()
 
 
 def elsewhere(places: tuple[ServerSettings, Path], tmp_path: Path) -> Storage:
-    """Another replica: of a bucket, on another machine; of a folder, another process."""
+    """Another replica: on another machine for a bucket, in another process for a folder."""
     settings = places[0]
     if settings.blob_url is not None:
         settings = settings.model_copy(update={"data_dir": tmp_path / "another"})
@@ -59,7 +59,7 @@ def elsewhere(places: tuple[ServerSettings, Path], tmp_path: Path) -> Storage:
 def test_a_blob_is_read_as_it_was_written_by_every_replica(
     storage: Storage, places: tuple[ServerSettings, Path], tmp_path: Path
 ) -> None:
-    """Bytes, digest and size come back, also where the blob was not written."""
+    """With its bytes, digest and size, also by a replica that did not write it."""
     digest, size = storage.blobs.write([DATA[:1000], DATA[1000:]])
     assert (digest, size) == (digest_of(DATA), len(DATA))
     other = elsewhere(places, tmp_path)
@@ -71,7 +71,7 @@ def test_a_blob_is_read_as_it_was_written_by_every_replica(
 
 
 def test_a_file_that_was_received_becomes_a_blob(storage: Storage) -> None:
-    """It may be kept twice, and nothing is left of it under its first name."""
+    """Keeping it twice is harmless, and its temporary file is gone."""
     for _ in range(2):
         path = storage.incoming.new()
         path.write_bytes(DATA)
@@ -81,7 +81,7 @@ def test_a_file_that_was_received_becomes_a_blob(storage: Storage) -> None:
 
 
 def test_a_blob_that_is_missing_is_reported_like_a_damaged_one(storage: Storage) -> None:
-    """Only blobs that a row names are asked for: one that is not there was lost."""
+    """Only blobs that a row names are requested, so a missing one has been lost."""
     with pytest.raises(DamagedBlob, match="missing"):
         storage.blobs.path(digest_of(b"never stored"))
     assert storage.blobs.take_damaged() == {digest_of(b"never stored")}
@@ -90,7 +90,7 @@ def test_a_blob_that_is_missing_is_reported_like_a_damaged_one(storage: Storage)
 def test_every_flipped_bit_is_noticed_and_never_served(
     storage: Storage, places: tuple[ServerSettings, Path], tmp_path: Path
 ) -> None:
-    """The blob is reported, set aside, and can be stored anew."""
+    """The blob is reported, set aside, and can be stored again."""
     digest, _ = storage.blobs.write([DATA])
     (file,) = (path for path in places[1].rglob("*") if path.name == file_name(digest))
     for place in (0, len(DATA) // 2, len(DATA) - 1):
@@ -118,7 +118,7 @@ def test_every_flipped_bit_is_noticed_and_never_served(
 def test_a_damaged_blob_that_was_put_back_is_not_set_aside(
     storage: Storage, places: tuple[ServerSettings, Path], tmp_path: Path
 ) -> None:
-    """Between the report and its turn it may be right again; setting it aside would lose it."""
+    """It may have been repaired since the report, and setting it aside would lose it."""
     digest, _ = storage.blobs.write([DATA])
     (file,) = (path for path in places[1].rglob("*") if path.name == file_name(digest))
     file.write_bytes(bytes(len(DATA)))
@@ -133,7 +133,7 @@ def test_a_damaged_blob_that_was_put_back_is_not_set_aside(
 
 
 def test_only_what_is_old_is_removed(storage: Storage) -> None:
-    """A blob stored after the moment stays, one stored before it goes; twice is harmless."""
+    """A blob stored after the given time stays, an older one goes; repeating it is harmless."""
     digest, _ = storage.blobs.write([DATA])
     (blob,) = storage.blobs.blobs()
     storage.blobs.remove_older(digest, blob.modified - 10)
@@ -146,7 +146,7 @@ def test_only_what_is_old_is_removed(storage: Storage) -> None:
 def test_an_upload_grows_from_its_offset_on_any_replica(
     storage: Storage, places: tuple[ServerSettings, Path], tmp_path: Path
 ) -> None:
-    """What was written before a failure counts; a wrong offset is refused and changes nothing."""
+    """Bytes written before a failure count; a wrong offset is refused and changes nothing."""
     other = elsewhere(places, tmp_path)
     assert storage.uploads.offset("u") == 0
     with storage.uploads.appending("u", 0) as file:
@@ -174,7 +174,7 @@ def test_an_upload_grows_from_its_offset_on_any_replica(
 
 
 def test_one_request_at_a_time_writes_to_a_local_upload(tmp_path: Path) -> None:
-    """Another is told to come back, also when the upload becomes a blob."""
+    """Another request is told to retry, also one that finishes the upload."""
     storage = make_storage(ServerSettings(data_dir=tmp_path))
     with storage.uploads.appending("u", 0) as file:
         file.write(DATA)
@@ -195,7 +195,7 @@ os._exit(0)
 
 
 def test_leftovers_of_a_killed_process_go_and_a_living_one_s_stay(tmp_path: Path) -> None:
-    """A process that dies leaves bodies under way; the next one to start removes them."""
+    """The next process to start removes the unfinished bodies of one that died."""
     living = make_storage(ServerSettings(data_dir=tmp_path))
     kept = living.incoming.new()
     subprocess.run([sys.executable, "-c", DYING, str(tmp_path)], check=True, timeout=120)
@@ -212,7 +212,7 @@ def test_leftovers_of_a_killed_process_go_and_a_living_one_s_stay(tmp_path: Path
 def test_a_cache_forgets_what_was_used_longest_ago(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Within its bytes, and never what was used in the last minute."""
+    """To stay within its size, except for files used in the last minute."""
     with serving_s3(tmp_path / "s3") as s3:
         for name, value in s3.environment().items():
             monkeypatch.setenv(name, value)
@@ -235,6 +235,6 @@ def test_a_cache_forgets_what_was_used_longest_ago(
 
 
 def test_a_blob_url_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
-    """The operator's typo is named."""
+    """The error quotes the setting."""
     with pytest.raises(InvalidSettings, match="blob_url 'nonsense"):
         make_storage(ServerSettings(data_dir=tmp_path, blob_url="nonsense://x"))

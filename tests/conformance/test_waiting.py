@@ -1,4 +1,4 @@
-"""Waiting is cheap, and heartbeats wait for nothing."""
+"""Waiting clients are cheap, and heartbeats do not wait."""
 
 import asyncio
 import threading
@@ -21,7 +21,7 @@ WAITING = "pubswap_long_polls"
 
 
 def threads() -> int:
-    """How many this process, which is the coordinator's, has."""
+    """The number of threads of this process, in which the coordinator runs."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line.split()[1] for line in lines if line.startswith("Threads:")))
 
@@ -30,9 +30,9 @@ def threads() -> int:
 def test_many_that_wait_cost_no_thread_and_no_connection_and_are_answered_at_once(
     server: Server,
 ) -> None:
-    """40 sockets: no more threads than the database's and uvicorn's, and all hear of their task.
+    """40 sockets need only the database's threads, and all get their task.
 
-    How fast 1,000 of them do is the benchmark's to say.
+    The benchmark measures how fast 1,000 do.
     """
     fed = create(server, clients=1)
     fed.operator.move_run(fed.run.id, paths.RUN_OPEN)
@@ -47,18 +47,18 @@ def test_many_that_wait_cost_no_thread_and_no_connection_and_are_answered_at_onc
         fed.start()
         answers = crowd.answers()
     assert [kind for _, kind in answers] == ["train"] * CROWD
-    assert max(at for at, _ in answers) - begin < 20  # of the 30 s that they asked to wait
+    assert max(at for at, _ in answers) - begin < 20  # less than the 30 s that they asked to wait
 
 
 def test_a_heartbeat_is_answered_while_somebody_holds_the_database(server: Server) -> None:
-    """It is kept in memory, and shown and written when the database is free again."""
+    """It is kept in memory, and shown and written once the database is free again."""
     fed = begun(server)
     engine = server.app.state.services.database.engine
     blocker = engine.execution_options(immediate=True).connect()
     try:
         blocker.execute(text("UPDATE members SET active = active"))
         for step in (1, 2):
-            # One that asked the database would wait for BUSY_SECONDS and be refused.
+            # If it used the database, it would wait for BUSY_SECONDS and be refused.
             began = time.monotonic()
             fed.members["a"].heartbeat(fed.run.id, Progress(round=1, step=step, steps=2))
             assert time.monotonic() - began < BUSY_SECONDS
@@ -72,7 +72,7 @@ def test_a_heartbeat_is_answered_while_somebody_holds_the_database(server: Serve
 
 
 def test_a_heartbeat_does_not_stand_behind_what_all_others_ask(server: Server) -> None:
-    """It is answered while the threads that read are at work on what takes long."""
+    """It is answered while all reader threads are busy with slow queries."""
     fed = begun(server)
     database, over = server.app.state.services.database, threading.Event()
 
@@ -94,7 +94,7 @@ def test_a_heartbeat_does_not_stand_behind_what_all_others_ask(server: Server) -
 
 
 def test_a_download_is_counted_without_a_write_before_it(server: Server) -> None:
-    """It begins while the database takes no writes, and is in the operator's view after it."""
+    """It works while the database accepts no writes, and shows in the operator's view later."""
     fed = begun(server, method="fedavg")
     task = fed.members["a"].task(fed.run.id, 0)
     engine = server.app.state.services.database.engine

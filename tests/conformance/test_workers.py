@@ -22,7 +22,7 @@ from support.eventually import until
 
 @pytest.fixture
 def stack() -> Iterator[ExitStack]:
-    """What the test has opened, closed after it."""
+    """A stack for what the test opens."""
     with ExitStack() as opened:
         yield opened
 
@@ -31,10 +31,10 @@ def stack() -> Iterator[ExitStack]:
 def test_workers_share_a_port_and_a_run_and_are_replaced(
     database_url: str, tmp_path: Path, stack: ExitStack
 ) -> None:
-    """A run goes to its end, whichever worker takes a request; a long poll at any is answered.
+    """A run finishes whichever worker takes a request.
 
-    All workers are killed in the middle of a round; the run goes on where it was. When they are
-    stopped, who waits is answered.
+    All workers are killed mid-round, and the run goes on where it was. When they are stopped, a
+    waiting client is answered.
     """
     service = stack.enter_context(serve(tmp_path, database_url, ["--workers", "2"]))
     before = service.workers()
@@ -58,7 +58,7 @@ def test_workers_share_a_port_and_a_run_and_are_replaced(
 @pytest.mark.full
 @on_sqlite
 def test_workers_end_with_their_parent(database_url: str, tmp_path: Path, stack: ExitStack) -> None:
-    """A parent that is killed leaves nobody behind to serve."""
+    """A killed parent leaves no serving process behind."""
     service = stack.enter_context(serve(tmp_path, database_url, ["--workers", "2"]))
     family = children(service.process.pid)
     service.process.kill()
@@ -70,12 +70,12 @@ def test_workers_end_with_their_parent(database_url: str, tmp_path: Path, stack:
 def test_a_stopping_coordinator_answers_whom_it_keeps_waiting(
     database_url: str, tmp_path: Path, stack: ExitStack
 ) -> None:
-    """SIGTERM: long polls hear at once that there is nothing yet, and no process is left."""
+    """On SIGTERM, long polls are answered with "wait", and no process is left."""
     stopped_while_one_waits(stack.enter_context(serve(tmp_path, database_url)))
 
 
 def stopped_while_one_waits(service: Serving) -> None:
-    """End the service, which may have workers, and wait for that."""
+    """Stop the service and its workers while a client waits."""
     fed = create(service.server, clients=1)
     fed.operator.move_run(fed.run.id, paths.RUN_OPEN)
     fed.enroll("a")
@@ -91,14 +91,14 @@ def stopped_while_one_waits(service: Serving) -> None:
     waiting.join(20)
     assert found == [TaskKind.WAIT]
     service.process.wait(25)
-    assert time.monotonic() - began < 20  # of the 25 s that it asked to wait
+    assert time.monotonic() - began < 20  # less than the 25 s that it asked to wait
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family))
 
 
 def test_replicas_that_start_together_agree_on_one_operator_token(
     postgres_server: Postgres, tmp_path: Path, stack: ExitStack
 ) -> None:
-    """Separate processes on one PostgreSQL and one folder make one schema and one token."""
+    """Separate processes on one PostgreSQL and one folder create one schema and one token."""
     url = postgres_server.new_database()
     services = [Serving(tmp_path, url, free_port(), token=None) for _ in range(2)]
     for service in services:
