@@ -1,4 +1,4 @@
-"""The paths by which an update's packs can be computed, by name."""
+"""The attention paths for an update's packs, by name."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from pubswap_client.policy.policy import Policy
 
 @contextmanager
 def attend_by(policy: Policy, path: str | None) -> Iterator[str]:
-    """Have the policy compute by this path, or the one its self-check chose; yields its name.
+    """Make the policy use this path, or the one its self-check chose; yields the path's name.
 
     Raises NotRun for a path that this device does not have.
     """

@@ -1,4 +1,4 @@
-"""One process of `make gpu`: its device, sizes and time, and the policy it has loaded."""
+"""One process of `make gpu`: its device, scale and time limit, and its loaded policy."""
 
 import gc
 import time
@@ -57,7 +57,7 @@ TINY = Scale(
 
 @dataclass
 class Context:
-    """The context of all measurements; `until`, by time.monotonic(), is when they must be over."""
+    """The context of all measurements; `until` is their deadline in time.monotonic()."""
 
     device: torch.device
     tiny: bool
@@ -115,7 +115,7 @@ class Context:
             torch.cuda.empty_cache()
 
     def timed(self, work: Callable[[], object], most: int = 3) -> dict[str, Any]:
-        """Seconds of `work`: of a first call, and the median of up to `most` more.
+        """Time `work` in seconds: a first call, and the median of up to `most` more.
 
         The first call compiles and fills caches; it counts only if no time is left for a second.
         """

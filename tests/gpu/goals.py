@@ -22,7 +22,7 @@ class Line:
 
 
 def lines(results: Mapping[str, Any]) -> Iterator[Line]:
-    """The lines of all parts, in order; a part or measurement that was not run says so."""
+    """The lines of all parts, in order; those that were not run are marked."""
     for part in PARTS:
         if part not in results["parts"]:
             yield Line(part, "", f"not run: make gpu PART={part}")

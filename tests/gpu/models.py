@@ -129,7 +129,7 @@ def saved_model(model: str, folder: Path, device: torch.device, tiny: bool, **ch
 
 
 def stops(vocabulary: int, mean: float, cut: int) -> tuple[int, ...]:
-    """Stop tokens, as many as give responses of random tokens this mean length.
+    """As many stop tokens as give responses of random tokens this mean length.
 
     With p = stops / vocabulary, lengths are geometric and cut: mean = (1 - (1 - p)^cut) / p. So an
     engine samples ragged lengths by itself, without being forced to any.
