@@ -382,7 +382,7 @@ def test_other_bytes_are_no_adapter_and_no_blob(direct: Direct) -> None:
 
 
 def test_more_bytes_than_were_announced_are_thrown_away(direct: Direct) -> None:
-    """A presigned URL limits no size, so the coordinator deletes them on the next request or sweep."""
+    """A presigned URL limits no size, so the next request or sweep deletes them."""
     data = adapter(direct)
     for look in (lambda: direct.open(data), lambda: direct.server.do(sweep(services(direct)))):
         session = direct.open(data)
