@@ -70,8 +70,9 @@ def checked_response(
         raise EngineFault(f"vLLM gave {len(ids)} tokens but {len(values)} log-probabilities.")
     if not 1 <= len(ids) <= max_tokens:
         raise EngineFault(f"vLLM gave a response of {len(ids)} tokens, not 1 to {max_tokens}.")
-    if ids.min() < 0 or ids.max() >= card.vocabulary:
-        raise EngineFault(f"vLLM sampled token {ids.max()}, outside 0..{card.vocabulary - 1}.")
+    outside = ids[(ids < 0) | (ids >= card.vocabulary)]
+    if len(outside):
+        raise EngineFault(f"vLLM sampled token {outside[0]}, outside 0..{card.vocabulary - 1}.")
     if not np.isfinite(values).all():
         raise EngineFault("vLLM gave a log-probability that is not finite.")
     ends = np.isin(ids, card.eos_token_ids)

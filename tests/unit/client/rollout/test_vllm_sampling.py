@@ -82,6 +82,7 @@ def test_a_response_ends_with_its_first_end_or_at_the_limit(
         ([], [], "0 tokens"),
         ([5] * 5, [-1.0] * 5, "5 tokens"),
         ([5, 999, 1], [-1.0] * 3, "token 999"),
+        ([5, -7, 1], [-1.0] * 3, "token -7"),
         ([5, 1], [-1.0, None], "not finite"),
         ([5, 1], [-1.0, -np.inf], "not finite"),
         ([5, 6], [-1.0] * 2, "does not end"),
