@@ -22,8 +22,8 @@ from pubswap_protocol.settings import RunSettings
 CPU_TOKENS = 2048  # more take more memory, and do not make a CPU faster
 GPU_TOKENS = (1024, 32_768)
 # glibc keeps the free memory between live blocks: the heap measured 1.3 to 1.8 times the memory in
-# use, and 2.7 to 3.3 times if layers are recomputed.
-HEAP, HEAP_RECOMPUTED = 1.5, 2.5
+# use, and 2.0 to 3.7 times if layers are recomputed.
+HEAP, HEAP_RECOMPUTED = 1.5, 3.0
 USABLE = 0.6  # of the free memory: kernels, fragmentation and the estimate's error need the rest
 ENOUGH_TOKENS = 8192  # at a time: more hardly make a GPU's update faster
 MARGIN = 0.9  # of the free memory: vLLM keeps its share even if the trainer needs more
