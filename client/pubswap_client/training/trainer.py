@@ -83,7 +83,7 @@ class Snapshot:
     adapter: Adapter
     optimizer: dict[str, NDArray[Any]]
     ahead: PrivateRollout | None = None  # of the next step, sampled before the last update
-    resampled: int = 0  # prompts taken by resampling, in the whole run
+    resampled: int = 0  # prompts taken by resampling in all steps made, in the whole run
     beginning: int = 0  # number of this beginning of a round in the whole run, if it is private
     ahead_of: Digest | None = None  # of the problems of `ahead`
 
@@ -214,6 +214,7 @@ class LocalTrainer:
         stale = rollout is not None and rollout.step == step
         if rollout is None or not stale:
             rollout = self._private_rollout(step)
+        self._resampled += rollout.sampled - len(rollout.groups)
         sampled = time.monotonic()
         with self._sampling(ahead):
             metrics = self.update_policy(
@@ -338,11 +339,7 @@ class LocalTrainer:
             return self._private_groups(indices, self._seed(step, *key))
 
         grpo = self._private.grpo
-        rollout = sample_private(
-            step, draw, grpo.prompts_per_step, grpo.resample, len(self.problems)
-        )
-        self._resampled += rollout.sampled - grpo.prompts_per_step
-        return rollout
+        return sample_private(step, draw, grpo.prompts_per_step, grpo.resample, len(self.problems))
 
     def _poisson_rollout(self, step: int, privacy: PrivateDraws) -> PrivateRollout:
         """Sample the groups of a step with privacy: as many as are drawn, possibly none."""

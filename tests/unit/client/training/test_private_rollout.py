@@ -134,6 +134,20 @@ def test_resampling_walks_the_set_without_repeats(make: Make) -> None:
         assert factor.tobytes() == again.adapter()[name].tobytes()
 
 
+def test_a_discarded_rollout_has_taken_no_prompts(make: Make) -> None:
+    """Sampled again for an edited private file, a step begins at the same place in the walk."""
+    trainer = make(resample=3)
+    seen = asked_of(trainer)
+    taken = trainer.private_step(1, ahead=2).prompts_sampled
+    assert len(seen) > taken + 3
+    again = make(resample=3)
+    again.problems = [problem.model_copy(update={"topic": "edited"}) for problem in again.problems]
+    later = asked_of(again)
+    again.restore(trainer.snapshot())
+    again.private_step(2)
+    assert later[:3] == seen[taken : taken + 3]
+
+
 def test_a_budget_of_none_changes_nothing(make: Make) -> None:
     """The prompts are those of the schedule, however many groups are dead."""
     trainer = make()
