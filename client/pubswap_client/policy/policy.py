@@ -354,8 +354,8 @@ def adapted_modules(model: Any, card: ModelCard) -> list[str]:
     missing = [name for name in targets if name not in linear]
     if missing:
         raise InvalidSettings(
-            f"The base model has no linear layer {missing[0]!r} (and {len(missing) - 1} others), "
-            f"which the run adapts; it is a {type(model).__name__}, the run's is a "
+            f"The base model lacks {len(missing)} of the {len(targets)} linear layers that the run "
+            f"adapts, first {missing[0]!r}; it is a {type(model).__name__}, the run's is a "
             f"{card.architecture}. Ask the operator for a run with other lora.target_modules."
         )
     return targets

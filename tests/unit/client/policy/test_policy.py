@@ -238,8 +238,9 @@ def test_an_adapter_of_another_layout_is_refused(policy: Policy, damage: str) ->
 def test_a_model_without_the_runs_layers_is_refused(
     tiny_qwen3: Path, tiny_deep_qwen3: Path, card_of: CardOf, run_settings: RunSettings
 ) -> None:
-    """The message names a module that the run adapts and this model has not."""
-    with pytest.raises(InvalidSettings, match=r"no linear layer 'model\.layers\.2"):
+    """The message counts the missing modules and names the first."""
+    missing = r"lacks 7 of the 21 linear layers that the run adapts, first 'model\.layers\.2"
+    with pytest.raises(InvalidSettings, match=missing):
         Policy.load(tiny_qwen3, card_of(tiny_deep_qwen3), run_settings, device="cpu")
 
 
