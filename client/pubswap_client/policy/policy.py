@@ -106,9 +106,11 @@ class Policy:
             raise InvalidSettings(f"transformers does not load {folder}: {reason}") from None
         if device.type == "cuda":
             fuse_layers(model)
-            # cuDNN builds a plan for each new length, tens of milliseconds per decoded token. Leave
-            # TF32 off, because some versions of transformers compute RoPE's angles as a product.
+            # cuDNN builds a plan for each new length, tens of milliseconds per decoded token.
             torch.backends.cuda.enable_cudnn_sdp(False)
+            # No TF32, which NVIDIA's containers turn on, because some versions of transformers
+            # compute RoPE's angles as a float32 product.
+            torch.set_float32_matmul_precision("highest")
         tokenizer = PromptTokenizer(folder)
         model = _with_lora(model if mesh else model.to(device), card, settings.lora)
         if mesh is not None:
