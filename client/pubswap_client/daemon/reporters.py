@@ -134,9 +134,11 @@ class Reporters(Reporter):
 class Deadline(Reporter):
     """Ends the process before its time is up, once a step is saved and another may not fit.
 
-    The next step is assumed to take as long as the longest of the round. After a round's last step,
-    the adapter is handed in first. `until_stopped` interrupts whatever still runs when the time is
-    up: a wait, or a step that took longer.
+    The next step is assumed to take as long as the longest of the round, without waits for peers:
+    interrupting a wait loses nothing, and if waits counted, after one longer than a job each job
+    would make only one step. After a round's last step, the adapter is handed in first.
+    `until_stopped` interrupts whatever still runs when the time is up: a wait, or a step that took
+    longer.
     """
 
     def __init__(self, end: float) -> None:
