@@ -10,7 +10,6 @@ from pubswap_protocol.errors import InvalidSettings, first_fault
 from pubswap_protocol.messages import CreateRun, RunState, RunView
 
 CARD = "run.json"
-_LARGEST = 4 << 20
 
 
 def card_bytes(run: CreateRun | RunView) -> bytes:
@@ -19,10 +18,14 @@ def card_bytes(run: CreateRun | RunView) -> bytes:
 
 
 def read_card(path: Path) -> RunView:
-    """Read a card as a run that has not begun. Raises InvalidSettings if it is not a card."""
+    """Read a card as a run that has not begun. Raises InvalidSettings if there is none."""
     try:
-        with path.open("rb") as file:
-            card = CreateRun.model_validate_json(file.read(_LARGEST))
+        card = CreateRun.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise InvalidSettings(
+            f"There is no {path}. `pubswap client start` writes one to the state folder, and "
+            "`pubswap bundle make` to the bundle."
+        ) from None
     except ValidationError as error:
         raise InvalidSettings(
             f"{path} is not a run card of this version of PubSwap ({first_fault(error)}). Give the "
