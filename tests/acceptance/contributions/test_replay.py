@@ -1,6 +1,5 @@
 """`pubswap admin replay` averages the rounds again, and says what it cannot remove."""
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 from peft import PeftConfig
 
 from pubswap_protocol import paths
+from pubswap_protocol.command_line.progress_bar import progress_bar
 from pubswap_protocol.digests import digest_of_file
 from pubswap_protocol.tensors.adapter import (
     Adapter,
@@ -19,6 +19,8 @@ from pubswap_protocol.tensors.adapter import (
     sent_layout,
 )
 from pubswap_protocol.tensors.peft_folder import WEIGHTS
+from pubswap_server.admin.backup import backup
+from pubswap_server.admin.restore import restore
 from pubswap_server.settings import ServerSettings
 from support.chaos.small_disk import missing, small_disk
 from support.client import dense
@@ -278,14 +280,16 @@ def test_an_update_that_is_damaged_is_not_averaged(
 ) -> None:
     """One bit is flipped in a copy of the storage."""
     fed, data = runs["fedit"], tmp_path / "copy"
-    shutil.copytree(place.data_dir, data, ignore=shutil.ignore_patterns("incoming"))
+    copy = place.model_copy(update={"data_dir": data})
+    # Closing the served database's files in this process would drop its locks: let SQLite read it.
+    backup(place, tmp_path / "backup", progress_bar())
+    restore(copy, tmp_path / "backup", progress_bar())
     digest = digest_of_sent(fed, "b", 2)
     (file,) = data.rglob(digest.replace(":", "-"))
     whole = bytearray(file.read_bytes())
     whole[-1] ^= 1
     file.unlink()
     file.write_bytes(whole)
-    copy = place.model_copy(update={"data_dir": data})
     assert "[damaged_blob]" in refused(copy, fed, tmp_path / "out", "--without", "c")
     assert digest_of_file(file) != digest
 
