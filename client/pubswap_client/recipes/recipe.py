@@ -157,17 +157,20 @@ def with_rounds(values: Mapping[str, Any]) -> dict[str, Any]:
 def _validated(values: dict[str, Any]) -> tuple[Recipe | None, list[str]]:
     """The recipe and its faults; a faulty recipe is read without the faulty values, if possible."""
     known, faults = [EXTENDS, *known_keys(Recipe)], dict[str, None]()  # in order, each once
+    recipe: Recipe | None = None
     for _ in range(2):  # contradictions are found only if each value by itself is right
         try:
             return Recipe.model_validate(nested(values)), list(faults)
         except ValidationError as error:
             for fault in error.errors():
+                if fault["type"] == "contradiction":
+                    recipe = fault["input"]  # each value by itself is right
                 key = ".".join(str(part) for part in fault["loc"])
                 unknown = fault["type"] == "extra_forbidden"
                 faults[unknown_key(key, known) if unknown else fault_text(fault)] = None
                 named = (part for part in fault["loc"] if isinstance(part, str))
                 values = without(values, ".".join(named))
-    return None, list(faults)
+    return recipe, list(faults)
 
 
 def faults_of(recipe: Recipe) -> Iterator[str]:

@@ -236,6 +236,16 @@ def test_all_that_is_wrong_is_found_at_once(tmp_path: Path) -> None:
     assert "(2 more: see `pubswap recipe check`)" in refused(path, **wrong)
 
 
+def test_a_contradiction_hides_no_other_fault(tmp_path: Path) -> None:
+    """A verifier and an axis that do not exist are found beside it."""
+    text = 'extends = "base.toml"\nverifier = "maths"\n[[sweep.grid]]\nseed = [1]\n'
+    faults = read_recipe(write(tmp_path, text), {"swap.period": 11}).faults
+    starts = ("swap.period is larger", "verifier: ", "sweep.grid: seed: ")
+    assert len(faults) == len(starts)
+    for fault, start in zip(faults, starts, strict=True):
+        assert fault.startswith(start)
+
+
 def test_a_name_that_is_no_file_and_no_recipe_is_refused() -> None:
     """The nearest recipe is named."""
     with pytest.raises(InvalidSettings, match=r"Did you mean 'qwen3-1\.7b-math'\?"):
