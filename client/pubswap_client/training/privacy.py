@@ -76,7 +76,12 @@ class PrivateDraws:
         return [int(index) for index in np.flatnonzero(taken)]
 
     def rollout_seed(self, *step: int) -> int:
-        """The seed of a step's responses, independent of which records are in the batch."""
+        """The seed of a step's responses, independent of which records are in the batch.
+
+        A response's draws also depend on its prompt's place in the batch, so another record moves
+        the later ones to other draws. Draws of all places are independent and equally distributed,
+        so the sum of the other records' gradients has the same distribution with and without it.
+        """
         return self.draws.seed("rollout", *step)
 
     def noise(self, *step: int) -> StepNoise:
