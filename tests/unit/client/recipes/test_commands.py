@@ -81,7 +81,7 @@ def test_check_says_how_long_a_run_takes_at_a_rate_that_was_measured() -> None:
     done = recipe("check", "qwen3-1.7b-math", *options, "--tokens-per-second", "3000")
     assert f"time:      {hours:.1f} h per client at 3000 tokens/s" in done.stdout
     unmeasured = recipe("check", "qwen3-1.7b-math", *options).stdout
-    assert "time:      --tokens-per-second" in unmeasured and "doctor" in unmeasured
+    assert "time:      give --tokens-per-second" in unmeasured and "doctor" in unmeasured
     for rate in ("0", "-1", "fast"):
         assert recipe("check", "qwen3-1.7b-math", "--tokens-per-second", rate).exit_code == 2
 

@@ -125,8 +125,8 @@ def test_fewer_prompts_and_responses_are_of_private_steps_alone(
     [
         ({"prompts_per_step": 9}, "above the run's grpo.prompts_per_step = 8"),
         ({"responses_per_prompt": 9}, "above the run's grpo.responses_per_prompt = 8"),
-        ({"rank": 33}, "it takes ranks from 2 to 32"),
-        ({"rank": 1}, "it takes ranks from 2 to 32"),
+        ({"rank": 33}, "the run takes ranks from 2 to 32"),
+        ({"rank": 1}, "the run takes ranks from 2 to 32"),
     ],
 )
 def test_more_than_the_runs_is_refused(own: dict[str, Any], said: str) -> None:
@@ -139,7 +139,7 @@ def test_more_than_the_runs_is_refused(own: dict[str, Any], said: str) -> None:
 
 def test_a_run_of_one_rank_takes_that_alone() -> None:
     """Naming it is no difference."""
-    with pytest.raises(InvalidSettings, match="it takes the rank 32"):
+    with pytest.raises(InvalidSettings, match="the run takes the rank 32"):
         own_rank(ClientSettings(rank=16), RunSettings())
     assert own_rank(ClientSettings(rank=32), RunSettings()) is None
     own = own_settings(ClientSettings(prompts_per_step=8), RunSettings())
