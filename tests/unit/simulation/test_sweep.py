@@ -78,5 +78,5 @@ def test_a_run_that_was_begun_by_other_rules_does_not_go_on(tmp_path: Path) -> N
     begun.write_text(f"run-id {verifier_version('math')}")
     assert begin_run(no_one, no_one, job, tmp_path) == "run-id"
     begun.write_text("run-id math@0")
-    with pytest.raises(InvalidSettings, match=r"verifier math@0; it is math@\d.* Remove the folder"):
+    with pytest.raises(InvalidSettings, match=r"math@0; it is math@\d.* Remove the folder"):
         begin_run(no_one, no_one, job, tmp_path)
