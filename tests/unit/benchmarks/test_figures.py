@@ -135,7 +135,7 @@ def test_the_sampling_check_s_figures_are_those_that_were_measured() -> None:
     names = {
         "replayed": "replayed from another step",
         "base model": "base model's",
-        "stale policy": "of the policy of the round before",
+        "stale policy": "from the previous round's policy",
         "temperature 1.0": "temperature 1.0 instead of 0.7",
     }
     keys = (
