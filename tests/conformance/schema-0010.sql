@@ -1,4 +1,4 @@
--- The schema of the first release in SQLite. It stays as it is, whatever becomes of the tables.
+-- The schema of the first release in SQLite. Never edit it, even if the tables change.
 CREATE TABLE runs (
     id VARCHAR(32) NOT NULL,
     name VARCHAR(63) NOT NULL,
