@@ -1,4 +1,4 @@
-"""A member that stays away while its policy refuses, and what it asks and says meanwhile."""
+"""Attendance: a member stays away while its policy refuses, and limits what it sends meanwhile."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ ANSWERS = paths.SWAP_RESPONSES.format(run="r", round=1, swap=1)
 
 
 class Api:
-    """A coordinator that notes what passes the policy."""
+    """A fake coordinator that records the requests that pass the policy."""
 
     def __init__(self, view: RunView, consent: Consent) -> None:
         self.view = view
@@ -46,7 +46,7 @@ class Api:
 
 @pytest.fixture
 def member(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attendance:
-    """One that has enrolled, and looks at its files without a pause."""
+    """An enrolled member's attendance, which polls its files without a pause."""
     monkeypatch.setattr(attendance, "LOOK_SECONDS", 0.0)
     settings = merged({})
     view = RunView(
@@ -66,9 +66,9 @@ def member(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attendance:
 
 
 def edits(member: Attendance, *texts: str | None) -> tuple[bool, list[str]]:
-    """Wait while a person puts these into the policy, one after another and the first before.
+    """Wait while these texts are written to the policy in turn, the first before the wait.
 
-    None stands for what it was. Returns whether the member was away, and all that it sent.
+    None restores the original. Returns whether the member was away, and all that it sent.
     """
     path = policy_path(member.consent.state)
     before, left = path.read_text(), list(texts)
@@ -85,12 +85,12 @@ def edits(member: Attendance, *texts: str | None) -> tuple[bool, list[str]]:
 
 
 def test_who_is_refused_nothing_asks_once_and_stays(member: Attendance) -> None:
-    """It was never away."""
+    """It was never away, so it says no hello."""
     assert edits(member, None) == (False, ["run"])
 
 
 def test_who_is_away_says_each_reason_once_and_comes_back_by_itself(member: Attendance) -> None:
-    """A reason that stays is not said again."""
+    """An unchanged reason is not repeated."""
     low, none = "limits.lora.rank.max = 1", "send_responses = false"
     came = ["run", "setting_not_allowed", "responses_not_allowed", "hello"]
     assert edits(member, low, low, low, none, None) == (True, came)
@@ -99,14 +99,16 @@ def test_who_is_away_says_each_reason_once_and_comes_back_by_itself(member: Atte
 def test_a_coordinator_that_is_dropped_hears_so_and_is_not_asked_until_it_is_trusted(
     member: Attendance,
 ) -> None:
-    """The same with a policy that cannot be read; each is said, and nothing between."""
+    """An unreadable policy works the same way; the member reports each of the two and nothing
+    else.
+    """
     dropped, broken = 'coordinators = ["https://another.example"]', "max_rnak = 1"
     came = ["coordinator_not_allowed", "policy_unreadable", "run", "hello"]
     assert edits(member, dropped, dropped, broken, broken, None) == (True, came)
 
 
 def test_a_run_that_has_ended_is_not_waited_for(member: Attendance) -> None:
-    """Nothing is refused of it, and no hello said."""
+    """The policy refuses nothing of it, and the member says no hello."""
     api: Any = member.api
     api.view = api.view.model_copy(update={"state": RunState.FINISHED})
     assert edits(member, "limits.lora.rank.max = 1") == (False, ["run"])
@@ -115,7 +117,7 @@ def test_a_run_that_has_ended_is_not_waited_for(member: Attendance) -> None:
 def test_a_coordinator_that_shows_another_run_than_the_daemon_trains_is_sent_nothing(
     member: Attendance,
 ) -> None:
-    """Neither as it is shown, nor as it is trained, may a run be more than the policy allows."""
+    """The policy must allow both the run as it is shown and the run as it is trained."""
     api: Any = member.api
     policy = policy_path(member.consent.state)
     policy.write_text('send_responses = false\napprove = "never"')
@@ -133,6 +135,6 @@ def test_a_coordinator_that_shows_another_run_than_the_daemon_trains_is_sent_not
 def test_a_task_of_another_round_than_the_run_shows_is_asked_for_again(
     member: Attendance,
 ) -> None:
-    """What a person approves round by round is the round that is trained."""
+    """Approval by round must be for the round that is trained."""
     assert member.wait(round_=1) is False
     assert member.wait(round_=2) is True

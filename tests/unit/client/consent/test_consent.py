@@ -1,4 +1,4 @@
-"""The policy's files, and the gate that everything passes which leaves."""
+"""The policy file, and the check that every outgoing request passes."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -70,7 +70,7 @@ def view(**overrides: object) -> RunView:
 
 
 def member(state: Path, at: datetime = EVENING) -> Consent:
-    """That of an organisation which has just enrolled, with its clocks at this time."""
+    """The consent of an organisation that has just enrolled, with its clocks at this time."""
     consent = Consent(state, URL, Ledger(state, clock=lambda: at), clock=lambda: at)
     adopt(state, view(), URL)
     assert consent.attend(view()) == ()
@@ -78,19 +78,19 @@ def member(state: Path, at: datetime = EVENING) -> Consent:
 
 
 def changed(state: Path, **keys: str) -> None:
-    """Set keys of the policy, as a person does with an editor."""
+    """Set keys of the policy, as with an editor."""
     path = policy_path(state)
     kept = [line for line in path.read_text().splitlines() if line.split(" = ")[0] not in keys]
     path.write_text("\n".join([*kept, *(f"{key} = {value}" for key, value in keys.items())]))
 
 
 def codes(consent: Consent, run: RunView | None = None) -> list[Code]:
-    """What is refused of a run before its next round."""
+    """The codes of all refusals of a run before its next round."""
     return [refusal.code for refusal in consent.attend(run or view())]
 
 
 def test_the_default_policy_allows_what_the_run_asks_and_no_more(tmp_path: Path) -> None:
-    """It is a file for its owner, is read back, and is not written over."""
+    """The file is readable by its owner only, parses, and is never overwritten."""
     consent = member(tmp_path)
     path = policy_path(tmp_path)
     assert path.stat().st_mode & 0o777 == 0o600
@@ -118,12 +118,12 @@ def test_the_default_policy_allows_what_the_run_asks_and_no_more(tmp_path: Path)
 
 
 def test_adapters_go_to_the_bucket_that_the_policy_names_and_to_no_other(tmp_path: Path) -> None:
-    """The default one names the run's; should the run name another later, that is not added."""
+    """The default policy lists the run's bucket; a bucket that the run names later is not added."""
     consent = member(tmp_path)
     assert consent.buckets() == ()
     bucket = "https://s3.example/bucket/prefix"
     asked = view().model_copy(update={"bucket": bucket})
-    assert consent.attend(asked) == ()  # it is no reason to stay away
+    assert consent.attend(asked) == ()  # an unlisted bucket is no reason to stay away
     assert consent.buckets() == ()
     policy_path(tmp_path).unlink()
     assert consent.buckets() == ()
@@ -134,7 +134,7 @@ def test_adapters_go_to_the_bucket_that_the_policy_names_and_to_no_other(tmp_pat
 
 
 def test_a_mistyped_policy_names_the_key_and_those_there_are(tmp_path: Path) -> None:
-    """Nothing of it is taken."""
+    """No part of the policy takes effect."""
     path = policy_path(tmp_path)
     for text, said in (
         ("max_rnak = 2", r"the unknown key 'max_rnak'; the keys are approve, base_mod"),
@@ -178,7 +178,7 @@ def test_a_mistyped_policy_names_the_key_and_those_there_are(tmp_path: Path) -> 
     ],
 )
 def test_a_limit_may_be_written_as_toml_lets_it(tmp_path: Path, text: str) -> None:
-    """Dotted, quoted, or as tables; a run may be limited by any of its numbers."""
+    """As dotted keys, quoted keys or tables; any numeric setting of a run can be limited."""
     path = policy_path(tmp_path)
     path.write_text(text)
     found = {name: str(limit) for name, limit in load_policy(path).limits.items()}
@@ -189,7 +189,9 @@ def test_a_limit_may_be_written_as_toml_lets_it(tmp_path: Path, text: str) -> No
 
 
 def test_a_coordinator_that_is_not_allowed_is_sent_nothing(tmp_path: Path) -> None:
-    """The daemon, and an enrolment into a folder with a policy, end before the first request."""
+    """The daemon stops before its first request, and so does enrolling into a folder with a
+    policy.
+    """
     consent = Consent(tmp_path, "https://evil.example", Ledger(tmp_path))
     consent.check_coordinator()  # there is no policy yet
     policy_path(tmp_path).write_text(f'coordinators = ["{URL}"]')
@@ -199,9 +201,10 @@ def test_a_coordinator_that_is_not_allowed_is_sent_nothing(tmp_path: Path) -> No
 
 
 def test_what_may_not_leave_is_neither_recorded_nor_sent(tmp_path: Path) -> None:
-    """From the moment of a change on, a public step's prompts are not even asked for.
+    """From a change of the policy on, even a public step's prompts are not fetched.
 
-    How the run is may be asked, and the coordinator hears that we are away, and back.
+    The member may still ask for the run's state, and tells the coordinator when it is away and
+    back.
     """
     consent = member(tmp_path)
     consent.record(*ANSWERS, [b"1"])
@@ -230,7 +233,9 @@ def test_what_may_not_leave_is_neither_recorded_nor_sent(tmp_path: Path) -> None
 def test_a_coordinator_that_is_trusted_no_more_hears_that_we_are_away_and_nothing_else(
     tmp_path: Path, policy: str | None, code: Code
 ) -> None:
-    """Not a question, nor a hello; a policy that cannot be read may have dropped it."""
+    """It gets no question and no hello; an unreadable policy counts, because it may have removed
+    the coordinator.
+    """
     consent = member(tmp_path)
     assert consent.silence() == ()
     path = policy_path(tmp_path)
@@ -251,7 +256,7 @@ def test_a_coordinator_that_is_trusted_no_more_hears_that_we_are_away_and_nothin
 
 
 def test_a_run_that_asks_for_more_in_mid_run_sends_nothing_further(tmp_path: Path) -> None:
-    """The next round is refused, and so is what is still to be sent of this one."""
+    """The next round is refused, and so is the rest of this one."""
     consent = member(tmp_path)
     assert codes(consent, view(lora={"rank": 4})) == [Code.SETTING, Code.NOT_APPROVED]
     with pytest.raises(RefusedByPolicy, match=r"LoRA rank: 4\. This .* at most 2"):
@@ -262,7 +267,7 @@ def test_a_run_that_asks_for_more_in_mid_run_sends_nothing_further(tmp_path: Pat
 def test_a_policy_that_is_damaged_or_gone_allows_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The coordinator hears no path; the log names the file and the fault."""
+    """The coordinator learns no path; the log names the file and the error."""
     consent = member(tmp_path)
     policy_path(tmp_path).write_text("max_rnak = 3")
     (refusal,) = consent.attend(view())
@@ -277,7 +282,7 @@ def test_a_policy_that_is_damaged_or_gone_allows_nothing(
 
 
 def test_a_decision_is_kept_and_a_damaged_one_is_said(tmp_path: Path) -> None:
-    """It is of one run; `deny` holds until somebody approves again."""
+    """It applies to one run; a denial holds until somebody approves again."""
     consent = member(tmp_path)
     decide(tmp_path, "r", False)
     assert codes(consent) == [Code.DENIED]
@@ -293,7 +298,7 @@ def test_a_decision_is_kept_and_a_damaged_one_is_said(tmp_path: Path) -> None:
 
 
 def test_a_policy_that_was_lost_takes_no_decision_back(tmp_path: Path) -> None:
-    """The next start writes a new one; who has denied the run, or approved less, has done so."""
+    """The next start writes a new policy, but earlier denials and narrower approvals still hold."""
     consent = member(tmp_path)
     more = view(grpo={"temperature": 2.0})
     for approved, code in ((True, Code.NOT_APPROVED), (False, Code.DENIED)):
@@ -304,7 +309,7 @@ def test_a_policy_that_was_lost_takes_no_decision_back(tmp_path: Path) -> None:
 
 
 def test_bytes_and_rounds_of_a_day_come_from_the_ledger(tmp_path: Path) -> None:
-    """All bodies count; the day is that of UTC, and begins anew."""
+    """All request bodies count; days are UTC days, each starting at zero."""
     yesterday = Ledger(tmp_path, clock=lambda: EVENING - timedelta(days=1))
     yesterday.record(*ANSWERS, [b"12345"])
     consent = member(tmp_path)
@@ -326,7 +331,7 @@ def test_bytes_and_rounds_of_a_day_come_from_the_ledger(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("id_", ["x/away?y=", "x/../../enroll?y=", "..", "", "r#"])
 def test_no_id_of_a_coordinator_leads_a_request_to_another_address(id_: str) -> None:
-    """The policy and the ledger tell by the address what is sent, and whether it may be."""
+    """An id must not change a URL, because the policy and the ledger classify requests by URL."""
     run = view().model_dump(mode="json") | {"id": id_}
     member = {"run": id_, "run_name": "medqa", "name": "a", "role": "client", "token": "t"}
     upload = {"upload": id_, "digest": digest_of(b""), "size": 1, "offset": 0, "stored": False}
@@ -343,7 +348,9 @@ def test_no_id_of_a_coordinator_leads_a_request_to_another_address(id_: str) -> 
 
 
 def test_a_round_of_the_same_number_is_another_one_of_the_day(tmp_path: Path) -> None:
-    """With another adapter, or other responses to a public step; what is sent again is not."""
+    """A different adapter, or different responses to a public step, count as another round; a
+    resend does not.
+    """
 
     def update(adapter: bytes, seconds: float) -> list[bytes]:
         metrics = UpdateMetrics(examples=1, steps=1, transfer_seconds=seconds)
@@ -371,7 +378,9 @@ def test_a_round_of_the_same_number_is_another_one_of_the_day(tmp_path: Path) ->
 
 
 def test_an_adapter_whose_update_is_never_asked_for_is_of_a_round(tmp_path: Path) -> None:
-    """A coordinator that takes its bytes and closes the round has had it, and has no other one."""
+    """The upload alone counts as a round, so a coordinator that closes the round after it gets no
+    second adapter.
+    """
 
     def upload(adapter: bytes) -> None:
         announced = OpenUpload(digest=digest_of(adapter), size=len(adapter))
@@ -399,7 +408,7 @@ def test_an_adapter_whose_update_is_never_asked_for_is_of_a_round(tmp_path: Path
 
 @pytest.mark.parametrize("line", [b"{\n", b"3\n", b'{"size": "3"}\n', b"\xff\n"])
 def test_a_damaged_ledger_passes_no_limit(tmp_path: Path, line: bytes) -> None:
-    """What was sent today is not known: nothing is, and the message says what to do."""
+    """Today's total is unknown, so nothing is sent; the message says what to do."""
     consent = member(tmp_path)
     consent.record(*ANSWERS, [b"123"])
     (day,) = day_files(ledger_folder(tmp_path))
@@ -411,7 +420,7 @@ def test_a_damaged_ledger_passes_no_limit(tmp_path: Path, line: bytes) -> None:
 
 
 def test_a_clock_that_jumps_back_passes_no_limit(tmp_path: Path) -> None:
-    """What was sent on the days after counts as well, and the refusal says why."""
+    """Requests recorded on later days count too, and the refusal says why."""
     member(tmp_path).record(*ANSWERS, [b"1" * 500])
     back = Consent(tmp_path, URL, Ledger(tmp_path), clock=lambda: EVENING - timedelta(days=2))
     changed(tmp_path, max_rounds_a_day="1")
@@ -423,7 +432,7 @@ def test_a_clock_that_jumps_back_passes_no_limit(tmp_path: Path) -> None:
 
 
 def test_counters_that_are_not_allowed_are_left_out(tmp_path: Path) -> None:
-    """What a message must have stays: round, steps, and the number of examples."""
+    """Required fields stay: round, steps and the number of examples."""
     unlike = ("step_rewards", "memory_bytes", "donors")
     every = {name: 0.5 for name in COUNTERS if name not in unlike}
     metrics = UpdateMetrics(
@@ -446,7 +455,7 @@ def test_counters_that_are_not_allowed_are_left_out(tmp_path: Path) -> None:
 
 
 def test_a_member_of_a_lower_rank_is_judged_by_the_bytes_that_it_sends(tmp_path: Path) -> None:
-    """And approves what the run asks of all."""
+    """It approves the same terms as all other members."""
     ranks = {"lora": {"rank": 2, "alpha": 4, "min_rank": 1}, "aggregation": {"rule": "svd"}}
     run = view(**ranks)
     whole, own = ask_of(run, URL), ask_of(run, URL, rank=1)

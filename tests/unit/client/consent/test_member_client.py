@@ -1,4 +1,6 @@
-"""All that a member's commands ask is recorded, and goes to no coordinator but the policy's."""
+"""Every request of a member's commands is recorded, and goes only to coordinators that its policy
+allows.
+"""
 
 import ast
 import json
@@ -23,14 +25,14 @@ COMMANDS = (
 
 
 def enrolled(state: Path, url: str, allowed: str) -> None:
-    """A state folder whose membership is at `url` and whose policy allows another address."""
+    """Make a state folder with a membership at `url` and a policy that allows only `allowed`."""
     member = Membership(run="r", run_name="medqa", name="a", role=Role.CLIENT, token="secret-token")
     save_membership(state, StoredMembership(coordinator=url, membership=member))
     policy_path(state).write_text(f"coordinators = [{json.dumps(allowed)}]\n")
 
 
 def asked(tmp_path: Path, command: tuple[str, ...], allowed: str | None = None) -> str:
-    """What a command says, in one line, and in `Counting.came` what it has asked."""
+    """Run a command and return its output as one line; its requests are in `Counting.came`."""
     with counting() as url:
         enrolled(tmp_path / "state", url, allowed or url)
         problem = {"id": "1", "prompt": "1 + 1 = ", "answer": "2"}
@@ -43,7 +45,7 @@ def asked(tmp_path: Path, command: tuple[str, ...], allowed: str | None = None) 
 def test_a_coordinator_that_the_policy_has_no_more_is_sent_nothing(
     tmp_path: Path, command: tuple[str, ...]
 ) -> None:
-    """Not the token either; the command says why, and what to do."""
+    """Not even the token is sent; the command says why, and what to do."""
     said = asked(tmp_path, command, "https://c.example")
     assert Counting.came == []
     assert "does not allow the coordinator http://127.0.0.1" in said
@@ -53,7 +55,7 @@ def test_a_coordinator_that_the_policy_has_no_more_is_sent_nothing(
 
 @pytest.mark.parametrize("command", COMMANDS[:-1], ids=" ".join)
 def test_what_a_command_asks_is_in_the_ledger(tmp_path: Path, command: tuple[str, ...]) -> None:
-    """Each request, also one without a body."""
+    """Each request is recorded, even without a body."""
     asked(tmp_path, command)
     recorded = [
         (entry.method, entry.target) for entry in entries(ledger_folder(tmp_path / "state"))
@@ -63,7 +65,9 @@ def test_what_a_command_asks_is_in_the_ledger(tmp_path: Path, command: tuple[str
 
 
 def test_no_other_place_of_a_member_s_makes_a_client() -> None:
-    """The daemon and an enrolment make their own, which record, too; the rest is an operator's."""
+    """Only the daemon and enrolling create their own clients, which record too; all others are for
+    operators.
+    """
     root = Path(pubswap_client.__file__).parent
     found = {
         path.relative_to(root).as_posix(): [keyword.arg for keyword in node.keywords]

@@ -1,4 +1,4 @@
-"""What a policy refuses, and in which words: rules without files and clocks."""
+"""The policy's rules, without files or clocks: what they refuse, and in which words."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
@@ -41,12 +41,12 @@ def refused(
 
 
 def limit(setting: str, **sides: float) -> dict[str, Any]:
-    """A policy that limits one setting alone."""
+    """A policy that limits only this setting."""
     return {"limits": {setting: sides}}
 
 
 def test_a_gain_is_sent_where_the_run_asks_and_the_policy_lets_it() -> None:
-    """A person approves it like the rest; withheld, it refuses nothing."""
+    """It must be approved like everything else; withholding it refuses nothing."""
     plain = replace(ASK, settings=merged({}))
     asking = replace(
         ASK, settings=merged({"aggregation": {"weights": "improvement", "max_weight_share": 1.0}})
@@ -83,7 +83,7 @@ def test_a_gain_is_sent_where_the_run_asks_and_the_policy_lets_it() -> None:
     ],
 )
 def test_each_limit_refuses_what_is_beyond_it_alone(allowed: dict[str, Any], code: Code) -> None:
-    """At the limit itself nothing is refused; the reason names what is asked."""
+    """A value at the limit is allowed; the reason names what the run asks for."""
     assert refused(allowed) == [code]
     (line,) = [line for line in compare(LocalPolicy.model_validate(allowed), ASK) if line.code]
     assert line.what in ASK.facts() or line.what in allowed["limits"]
@@ -111,7 +111,7 @@ def test_each_limit_refuses_what_is_beyond_it_alone(allowed: dict[str, Any], cod
 
 
 def test_the_reason_says_what_is_asked_and_what_is_allowed() -> None:
-    """In words that the operator understands."""
+    """It uses words that the operator understands."""
     asked = limit("lora.rank", max=1)["limits"] | limit("swap.period", min=4, max=5)["limits"]
     rank, period = judge(LocalPolicy.model_validate({"limits": asked}), ASK, APPROVED, NOON)
     assert rank.detail == "The run asks for LoRA rank: 2. This organisation allows: at most 1."
@@ -121,7 +121,9 @@ def test_the_reason_says_what_is_asked_and_what_is_allowed() -> None:
 
 
 def test_what_a_run_asks_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
-    """A coordinator's own words cannot hide from a person what else there is to approve."""
+    """Control characters from a coordinator must not hide other terms from the person who
+    approves.
+    """
     odd = replace(ASK, model="org/model\x1b[2J\x1b[8m")
     print_compared(LocalPolicy(), odd, [f"model: {odd.model}"])
     shown = capsys.readouterr().out
@@ -129,7 +131,7 @@ def test_what_a_run_asks_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_limit_on_public_steps_does_not_hold_of_a_run_without_any() -> None:
-    """Their settings have defaults there, which nothing reads; the table says so."""
+    """Their settings keep defaults that nothing reads; the table says so."""
     plain = replace(ASK, settings=merged({"method": "fedavg"}))
     approved = APPROVED.model_copy(update={"asked": plain.facts()})
     allowed = limit("swap.period", min=9)
@@ -138,26 +140,26 @@ def test_a_limit_on_public_steps_does_not_hold_of_a_run_without_any() -> None:
 
 
 def test_a_policy_of_privacy_refuses_a_run_without() -> None:
-    """Also in mid-run, should a coordinator take it out of the settings."""
+    """Even in mid-run, if a coordinator removes it from the settings."""
     without = replace(ASK, settings=merged({}))
     assert refused(limit("privacy.epsilon", max=100), without) == [Code.SETTING, Code.NOT_APPROVED]
     assert refused({}, without) == [Code.NOT_APPROVED]
 
 
 def test_a_round_beyond_the_run_s_last_is_refused() -> None:
-    """A coordinator that goes on after the rounds that were agreed on asks for more."""
+    """Continuing after the agreed rounds asks for more than was approved."""
     beyond = replace(ASK, round=3)
     assert refused(limit("rounds", max=2), beyond) == [Code.SETTING, Code.NOT_APPROVED]
 
 
 def test_the_first_approval_is_of_what_was_asked_then() -> None:
-    """More asked in mid-run has to be approved again, and the reason names it."""
+    """Anything more in mid-run needs a new approval, and the reason names it."""
     assert refused({}, approval=None) == [Code.NOT_APPROVED]
     assert refused({}) == []
     more = replace(ASK, settings=merged({"lora": {"rank": 4}, "privacy": {"epsilon": 8.0}}))
     (refusal,) = judge(LocalPolicy(), more, APPROVED, NOON)
     assert refusal.detail == ("Changed since this organisation approved the run: LoRA rank 2 -> 4.")
-    # Fewer clients, decided by the operator before the start, ask nothing of this organisation.
+    # An operator who lowers `clients` before the start asks nothing of this organisation.
     assert (
         refused({}, replace(ASK, settings=merged({"clients": 5, "privacy": {"epsilon": 8.0}})))
         == []
@@ -165,7 +167,7 @@ def test_the_first_approval_is_of_what_was_asked_then() -> None:
 
 
 def test_every_round_is_approved_by_itself_if_the_policy_says_so() -> None:
-    """The next round waits again; `never` waits for nobody, and a denial holds in any case."""
+    """The next round waits again; `never` requires no approval, but a denial always holds."""
     each = {"approve": "every-round"}
     assert refused(each) == []
     assert refused(each, replace(ASK, round=2)) == [Code.NOT_APPROVED]
@@ -193,7 +195,7 @@ def test_every_round_is_approved_by_itself_if_the_policy_says_so() -> None:
 def test_hours_open_when_they_say(
     hours: str | None, days: tuple[str, ...] | None, now: str, opens: str
 ) -> None:
-    """Also over midnight, when the day is that on which they begin; in any time zone."""
+    """A span over midnight belongs to the day on which it begins; any time zone works."""
     zone = timezone(timedelta(hours=5, minutes=30))
     policy = LocalPolicy.model_validate({"hours": hours, "days": days})
     moment = datetime.fromisoformat(now).replace(tzinfo=zone)
@@ -206,7 +208,7 @@ def test_hours_open_when_they_say(
 
 
 def test_a_day_s_bytes_and_rounds_are_counted() -> None:
-    """What comes next has to fit; a round that was begun today is finished today."""
+    """The next request must fit too; a round that began today may finish today."""
     sent = Sent(size=600, work=frozenset({("run1", 1, 1, "digest")}), last=NOON)
     limit = {"max_bytes_a_day": 1000}
     assert refused(limit, sent=sent, next_bytes=400) == []
@@ -219,7 +221,7 @@ def test_a_day_s_bytes_and_rounds_are_counted() -> None:
 
 
 def test_a_clock_that_went_back_is_said() -> None:
-    """The reason tells of it, beyond a few minutes, which clocks are set by."""
+    """The reason mentions it if the jump exceeds the few minutes of normal clock adjustment."""
     policy = LocalPolicy(max_rounds_a_day=1, max_bytes_a_day=1000)
     for back, said in ((timedelta(minutes=4), False), (timedelta(hours=30), True)):
         sent = Sent(size=900, work=frozenset({("run1", 7, None, "digest")}), last=NOON + back)
@@ -229,7 +231,7 @@ def test_a_clock_that_went_back_is_said() -> None:
 
 
 def test_what_is_not_known_of_a_run_file_is_refused_by_nothing() -> None:
-    """Its coordinator is not said there, nor the digests of a model that is elsewhere."""
+    """The file names no coordinator, and digests of a model on another machine are unknown."""
     file = Ask(settings=merged({}), name="medqa")
     policy = LocalPolicy(coordinators=("https://c",), base_models=(WEIGHTS,), runs=("medqa",))
     assert {line.code for line in compare(policy, file)} == {None}

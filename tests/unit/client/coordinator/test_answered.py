@@ -1,4 +1,4 @@
-"""Which requests a relay has answered."""
+"""The relay's record of answered requests."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from pubswap_client.coordinator.relay import AnsweredRequests
 
 
 def test_the_last_requests_are_remembered_and_no_more_than_twice_as_many(tmp_path: Path) -> None:
-    """In memory, in the file and by a relay that is started again."""
+    """In memory, in the file and after a restart of the relay."""
     path = tmp_path / "done"
     names = [f"request-{number}" for number in range(100)]
     answered = AnsweredRequests(path, most=4)
@@ -20,7 +20,7 @@ def test_the_last_requests_are_remembered_and_no_more_than_twice_as_many(tmp_pat
 
 
 def test_half_a_line_of_a_killed_relay_harms_no_other_name(tmp_path: Path) -> None:
-    """The next name begins a line of its own."""
+    """The next name starts on its own line."""
     path = tmp_path / "done"
     path.write_text("first\nsec")
     AnsweredRequests(path).add("third")

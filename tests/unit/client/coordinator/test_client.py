@@ -1,4 +1,4 @@
-"""The HTTP client's ladder, over httpx's own transport seam."""
+"""The HTTP client's handling of every kind of answer, through httpx's mock transport."""
 
 import gzip
 import itertools
@@ -46,7 +46,7 @@ def client(handler: Handler, backoff: Backoff = ONCE) -> CoordinatorClient:
 
 
 def test_an_answer_that_is_no_message_is_asked_for_again() -> None:
-    """What stands before a coordinator may answer in its place, in JSON too."""
+    """A proxy may answer instead of the coordinator, even with JSON."""
     version = httpx.Response(200, json={"software": "0.1.0", "protocol": "1"})
     answers = [version, *(httpx.Response(200, content=text) for text in (b"", b"{}", b"[]"))]
     at_once = Backoff(base_seconds=0.0)
@@ -58,7 +58,7 @@ def test_an_answer_that_is_no_message_is_asked_for_again() -> None:
 
 
 def test_every_request_carries_token_and_protocol_version() -> None:
-    """The coordinator can tell who asks and which protocol is spoken."""
+    """The coordinator can tell who is asking and in which protocol version."""
     seen: list[httpx.Request] = []
 
     def handler(request: httpx.Request) -> httpx.Response:
@@ -101,7 +101,9 @@ PAGE = "<html><TITLE>\n Blocked \x1b[31m by policy </title>…"
 def test_an_answer_of_a_proxy_is_none_of_the_coordinators(
     answer: httpx.Response, said: str
 ) -> None:
-    """Its error page, its page with status 200 and its way to a login pass for no receipt."""
+    """Its error page, its page with status 200 and its redirect to a login do not count as an
+    answer.
+    """
     api = client(lambda request: answer)
     with pytest.raises(ProxyFault, match=said) as refused:
         api.away("run", Away(code="denied", detail="no"))
@@ -111,20 +113,20 @@ def test_an_answer_of_a_proxy_is_none_of_the_coordinators(
 
 
 def test_an_answer_that_leads_nowhere_is_none() -> None:
-    """A proxy's way to an address that cannot be one is as if it had not answered."""
+    """A proxy's redirect to an unusable address counts as no answer."""
     api = client(lambda request: httpx.Response(302, headers={"Location": "mailto:help@proxy"}))
     with pytest.raises(Unreachable, match="cannot be reached"):
         api.version()
 
 
 def test_an_answer_of_another_shape_is_a_server_fault() -> None:
-    """A body that does not fit its message is refused, not guessed at."""
+    """A body that does not fit the expected message is refused."""
     with pytest.raises(ServerFault, match="gave an unexpected answer"):
         client(lambda request: httpx.Response(200, json={"hello": 1})).version()
 
 
 class Answer(httpx.SyncByteStream):
-    """A thousand pieces of JSON's white space, and how many of them were read."""
+    """A response body of a thousand chunks of JSON whitespace, which counts the chunks read."""
 
     read = 0
 
@@ -139,7 +141,7 @@ class Answer(httpx.SyncByteStream):
 def test_an_answer_is_read_no_further_than_an_answer_may_go(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A coordinator that goes on and on would have all of the memory."""
+    """An endless body would otherwise fill the memory."""
     monkeypatch.setattr(connection, "LARGEST_MESSAGE", 1000)
     answer = Answer()
     with pytest.raises(ServerFault, match="more than 1,000 bytes"):
@@ -149,7 +151,9 @@ def test_an_answer_is_read_no_further_than_an_answer_may_go(
 
 @pytest.mark.parametrize(("status", "most"), [(200, 1 << 24), (503, 1 << 20)])
 def test_a_member_takes_no_message_that_its_memory_has_no_room_for(status: int, most: int) -> None:
-    """A byte of JSON may be seventy in memory; of a refusal, an operator takes no more either."""
+    """A byte of JSON may take seventy in memory; the limit for an error's body also applies to
+    operators.
+    """
     answer = Answer(most >> 4)
     on_send = (lambda *_: None) if status == 200 else None
     transport = httpx.MockTransport(lambda request: httpx.Response(status, stream=answer))
@@ -160,7 +164,7 @@ def test_a_member_takes_no_message_that_its_memory_has_no_room_for(status: int, 
 
 @pytest.mark.parametrize("value", [b'[{"a":{}}]', b"[]", b'{"a":1}', b"1"])
 def test_a_member_takes_no_message_of_more_values_than_it_has_room_for(value: bytes) -> None:
-    """What has two bytes in JSON may take a thousand in memory, also in a field that is ignored."""
+    """Two bytes of JSON may take a thousand in memory, even in a field that is ignored."""
     count = (LARGEST_TOLD - 1024) // (len(value) + 1)
     later = b",".join([value] * count)
     whole = b'{"software":"1","protocol":"1","later":[' + later + b"]}"
@@ -170,7 +174,7 @@ def test_a_member_takes_no_message_of_more_values_than_it_has_room_for(value: by
 
 
 def test_of_many_wrong_entries_one_is_told() -> None:
-    """Each takes a thousand times the memory that it had in the answer."""
+    """Each reported error takes a thousand times the memory of the entry itself."""
     wrong = {"kind": "wait", "state": "training", "residuals": [0] * 1000}
     with pytest.raises(ValidationError) as raised:
         Task.model_validate(wrong)
@@ -178,7 +182,7 @@ def test_of_many_wrong_entries_one_is_told() -> None:
 
 
 def test_an_exchange_is_read_no_further_than_the_run_s_settings_allow() -> None:
-    """Its size is told, as an adapter's is."""
+    """The caller passes its size limit, as for an adapter."""
     answer = Answer()
     with pytest.raises(ServerFault, match="more than 1,000 bytes"):
         client(lambda request: httpx.Response(200, stream=answer)).exchanged("r", 1, 1, most=1000)
@@ -186,7 +190,7 @@ def test_an_exchange_is_read_no_further_than_the_run_s_settings_allow() -> None:
 
 
 def test_cookies_are_neither_kept_nor_sent() -> None:
-    """A coordinator needs none, and could set new ones with every answer."""
+    """A coordinator needs none, and could otherwise set more with every answer."""
     sent = list[str | None]()
 
     def handler(request: httpx.Request) -> httpx.Response:
@@ -201,7 +205,7 @@ def test_cookies_are_neither_kept_nor_sent() -> None:
 
 
 def test_an_answer_is_not_unpacked() -> None:
-    """A few compressed bytes may come out as any number: nothing asks for such."""
+    """A few compressed bytes may expand to any size, so the client asks for no compression."""
     packed = gzip.compress(b'{"software": "0.1.0", "protocol": "1"}')
 
     def handler(request: httpx.Request) -> httpx.Response:
@@ -214,7 +218,7 @@ def test_an_answer_is_not_unpacked() -> None:
 
 
 def test_a_coordinator_that_is_not_there_yet_is_waited_for() -> None:
-    """Refused connections are retried until one is answered."""
+    """Refused connections are retried until one succeeds."""
     answers = [httpx.ConnectError("refused")] * 2
 
     def handler(request: httpx.Request) -> httpx.Response:
@@ -229,7 +233,7 @@ def test_a_coordinator_that_is_not_there_yet_is_waited_for() -> None:
 def test_a_host_that_cannot_be_one_is_not_reached(
     host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where a proxy's name is mistyped."""
+    """The same message covers a mistyped proxy host."""
     api = CoordinatorClient(f"http://{host}", "secret", ONCE)
     monkeypatch.setenv("HTTP_PROXY", f"http://{host}:3128")
     for asked in (api, CoordinatorClient("http://coordinator.invalid", "secret", ONCE)):
@@ -238,7 +242,7 @@ def test_a_host_that_cannot_be_one_is_not_reached(
 
 
 def test_an_unreachable_coordinator_says_what_to_check() -> None:
-    """The message names the address and what to look at."""
+    """The message names the address and the likely cause."""
 
     def handler(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("refused")
@@ -248,7 +252,7 @@ def test_an_unreachable_coordinator_says_what_to_check() -> None:
 
 
 def test_an_operator_is_not_told_to_enrol_for_a_private_ca() -> None:
-    """An unknown CA is named by an option that commands of both sides have."""
+    """For an unknown CA, the advice is an option that both sides' commands have."""
 
     def handler(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed")
@@ -260,7 +264,7 @@ def test_an_operator_is_not_told_to_enrol_for_a_private_ca() -> None:
 
 
 def body(data: bytes, status: int = 200, **headers: str) -> httpx.Response:
-    """A streamed answer of these bytes."""
+    """A streamed response with these bytes."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return httpx.Response(
         status, content=iter([data]), headers={"Content-Length": str(len(data)), **named}
@@ -268,7 +272,7 @@ def body(data: bytes, status: int = 200, **headers: str) -> httpx.Response:
 
 
 def session(**changes: object) -> httpx.Response:
-    """An open upload of b"data"."""
+    """A response that describes an open upload of b"data"."""
     message = {"upload": "u", "digest": digest_of(b"data"), "size": 4, "offset": 0}
     more = {
         "stored": False,
@@ -286,7 +290,9 @@ def test_bytes_that_are_not_what_the_digest_names_are_refused() -> None:
 
 
 def test_after_a_cut_the_rest_of_the_same_blob_is_asked_for() -> None:
-    """The second request names the range, and the digest that the first bytes belong to."""
+    """The second request gives the range and the digest of the blob that the first bytes came
+    from.
+    """
     seen: list[httpx.Request] = []
 
     def cut() -> Iterator[bytes]:
@@ -307,14 +313,14 @@ def test_after_a_cut_the_rest_of_the_same_blob_is_asked_for() -> None:
 
 @pytest.mark.parametrize("range_", ["", "bytes */4", "bytes 2-3/*", "chunks 2-3/4"])
 def test_a_part_that_does_not_say_where_it_belongs_is_refused(range_: str) -> None:
-    """A Content-Range that cannot be read is not guessed at."""
+    """An unreadable Content-Range is an error."""
     with pytest.raises(ServerFault, match="Content-Range"):
         answer = body(b"data", 206, Content_Range=range_)
         client(lambda request: answer).blob("r", digest_of(b"data"))
 
 
 def test_a_global_adapter_is_fetched_under_the_digest_that_it_is_announced_with() -> None:
-    """A byte of it tells the digest; a file that has none yet is taken as it comes."""
+    """A request for one byte returns the digest; a file without one yet is accepted as it is."""
     seen: list[str | None] = []
 
     def handler(request: httpx.Request) -> httpx.Response:
@@ -332,20 +338,20 @@ def test_a_global_adapter_is_fetched_under_the_digest_that_it_is_announced_with(
     whole.headers[paths.ROUND_HEADER] = "3"
     assert client(lambda request: whole).adapter_of_round("r", "final") == (3, b"stack")
     long = body(b"stack")
-    long.headers[paths.ROUND_HEADER] = "3" * 5000  # more digits than Python makes a number of
+    long.headers[paths.ROUND_HEADER] = "3" * 5000  # more digits than Python converts to an int
     with pytest.raises(ServerFault, match=paths.ROUND_HEADER):
         client(lambda request: long).adapter_of_round("r", "final")
 
 
 def test_a_refused_download_is_raised_as_what_it_is() -> None:
-    """A streamed answer's problem+json is read, too."""
+    """problem+json is recognised in a streamed answer too."""
     problem = UnknownBlob("not here").problem().model_dump()
     with pytest.raises(UnknownBlob, match="not here"):
         client(lambda request: httpx.Response(404, json=problem)).blob("r", digest_of(b"this"))
 
 
 def test_a_blob_that_the_coordinator_has_is_not_sent_again() -> None:
-    """A known digest costs one POST and no body."""
+    """A known digest costs one POST without the blob."""
     methods: list[str] = []
 
     def handler(request: httpx.Request) -> httpx.Response:
@@ -357,7 +363,7 @@ def test_a_blob_that_the_coordinator_has_is_not_sent_again() -> None:
 
 
 def test_an_upload_goes_in_chunks_and_ends_with_its_digest() -> None:
-    """Each chunk says which bytes it is; the last request names all of them."""
+    """Each chunk gives its byte range; the last request gives the digest of the whole."""
     seen: list[tuple[str, str | None, bytes]] = []
 
     def handler(request: httpx.Request) -> httpx.Response:
@@ -374,14 +380,14 @@ def test_an_upload_goes_in_chunks_and_ends_with_its_digest() -> None:
 
 
 def test_a_session_without_a_name_is_a_server_fault() -> None:
-    """An answer that is neither stored nor a session is not sent to."""
+    """An answer must either be stored or name an upload session."""
     with pytest.raises(ServerFault, match="gave no session"):
         client(lambda request: session(upload=None)).put_blob("r", b"data")
 
 
 @pytest.mark.parametrize("tiny", ["chunk_bytes", "largest_chunk_bytes"])
 def test_a_blob_is_not_sent_byte_by_byte(tiny: str) -> None:
-    """Each chunk is a request of its own, and an entry of the ledger."""
+    """Each chunk is a separate request and ledger entry."""
     data = bytes(1 << 17)
     sizes = {"size": len(data), "chunk_bytes": 1 << 16, "largest_chunk_bytes": 1 << 16, tiny: 1}
     with pytest.raises(ServerFault, match="tiny chunks"):
@@ -389,7 +395,7 @@ def test_a_blob_is_not_sent_byte_by_byte(tiny: str) -> None:
 
 
 def test_what_a_coordinator_says_moves_no_cursor() -> None:
-    """What a member waits for is shown as it comes, on a terminal, too."""
+    """Control characters are replaced, because these texts reach a terminal as they are."""
     said, told = "b\x1b[2J", list[str]()
     answers = [
         httpx.Response(200, json={"kind": "wait", "state": "training", "waits_for": said}),
@@ -411,7 +417,7 @@ def test_what_a_coordinator_says_moves_no_cursor() -> None:
 
 
 def test_what_a_coordinator_says_fills_no_log() -> None:
-    """Each try says it again, and each answer that there is nothing to do."""
+    """Long texts are cut, because each retry and each idle answer logs them again."""
     problem = TooManyRequests("x" * 1_000_000).problem().model_dump()
     with pytest.raises(TooManyRequests) as raised:
         client(lambda request: httpx.Response(429, json=problem)).version()
@@ -425,7 +431,7 @@ def test_what_a_coordinator_says_fills_no_log() -> None:
     [("7", 7.0), ("999999999", 3600.0), ("Wed, 21 Oct 2026 07:28:00 GMT", None), ("-1", None)],
 )
 def test_an_error_carries_the_time_to_wait(header: str, seconds: float | None) -> None:
-    """Retry-After in seconds is believed up to an hour."""
+    """Retry-After is accepted in seconds, up to an hour."""
     problem = TooManyRequests().problem().model_dump()
     answer = httpx.Response(429, json=problem, headers={"Retry-After": header})
     with pytest.raises(TooManyRequests) as raised:
@@ -434,7 +440,7 @@ def test_an_error_carries_the_time_to_wait(header: str, seconds: float | None) -
 
 
 def test_an_open_exchange_is_asked_for_until_it_is_closed() -> None:
-    """204 means: not yet."""
+    """204 means not yet."""
     answers = [httpx.Response(200, content=b"groups"), httpx.Response(204), httpx.Response(204)]
     assert client(lambda request: answers.pop()).exchanged("r", 1, 1) == b"groups"
     assert not answers
@@ -442,7 +448,7 @@ def test_an_open_exchange_is_asked_for_until_it_is_closed() -> None:
 
 @pytest.mark.parametrize("charset", ["zlib", "hex", "undefined"])
 def test_a_page_is_not_unpacked_to_be_quoted(charset: str) -> None:
-    """Python knows charsets that unpack, and others that are no text's."""
+    """Some of Python's charsets decompress, and others are not for text."""
     packed, kind = zlib.compress(b"a page"), f"text/html; charset={charset}"
     answer = httpx.Response(502, content=packed, headers={"Content-Type": kind})
     with pytest.raises(ProxyFault, match="answered 502, not by a coordinator"):
@@ -450,19 +456,19 @@ def test_a_page_is_not_unpacked_to_be_quoted(charset: str) -> None:
 
 
 def test_a_title_is_looked_for_in_the_beginning_of_a_page_alone() -> None:
-    """Of a page of open titles, each would be read to the end for each of them."""
+    """Searching a page of many unclosed titles would take quadratic time."""
     with pytest.raises(ProxyFault, match="answered 502"):
         client(lambda request: httpx.Response(502, html="<title" * 100_000)).version()
 
 
 def page(*rounds: int) -> httpx.Response:
-    """Some of a run's rounds."""
+    """A response with these rounds."""
     return httpx.Response(200, json={"rounds": [{"round": number} for number in rounds]})
 
 
 @pytest.mark.parametrize("second", [(0, 1), (1,), (2, 2), (4, 3)])
 def test_pages_that_do_not_follow_on_each_other_are_refused(second: tuple[int, ...]) -> None:
-    """A coordinator that gives one again and again would be asked without end."""
+    """A coordinator could otherwise repeat a page forever."""
     answers = [page(0, 1), page(*second)]
     rounds = client(lambda request: answers.pop(0)).rounds("r")
     with pytest.raises(ServerFault, match="does not continue"):
@@ -470,7 +476,7 @@ def test_pages_that_do_not_follow_on_each_other_are_refused(second: tuple[int, .
 
 
 def test_rounds_that_a_run_cannot_have_are_not_asked_for() -> None:
-    """Each page could be followed by another one."""
+    """Otherwise a coordinator could add pages forever."""
     asked = itertools.count()
     rounds = client(lambda request: page(next(asked))).rounds("r", last=5)
     assert [each.round for each in rounds] == [0, 1, 2, 3, 4, 5]
@@ -478,7 +484,7 @@ def test_rounds_that_a_run_cannot_have_are_not_asked_for() -> None:
 
 
 def shown_run(round_: int) -> dict[str, Any]:
-    """A run as a coordinator shows it."""
+    """A run as a coordinator returns it."""
     settings = merged({})
     card = model_card(MODEL, settings.lora, "org/model", None)
     return {
@@ -489,14 +495,14 @@ def shown_run(round_: int) -> dict[str, Any]:
 
 
 def test_a_moment_without_a_time_zone_is_none() -> None:
-    """Another machine would take it for another moment."""
+    """Another machine would read it as a different time."""
     naive = shown_run(0) | {"created_at": "2026-01-01T00:00:00"}
     with pytest.raises(ServerFault, match="created_at"):
         client(lambda request: httpx.Response(200, json=naive)).run("r")
 
 
 def test_runs_that_come_again_and_a_log_that_goes_back_are_refused() -> None:
-    """As rounds are."""
+    """As for rounds, each page must continue the last one."""
     with pytest.raises(ServerFault, match="does not continue"):
         client(lambda request: httpx.Response(200, json={"runs": [shown_run(0)]})).runs()
     events = [{"id": 7, "at": "2026-01-01T00:00:00Z", "kind": "opened", "details": {}}]
@@ -507,7 +513,7 @@ def test_runs_that_come_again_and_a_log_that_goes_back_are_refused() -> None:
 
 
 def test_a_run_that_is_another_each_time_is_looked_at_so_often_and_no_more() -> None:
-    """One that moves as fast as it is read cannot be told from a coordinator that lies."""
+    """A run that changes between all reads looks the same as a coordinator that lies."""
     moved = itertools.count()
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -521,7 +527,7 @@ def test_a_run_that_is_another_each_time_is_looked_at_so_often_and_no_more() -> 
 
 
 def test_more_bytes_than_a_blob_can_have_are_not_received() -> None:
-    """What the header says is enough."""
+    """The announced length alone is enough to refuse it."""
     answer = body(b"data")
     with pytest.raises(ServerFault, match=r"announced 4 bytes; at most 3 are possible"):
         client(lambda request: answer).blob("r", digest_of(b"data"), most=3)
@@ -530,7 +536,7 @@ def test_more_bytes_than_a_blob_can_have_are_not_received() -> None:
 def test_an_exchange_that_is_open_is_not_asked_for_without_a_pause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A coordinator that answers so at once is asked every two seconds."""
+    """A coordinator that answers 204 at once is asked only every two seconds."""
     waits: list[float] = []
     monkeypatch.setattr(coordinator_client, "Pace", lambda: Pace(sleep=waits.append))
     answers = [httpx.Response(200, content=b"groups"), *[httpx.Response(204)] * 9]
@@ -539,7 +545,7 @@ def test_an_exchange_that_is_open_is_not_asked_for_without_a_pause(
 
 
 def test_an_address_of_no_bucket_moves_no_cursor(caplog: pytest.LogCaptureFixture) -> None:
-    """The coordinator gives it, and the daemon says that it is not used."""
+    """The coordinator chooses the address, and the daemon logs that it is not used."""
     bucket = Bucket(lambda: ("https://s3.example/bucket",), PUBLIC, {})
     assert not bucket.allows("https://evil.example/\x1b[2J?secret")
     assert "the policy does not list https://evil.example/ [2J in its buckets" in caplog.text

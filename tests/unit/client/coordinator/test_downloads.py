@@ -1,4 +1,4 @@
-"""A large blob over a real socket: cut, changed on the way, or followed by something else."""
+"""Downloads of a large blob over a real socket that is cut, alters bytes or sends too many."""
 
 import re
 import socket
@@ -23,9 +23,10 @@ DIGEST = digest_of(DATA)
 
 @contextmanager
 def answering(answer: Callable[[int], bytes]) -> Iterator[tuple[str, list[int]]]:
-    """A server that answers the n-th connection's request, and closes; the first bytes asked for.
+    """A server that answers one request per connection; yields its URL and the first bytes asked
+    for.
 
-    `answer` is given the first byte that was asked for.
+    `answer` is called with the first byte of the requested range.
     """
     asked: list[int] = []
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -52,20 +53,20 @@ def answering(answer: Callable[[int], bytes]) -> Iterator[tuple[str, list[int]]]
 
 
 def whole(first: int, data: bytes = DATA) -> bytes:
-    """An answer with all bytes from the first one asked for."""
+    """A response with all bytes from `first` on."""
     size, rest = len(data), data[first:]
     status = f"206 Part\r\nContent-Range: bytes {first}-{size - 1}/{size}" if first else "200 OK"
     return f"HTTP/1.1 {status}\r\nContent-Length: {len(rest)}\r\n\r\n".encode() + rest
 
 
 def fetched(url: str, backoff: Backoff = AT_ONCE) -> bytes:
-    """The blob, by a client of the coordinator."""
+    """Fetch the blob with a coordinator client."""
     with CoordinatorClient(url, "token", backoff) as api:
         return bytes(api.blob("r", DIGEST))
 
 
 def test_a_large_blob_comes_whole() -> None:
-    """In one request."""
+    """It takes one request."""
     with answering(whole) as (url, asked):
         assert fetched(url) == DATA
         assert asked == [0]
@@ -73,14 +74,14 @@ def test_a_large_blob_comes_whole() -> None:
 
 @pytest.mark.parametrize("left", [1, 100_000, 2 << 20, len(DATA) - 10])
 def test_after_a_cut_the_rest_is_asked_for(left: int) -> None:
-    """The first answer ends `left` bytes too early; the second one begins there."""
+    """The first answer ends `left` bytes early; the second starts there."""
     with answering(lambda first: whole(first) if first else whole(0)[:-left]) as (url, asked):
         assert fetched(url) == DATA
         assert asked == [0, len(DATA) - left]
 
 
 def test_a_cut_is_told_when_nothing_is_tried_again() -> None:
-    """It is the connection's fault, and not taken for the end of the blob."""
+    """It raises a connection error, and is not mistaken for the end of the blob."""
     with (
         answering(lambda first: whole(0)[: -(1 << 19)]) as (url, _),
         pytest.raises(Unreachable, match="peer closed connection"),
@@ -89,7 +90,7 @@ def test_a_cut_is_told_when_nothing_is_tried_again() -> None:
 
 
 def test_bytes_that_changed_on_the_way_are_fetched_once_more_and_refused_then() -> None:
-    """The digest is of what was put in its place."""
+    """A second mismatch with the digest is an error."""
     other = DATA[:-1] + bytes([DATA[-1] ^ 1])
     with (
         answering(lambda first: whole(first, other)) as (url, asked),
@@ -100,7 +101,7 @@ def test_bytes_that_changed_on_the_way_are_fetched_once_more_and_refused_then() 
 
 
 def test_what_follows_the_blob_on_its_connection_is_not_read() -> None:
-    """A connection on which more came than was asked for is not used again."""
+    """A connection with bytes left over is not reused."""
     with answering(lambda first: whole(first) + b"HTTP/1.1 200 OK\r\n\r\n") as (url, asked):
         with CoordinatorClient(url, "token", AT_ONCE) as api:
             assert [bytes(api.blob("r", DIGEST)) == DATA for _ in range(2)] == [True, True]
@@ -108,7 +109,7 @@ def test_what_follows_the_blob_on_its_connection_is_not_read() -> None:
 
 
 def test_a_size_that_no_adapter_has_is_refused_before_room_is_made_for_it() -> None:
-    """A petabyte, by its header alone."""
+    """The Content-Length of a petabyte is enough."""
     head = b"HTTP/1.1 200 OK\r\nContent-Length: 999999999999999\r\n\r\n"
     with (
         answering(lambda _: head) as (url, _),
@@ -118,7 +119,7 @@ def test_a_size_that_no_adapter_has_is_refused_before_room_is_made_for_it() -> N
 
 
 def test_a_size_that_the_memory_has_no_room_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By what the header announces, before a byte of it has come."""
+    """The Content-Length decides, before any byte arrives."""
 
     def no_room(size: int, dtype: type) -> np.ndarray:
         if size:

@@ -1,4 +1,4 @@
-"""A relay's looks into its folder: what it finds there meanwhile, and when there is none."""
+"""The relay's polling of its folder: unusual files, bad answers, and a folder that goes away."""
 
 import errno
 import logging
@@ -26,7 +26,7 @@ NAME = "0123456789abcdef" * 2
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A relay's, in which one request waits."""
+    """A relay's folder with one waiting request."""
     (folder := tmp_path / "relay").mkdir(mode=0o700)
     message = Asked(name=NAME, method="GET", target="/v1/version", headers=[])
     write(folder / f"{NAME}.request", [], message)
@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def serve(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Runs a relay until nothing is asked any more; `answers` is the coordinator."""
+    """Run a relay until no request is left; `answers` plays the coordinator."""
     monkeypatch.setattr(relaying, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(relaying, "IDLE_SECONDS", 0.5)
 
@@ -48,7 +48,7 @@ def serve(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 def said(folder: Path) -> tuple[Answered, bytes]:
-    """The answer that lies in the folder."""
+    """The answer in the folder, with its body."""
     answered, file, size = read(folder / f"{NAME}.answer", Answered)
     with file:
         return answered, file.read(size)
@@ -59,7 +59,7 @@ def good(_: httpx.Request) -> httpx.Response:
 
 
 def test_with_once_it_stays_after_an_answer(serve: Callable[..., None]) -> None:
-    """A daemon whose long poll took longer than a relay without requests stays asks again then."""
+    """A daemon whose long poll outlasts the relay's idle time asks again after its answer."""
     answered = 0.0
 
     def late(request: httpx.Request) -> httpx.Response:
@@ -75,7 +75,7 @@ def test_with_once_it_stays_after_an_answer(serve: Callable[..., None]) -> None:
 def test_what_an_operator_removes_goes_through_it(
     folder: Path, serve: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`pubswap run delete`, where the environment has a daemon's PUBSWAP_RELAY, is a DELETE."""
+    """With PUBSWAP_RELAY set, `pubswap run delete` sends its DELETE through the relay."""
     monkeypatch.setenv("PUBSWAP_RELAY", str(folder))
     api = CoordinatorClient("http://coordinator", "secret", Backoff(tries=1))
     asked: list[httpx.Request] = []
@@ -95,7 +95,7 @@ def test_what_an_operator_removes_goes_through_it(
 def test_an_answer_stays_until_it_is_read(
     folder: Path, serve: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if a look into the folder had found its request just before that was answered."""
+    """Even if a scan listed its request just before the answer was written."""
     before, glob, looks = threading.active_count(), Path.glob, 0
     answering = threading.Event()
 
@@ -127,7 +127,7 @@ def test_a_folder_that_is_away_for_a_while_is_waited_for(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Which is said once."""
+    """The log reports it once."""
     place: object = relaying if what == "look_again" else Path
     name = "iterdir" if what == "sweep" else what
     works, failures = getattr(place, name), iter([OSError(116, "Stale file handle")] * 3)
@@ -147,7 +147,7 @@ def test_a_folder_that_is_away_for_a_while_is_waited_for(
 def test_a_folder_without_locks_is_refused(
     folder: Path, serve: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With what may be done about it; the file is closed."""
+    """The message says what to do; the file is closed."""
     tried = list[int]()
 
     def flock(descriptor: int, how: int) -> None:
@@ -165,7 +165,7 @@ def test_a_folder_without_locks_is_refused(
 def test_an_answer_has_the_headers_that_members_read(
     folder: Path, serve: Callable[..., None]
 ) -> None:
-    """None of those that are a proxy's, however they are spelt."""
+    """A proxy's headers are dropped, however they are spelled."""
     headers = [("X_Odd", "1"), ("ETag", '"e"'), ("Connection", "close"), ("Set-Cookie", "x" * 70)]
     serve(lambda _: httpx.Response(200, headers=headers, content=iter([b"good"])))
     answered, body = said(folder)
@@ -184,7 +184,7 @@ def test_an_answer_has_the_headers_that_members_read(
 def test_an_answer_that_is_none_is_said(
     reply: dict[str, object], folder: Path, serve: Callable[..., None]
 ) -> None:
-    """In the error of whoever asked; it is asked once."""
+    """The client gets it as an error; the coordinator is asked once."""
     asked = []
 
     def odd(request: httpx.Request) -> httpx.Response:
@@ -199,7 +199,7 @@ def test_an_answer_that_is_none_is_said(
 def test_an_answer_without_an_end_is_cut(
     folder: Path, serve: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the size of the largest blob, by which its reader knows that it is not whole."""
+    """It is cut at the size of the largest blob and marked as cut."""
     monkeypatch.setattr(relaying, "LARGEST_BYTES", 10)
 
     def endless() -> Iterator[bytes]:
@@ -213,7 +213,7 @@ def test_an_answer_without_an_end_is_cut(
 
 @pytest.mark.parametrize("kind", ["link", "folder", "pipe"])
 def test_what_is_no_plain_file_is_refused(kind: str, tmp_path: Path) -> None:
-    """And not tried again, as what a disk does not give for now is."""
+    """It is an error that is not retried, unlike a temporary one of the disk."""
     odd = tmp_path / f"{NAME}.request"
     if kind == "link":
         odd.symlink_to(tmp_path / "elsewhere")

@@ -1,4 +1,4 @@
-"""When and how long a call is tried again."""
+"""When and for how long a call is retried."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from pubswap_protocol.errors import Forbidden, PubSwapError, TooManyRequests, Un
 
 
 def failing(times: int, error: PubSwapError) -> "tuple[list[int], object]":
-    """A call that fails this often and then answers."""
+    """A call that raises `error` the first `times` times and then answers."""
     calls: list[int] = []
 
     def call() -> str:
@@ -20,7 +20,7 @@ def failing(times: int, error: PubSwapError) -> "tuple[list[int], object]":
 
 
 def test_a_retryable_error_is_tried_again_until_it_ends() -> None:
-    """The answer comes once the coordinator is back, with a wait before each try."""
+    """There is a wait before each retry."""
     waits: list[float] = []
     calls, call = failing(3, Unreachable("down"))
     assert retrying(call, Backoff(), waits.append) == "answer"
@@ -29,7 +29,7 @@ def test_a_retryable_error_is_tried_again_until_it_ends() -> None:
 
 
 def test_a_final_error_is_raised_at_once() -> None:
-    """An error that a retry cannot mend costs no retry."""
+    """An error that a retry cannot fix is not retried."""
     calls, call = failing(1, Forbidden())
     with pytest.raises(Forbidden):
         retrying(call, Backoff(), lambda seconds: None)
@@ -45,14 +45,14 @@ def test_tries_are_bounded_when_asked() -> None:
 
 
 def test_delay_doubles_up_to_its_cap_and_is_fully_jittered() -> None:
-    """The longest wait after n failures is min(20, 2^n) seconds, the shortest none."""
+    """After n failures the wait is between 0 and min(20, 2^n) seconds."""
     longest = [Backoff().delay(n, lambda: 1.0) for n in (1, 2, 3, 4, 5, 6, 99)]
     assert longest == [2, 4, 8, 16, 20, 20, 20]
     assert Backoff().delay(5, lambda: 0.0) == 0
 
 
 def test_a_coordinator_that_names_a_time_is_not_asked_before() -> None:
-    """The wait is the time named, and the jitter on top of it."""
+    """The wait is that time plus jitter."""
     waits: list[float] = []
     _, call = failing(2, TooManyRequests("later", retry_after=7))
     assert retrying(call, Backoff(base_seconds=0.5), waits.append) == "answer"
@@ -61,7 +61,7 @@ def test_a_coordinator_that_names_a_time_is_not_asked_before() -> None:
 
 
 def test_who_is_answered_at_once_with_nothing_to_do_asks_no_faster_than_every_two_seconds() -> None:
-    """But for the first three times; an answer that was waited for, or useful, begins anew."""
+    """The first three times are exempt; a long poll or a useful answer resets the count."""
     now, waits = [0.0], list[float]()
     pace = Pace(lambda: now[0], waits.append)
     for _ in range(5):

@@ -1,4 +1,6 @@
-"""The order of requests by which adapters travel, against a coordinator in memory that fails."""
+"""The sequence of requests of an upload or download, against an in-memory coordinator that
+fails.
+"""
 
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -31,9 +33,10 @@ CHUNK = 10
 
 @dataclass
 class Memory:
-    """Keeps uploads and blobs; `cuts` are the bytes after which a transfer is cut, one each.
+    """A fake store of uploads and blobs that cuts each transfer after the next number of bytes in
+    `cuts`.
 
-    `raises` are errors for the next openings of a session.
+    `raises` holds errors for the next attempts to open a session.
     """
 
     cuts: list[int] = field(default_factory=list)
@@ -86,7 +89,7 @@ class Memory:
         yield Body(first, len(data), self._pieces(data[first:]))
 
     def leave_bucket(self, why: str) -> None:
-        """There is no bucket."""
+        """Do nothing: there is no bucket."""
 
     def _pieces(self, data: bytes) -> Iterator[bytes]:
         part = self._cut(data)
@@ -104,7 +107,7 @@ class Memory:
 def test_an_upload_is_whole_after_any_cuts_and_sends_no_byte_twice(
     data: bytes, cuts: list[int]
 ) -> None:
-    """However often it is cut, it goes on from the byte that the coordinator has."""
+    """After each cut it continues from the last byte that the coordinator has."""
     memory = Memory(cuts=cuts)
     upload(memory, data, digest_of(data), AT_ONCE)
     assert memory.blobs == {digest_of(data): data}
@@ -115,21 +118,21 @@ def test_an_upload_is_whole_after_any_cuts_and_sends_no_byte_twice(
 def test_a_download_is_whole_after_any_cuts_and_takes_no_byte_twice(
     data: bytes, cuts: list[int]
 ) -> None:
-    """However often it is cut, only the rest is asked for."""
+    """After each cut only the rest is requested."""
     memory = Memory(cuts=cuts, blobs={digest_of(data): data})
     assert download(memory, digest_of(data), AT_ONCE) == data
     assert memory.taken == len(data)
 
 
 def test_a_blob_that_is_stored_is_not_sent() -> None:
-    """One request, and no byte of it."""
+    """It costs one request and no byte of the blob."""
     memory = Memory(blobs={digest_of(b"data"): b"data"})
     upload(memory, b"data", digest_of(b"data"), AT_ONCE)
     assert (memory.opened, memory.taken) == (1, 0)
 
 
 def test_an_upload_that_expired_begins_again() -> None:
-    """The session that went away in the middle is replaced by a new one."""
+    """A session that expires midway is replaced by a new one."""
     memory = Memory()
     data = bytes(25)
     send = memory.send
@@ -153,7 +156,7 @@ def test_an_upload_that_expired_begins_again() -> None:
 def test_chunks_grow_while_they_come_quickly(
     monkeypatch: pytest.MonkeyPatch, seconds: float, expected: list[int]
 ) -> None:
-    """Four times as much each time, up to the session's largest; on a slow link they stay small."""
+    """By a factor of four each, up to the session's maximum; on a slow link they stay small."""
     memory, sizes, clock = Memory(), list[int](), [0.0]
     send = memory.send
     monkeypatch.setattr("pubswap_client.coordinator.transfers.time.monotonic", lambda: clock[0])
@@ -170,7 +173,7 @@ def test_chunks_grow_while_they_come_quickly(
 
 
 def test_after_a_cut_chunks_begin_small_again() -> None:
-    """What a proxy had held back of a cut request is sent again, and is little."""
+    """The part of a cut request that a proxy held back is sent again, so it should be small."""
     memory, sizes = Memory(cuts=[10, 40, 0]), list[int]()
     send = memory.send
 
@@ -184,7 +187,7 @@ def test_after_a_cut_chunks_begin_small_again() -> None:
 
 
 def test_a_lost_answer_costs_a_question_and_no_bytes() -> None:
-    """The chunk that arrived is not sent again, nor is a blob that was finished."""
+    """Neither an accepted chunk nor a finished blob is sent again."""
     memory = Memory()
     send, finish = memory.send, memory.finish
 
@@ -205,7 +208,7 @@ def test_a_lost_answer_costs_a_question_and_no_bytes() -> None:
 
 
 def test_tries_are_counted_from_the_last_byte_that_arrived() -> None:
-    """Ten cuts with progress are borne by three tries; three failures without any are not."""
+    """With three tries, ten cuts with progress succeed; three failures without progress do not."""
     data = bytes(range(100))
     memory = Memory(cuts=[5] * 10)
     upload(memory, data, digest_of(data), AT_ONCE)
@@ -215,7 +218,7 @@ def test_tries_are_counted_from_the_last_byte_that_arrived() -> None:
 
 
 def test_room_that_is_not_there_is_waited_for() -> None:
-    """507 is asked again; an adapter that is refused is not."""
+    """507 is retried; a refused adapter is not."""
     memory = Memory(raises=[NoSpace(), NoSpace()])
     upload(memory, b"data", digest_of(b"data"), AT_ONCE)
     assert memory.blobs
@@ -227,7 +230,7 @@ def test_room_that_is_not_there_is_waited_for() -> None:
 
 @pytest.mark.parametrize(("times", "comes"), [(1, True), (2, False)])
 def test_bytes_that_changed_on_the_way_are_sent_once_more(times: int, comes: bool) -> None:
-    """A digest that does not match may be the wire's fault once, and is an error twice."""
+    """The first digest mismatch may be a transmission error; the second is an error."""
     memory = Memory()
     send, left = memory.send, [times]
 
@@ -246,7 +249,7 @@ def test_bytes_that_changed_on_the_way_are_sent_once_more(times: int, comes: boo
 
 
 def test_bytes_that_the_digest_does_not_name_are_never_given_out() -> None:
-    """They are fetched twice, and then refused."""
+    """They are fetched twice and then refused."""
     memory = Memory(blobs={digest_of(b"this"): b"that"})
     with pytest.raises(DigestMismatch):
         download(memory, digest_of(b"this"), AT_ONCE)
@@ -254,7 +257,7 @@ def test_bytes_that_the_digest_does_not_name_are_never_given_out() -> None:
 
 
 def test_a_coordinator_without_ranges_sends_all_again() -> None:
-    """A whole body after a cut is taken from its start."""
+    """After a cut, the whole body is read from its start."""
     data = bytes(range(50))
     memory = Memory(cuts=[20], ranges=False, blobs={digest_of(data): data})
     assert download(memory, digest_of(data), AT_ONCE) == data
@@ -266,7 +269,7 @@ def test_a_coordinator_without_ranges_sends_all_again() -> None:
     ids=["another part", "too long"],
 )
 def test_a_body_that_was_not_asked_for_is_refused(body: Body) -> None:
-    """A part from elsewhere, or more than all, is not put together with anything."""
+    """Neither another range nor too many bytes are accepted."""
     memory = Memory()
 
     @contextmanager
@@ -279,7 +282,7 @@ def test_a_body_that_was_not_asked_for_is_refused(body: Body) -> None:
 
 
 def test_both_ways_say_how_far_they_are() -> None:
-    """From nothing to all of it."""
+    """From nothing to everything."""
     data, seen = bytes(12 << 20), list[tuple[int, int]]()
     memory = Memory()
     upload(memory, data[:25], digest_of(data[:25]), AT_ONCE, lambda *at: seen.append(at))
@@ -293,7 +296,7 @@ def test_both_ways_say_how_far_they_are() -> None:
 
 
 def peak_over(call: Callable[[], object]) -> int:
-    """The most bytes that were allocated at once during a call, beyond what was there before."""
+    """Peak memory that a call allocates, in bytes above what was allocated before."""
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
@@ -304,7 +307,7 @@ def peak_over(call: Callable[[], object]) -> int:
 
 
 def test_an_adapter_is_in_memory_once() -> None:
-    """Making the file takes little more than the file, fetching it too, and sending it nothing."""
+    """Encoding and downloading take little more memory than the file, and uploading far less."""
     layout = AdapterLayout(tensors={f"{n}.lora_A.weight": (64, 1024) for n in range(32)})
     adapter = {n: np.ones(shape, np.float32) for n, shape in layout.tensors.items()}
     data = encode_adapter(layout, adapter)

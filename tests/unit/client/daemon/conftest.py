@@ -1,4 +1,4 @@
-"""A client's world without a network, made anew for each test."""
+"""A client's world without a network, created anew for each test."""
 
 import copy
 import itertools
@@ -50,14 +50,14 @@ def world(
     even_scorer: Any,
     make_responses: Callable[..., list[Response]],
 ) -> Callable[..., World]:
-    """A function that makes a world with some settings replaced, and an engine."""
+    """A function that creates a world with the given engine and changed settings."""
     torch.set_num_threads(1)
     card = card_of(tiny_qwen3)
     numbers = itertools.count()
     points = ClientPoints()
 
     def fill(descriptor: int, data: memoryview, write: Any = files.write_all) -> None:
-        # A file comes in many pieces: a point in its header, and one in the digest at its end.
+        # Files are written in many pieces; kill points are in the header and in the final digest.
         begun = os.lseek(descriptor, 0, os.SEEK_CUR)
         write(descriptor, data[: len(data) // 2])
         if not begun or len(data) == len(DIGEST):
@@ -92,7 +92,7 @@ def world(
         loaded = Policy.load(tiny_qwen3, card, settings, device="cpu")
 
         def trainer(privacy: PrivacyBudget | None = None) -> LocalTrainer:
-            policy = copy.deepcopy(loaded)  # as a process loads it, in a tenth of the time
+            policy = copy.deepcopy(loaded)  # like loading it in a new process, but ten times faster
             return LocalTrainer(
                 policy,
                 engine(policy),
@@ -108,7 +108,7 @@ def world(
         if settings.privacy.epsilon is None:
             return World(coordinator, state, trainer, points, {})
         state.mkdir()
-        # The worlds of a test have one secret: without it they would have other noise.
+        # All worlds of a test share one secret, because their noise would otherwise differ.
         (state / "privacy-budget.json").write_text(json.dumps({"secret": 32 * "5e"}))
         budget = partial(PrivacyBudget, state, run.id, settings, len(problems))
         return World(coordinator, state, trainer, points, {}, budget)

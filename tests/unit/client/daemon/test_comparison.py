@@ -1,4 +1,4 @@
-"""Adapters beside each other: their order, intervals, and differences paired by problem."""
+"""Comparing adapters: their order, intervals, and differences paired by problem."""
 
 import io
 import math
@@ -19,7 +19,7 @@ from pubswap_protocol.tensors.peft_folder import WEIGHTS
 
 
 def test_a_difference_is_paired_by_problem_with_all_beside_it() -> None:
-    """Not with that of another folder; the numbers are numpy's."""
+    """The reference is `all` of the same folder only; the figures match numpy's."""
     rng = np.random.default_rng(1)
     draws = {
         name: rng.integers(0, 2, 50).astype(float).tolist()
@@ -37,7 +37,7 @@ def test_a_difference_is_paired_by_problem_with_all_beside_it() -> None:
 
 
 def test_the_interval_holds_the_mean_as_often_as_it_says() -> None:
-    """In 95 of 100 draws, of 2,000."""
+    """It covers the mean in about 95 % of 2,000 draws."""
     rng = np.random.default_rng(2)
     draws = (rng.random((2000, 100)) < 0.3).astype(float)
     held = [abs(each.mean() - 0.3) <= (half_width(each.tolist()) or 0) for each in draws]
@@ -45,7 +45,7 @@ def test_the_interval_holds_the_mean_as_often_as_it_says() -> None:
 
 
 def test_one_problem_has_no_interval() -> None:
-    """Nor does it end the command."""
+    """The command still prints its table."""
     found = compared({"all": [1.0], "without-a": [0.0]})
     assert found[1].half_width is None
     assert found[1].difference is not None and found[1].difference.half_width is None
@@ -56,7 +56,9 @@ def test_one_problem_has_no_interval() -> None:
 
 
 def test_folders_are_found_at_any_depth_in_the_order_of_their_numbers(tmp_path: Path) -> None:
-    """Round 10 comes after round 9; a folder that is an adapter itself is one; none is told."""
+    """Round 10 comes after round 9; a folder that is itself an adapter counts; without any adapter
+    it is an error.
+    """
     names = ["round-9/all", "round-10/all", "round-10/without-b"]
     for name in [*names, "all"]:
         (tmp_path / name).mkdir(parents=True)

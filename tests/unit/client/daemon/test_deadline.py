@@ -1,4 +1,4 @@
-"""The deadline of a batch job: which step is the last that fits."""
+"""The deadline of a batch job: the last step that fits before it."""
 
 import signal
 import time
@@ -18,7 +18,7 @@ STEP = StepMetrics(0, 0, 0, 0, 0, 0, 0, seconds=10.0, grad_norm=0)
 
 @pytest.fixture
 def asked() -> Iterator[list[int]]:
-    """The signals that came, which end nothing here."""
+    """The alarms received, which do not end this process."""
     came: list[int] = []
     before = signal.signal(signal.SIGALRM, lambda number, frame: came.append(number))
     yield came
@@ -26,7 +26,9 @@ def asked() -> Iterator[list[int]]:
 
 
 def report(step: int, *seconds: float, last: int = 4) -> StepReport:
-    """The report of a step, all of whose round took so long; `last` is the member's last of it."""
+    """The report of a round's step after steps of these durations; `last` is the member's last
+    step.
+    """
     made = [replace(STEP, seconds=each) for each in seconds]
     return StepReport(
         round=1, rounds=2, step=step, steps=4, public=False, made=made, last=step == last
@@ -34,7 +36,9 @@ def report(step: int, *seconds: float, last: int = 4) -> StepReport:
 
 
 def test_no_step_is_begun_that_may_not_fit(asked: list[int]) -> None:
-    """As long as the longest of the round so far; the last one's adapter is handed in first."""
+    """A step is assumed to take as long as the round's longest; after the last one, the adapter is
+    handed in first.
+    """
     deadline = Deadline(time.monotonic() + 30)
     deadline.step(report(1, 10))
     deadline.step(report(2, 10, 25))
@@ -49,7 +53,7 @@ def test_no_step_is_begun_that_may_not_fit(asked: list[int]) -> None:
 
 
 def test_a_member_that_makes_fewer_steps_hands_in_after_its_own_last(asked: list[int]) -> None:
-    """That step is the last of its round, whatever the others make."""
+    """Its own last step counts, even if the others make more."""
     deadline = Deadline(time.monotonic() + 15)
     deadline.step(report(1, 10, last=2))
     assert asked == []
@@ -61,7 +65,7 @@ def test_a_member_that_makes_fewer_steps_hands_in_after_its_own_last(asked: list
 
 
 def test_what_waits_is_ended_at_the_time_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    """With a status of its own; no alarm is left behind."""
+    """The exit status is 75, and no alarm is left behind."""
     before = signal.getsignal(signal.SIGALRM)
     with pytest.raises(SystemExit) as ended, until_stopped(time.monotonic() + 0.3):
         time.sleep(60)
@@ -74,7 +78,7 @@ def test_what_waits_is_ended_at_the_time_itself(capsys: pytest.CaptureFixture[st
 
 
 def test_a_follower_is_ended_by_its_leader_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two alarms would race."""
+    """A second alarm would race with the leader's."""
     monkeypatch.setenv("RANK", "1")
     with until_stopped(time.monotonic() + 0.01):
         time.sleep(0.05)
@@ -84,12 +88,12 @@ def test_a_follower_is_ended_by_its_leader_alone(monkeypatch: pytest.MonkeyPatch
     ("text", "seconds"), [("55m", 3300), ("11h30m", 41400), ("90s", 90), ("1h1m1s", 3661)]
 )
 def test_a_time_is_read(text: str, seconds: int) -> None:
-    """Hours, minutes and seconds."""
+    """In hours, minutes and seconds."""
     assert seconds_of(text, "--until") == seconds
 
 
 @pytest.mark.parametrize("text", ["", "55", "m", "0m", "-5m", "5m3h", "1e9s", "99999999s", "٣m"])
 def test_a_mistyped_time_is_refused(text: str) -> None:
-    """With examples of what is meant."""
+    """The message gives examples."""
     with pytest.raises(InvalidSettings, match=r"--until takes a time such as 55m"):
         seconds_of(text, "--until")

@@ -1,4 +1,6 @@
-"""Heartbeats go out beside training, which an outage of the coordinator does not hold up."""
+"""Heartbeats are sent in the background, so that an outage of the coordinator does not delay
+training.
+"""
 
 import socket
 import threading
@@ -18,19 +20,19 @@ from support.eventually import until
 
 
 def progress(step: int) -> Progress:
-    """Of a round of so many steps."""
+    """The progress of a round after `step` steps."""
     return Progress(round=1, step=step, steps=100)
 
 
 def report(step: int) -> StepReport:
-    """A step of the same round."""
+    """The report of a step of the same round."""
     metrics = StepMetrics(0.1, 0.0, 0.0, 1.0, 0.0, 7.0, 58, 1.0, 0.3)
     return StepReport(round=1, rounds=2, step=step, steps=100, public=False, made=[metrics])
 
 
 @pytest.fixture(params=["refused", "silent"])
 def gone(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A coordinator whose port is closed, or who takes connections and says nothing."""
+    """A coordinator whose port is closed, or that accepts connections and never answers."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         if request.param == "silent":
@@ -39,7 +41,7 @@ def gone(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def test_an_outage_costs_no_more_than_one_grace(gone: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A patient daemon's client, which tries everything else for ever, and fifty steps."""
+    """Over fifty steps, with a client whose other calls retry forever."""
     monkeypatch.setattr("pubswap_client.coordinator.client.HEARTBEAT_SECONDS", 0.5)
     with CoordinatorClient(gone) as api:
         with pytest.raises(Unreachable):
@@ -48,11 +50,11 @@ def test_an_outage_costs_no_more_than_one_grace(gone: str, monkeypatch: pytest.M
         with Heartbeats(partial(api.heartbeat, "r")) as heartbeats:
             for step in range(50):
                 heartbeats.step(report(step))
-        assert time.monotonic() - started < 40 * GRACE_SECONDS  # fifty would be fifty of them
+        assert time.monotonic() - started < 40 * GRACE_SECONDS  # one per step would be 50
 
 
 def test_the_newest_progress_is_sent_once_the_coordinator_answers() -> None:
-    """What was not sent until then is out of date; after that each one is sent again."""
+    """Older progress is dropped; afterwards every step is sent again."""
     sent: list[int] = []
     entered, answers = threading.Event(), threading.Event()
 
@@ -77,7 +79,9 @@ def test_the_newest_progress_is_sent_once_the_coordinator_answers() -> None:
 
 
 def test_what_ends_a_run_ends_the_round_at_the_next_step() -> None:
-    """At once if the coordinator answers at once; a failure that passes ends nothing."""
+    """If the coordinator answers at once, it is the very next one; a temporary failure ends
+    nothing.
+    """
     answers = [Unavailable(), None, RunCancelled()]
 
     def send(body: Progress) -> None:

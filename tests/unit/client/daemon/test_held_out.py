@@ -1,4 +1,4 @@
-"""The own held-out pass@1: what it is, that it changes no bit, and a client that is killed."""
+"""The client's held-out pass@1: its definition, that it leaves training unchanged, and kills."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -24,19 +24,19 @@ HELD_OUT = [Problem(id=f"h{n}", prompt=f"5+{n}=", answer="?") for n in range(6)]
 
 
 def kept(one: World) -> list[HeldOutScore]:
-    """What the state folder has."""
+    """The scores in the state folder."""
     return history.read(one.state / history.HELD_OUT, one.coordinator.run.id, HeldOutScore)
 
 
 def scores_of(one: World) -> list[tuple[Any, ...]]:
-    """What is kept, but for when and how long."""
+    """The kept scores without their times and durations."""
     return [(each.round, each.adapter, each.pass_at_1, each.problems) for each in kept(one)]
 
 
 def test_holding_out_changes_no_bit_and_each_adapter_is_scored_once(
     world: Callable[..., World],
 ) -> None:
-    """A client that dies again and again has the scores and the adapters of an undisturbed one."""
+    """A client that is killed again and again has an undisturbed client's scores and adapters."""
     without, undisturbed, killed = world(), world(), world()
     undisturbed.held_out = killed.held_out = HELD_OUT
     without.live()
@@ -51,7 +51,7 @@ def test_holding_out_changes_no_bit_and_each_adapter_is_scored_once(
 
 
 def test_the_score_is_the_share_of_right_answers(world: Callable[..., World]) -> None:
-    """One response to each problem, sampled from the adapter that is asked about."""
+    """One response per problem is sampled from the given adapter."""
     trainer = world().trainer(None)
     layout = trainer.policy.card.layout
     adapters = [initial_adapter(layout, 1)]
@@ -76,9 +76,9 @@ def test_the_score_is_the_share_of_right_answers(world: Callable[..., World]) ->
 
 
 def test_other_problems_are_measured_anew(world: Callable[..., World]) -> None:
-    """The private file may be edited within a round, whose gain is then on the new ones.
+    """The private file may be edited within a round, so the gain is measured on the new problems.
 
-    So may PubSwap be upgraded to a verifier that judges otherwise.
+    An upgrade to another version of the verifier has the same effect.
     """
     one = world()
     one.state.mkdir(exist_ok=True)
@@ -96,9 +96,10 @@ def test_other_problems_are_measured_anew(world: Callable[..., World]) -> None:
 def test_what_a_round_gained_is_told_where_the_run_weighs_by_it(
     world: Callable[..., World],
 ) -> None:
-    """The own adapter's score less the global one's, also of a client that dies again and again.
+    """It is the new adapter's score minus the global one's, even for a client that is killed again
+    and again.
 
-    The adapters are those of any other run; without held-out problems it is not told.
+    The adapters are the same as in other runs; without held-out problems, no gain is reported.
     """
     weighing = AggregationSettings(weights="improvement", max_weight_share=1.0)
     plain, undisturbed, killed = world(), world(aggregation=weighing), world(aggregation=weighing)
@@ -122,7 +123,7 @@ def test_what_a_round_gained_is_told_where_the_run_weighs_by_it(
 
 
 def told(one: World) -> list[float | None]:
-    """The improvement of each round that was handed in."""
+    """The improvements that were reported, by round."""
     updates = one.coordinator.updates
     return [updates[number].metrics.improvement for number in sorted(updates)]
 
@@ -131,7 +132,7 @@ def told(one: World) -> list[float | None]:
 def test_the_last_adapter_is_measured_when_the_run_is_finished(
     world: Callable[..., World], reachable: bool
 ) -> None:
-    """Once, though the daemon is started again; if it cannot be had, the run ends all the same."""
+    """A restarted daemon does not measure it again; if it cannot be fetched, the run still ends."""
     one = world()
     trainer, run = one.trainer(None), one.coordinator.run
     generate, asked = trainer.engine.generate, list[int]()

@@ -1,4 +1,6 @@
-"""Steps are written to the disk beside training: what is reported is there, what fails is said."""
+"""Checkpoints are written while training goes on: every reported step is on disk, and failures are
+raised.
+"""
 
 import errno
 import os
@@ -16,7 +18,7 @@ from support.client.one_client import ROUNDS, STEPS, World
 
 
 class Told(LogLines):
-    """Remembers the steps that were reported, and what was on the disk then."""
+    """Records the reported steps, and the checkpoint on disk at that time."""
 
     def __init__(self, one: World) -> None:
         self._folder = one.state
@@ -35,7 +37,7 @@ class Told(LogLines):
 def test_a_step_is_reported_once_it_is_on_the_disk(
     world: Callable[..., World], method: str
 ) -> None:
-    """Each of every round, in order, with the checkpoint that holds it and no later one."""
+    """Every step is reported, in order, while the checkpoint on disk is the step's own."""
     one = world(method=method)
     told = Told(one)
     one.live(told)
@@ -46,7 +48,7 @@ def test_a_step_is_reported_once_it_is_on_the_disk(
 def test_the_next_step_is_sampled_while_a_checkpoint_is_written(
     world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A disk that takes nothing until then would stop a client that waits for it."""
+    """The disk blocks until then, so a client that waited for it would hang."""
     one = world(method="fedavg")
     write, sampling, passed = files.write_all, threading.Semaphore(0), []
     trainer = one.trainer
@@ -77,7 +79,7 @@ def test_the_next_step_is_sampled_while_a_checkpoint_is_written(
 def test_a_full_disk_ends_a_client_before_the_next_step_is_reported(
     world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error names the file; what was reported is kept, and what follows has the same bits."""
+    """The error names the file; reported steps are kept, and the run continues bit for bit."""
     one, undisturbed = world(), world()
     undisturbed.live()
     told, write, full = Told(one), files.write_all, [False]

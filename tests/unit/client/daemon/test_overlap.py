@@ -1,4 +1,4 @@
-"""Private steps that are sampled one update ahead: the bits of a plain loop, in a thread or not."""
+"""Private steps sampled one update ahead: bitwise equal to a plain loop, in a thread or not."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -33,7 +33,7 @@ OVERLAP = {"overlap": 1}
 
 
 class OverlappedSteps(LogLines):
-    """The metrics of the steps that were reported."""
+    """Records the metrics of the reported steps."""
 
     def __init__(self) -> None:
         self.metrics: list[StepMetrics] = []
@@ -45,7 +45,7 @@ class OverlappedSteps(LogLines):
 def plain_round(
     load: Callable[[], Policy], settings: RunSettings, problems: Sequence[Problem], scorer: Any
 ) -> Adapter:
-    """Round 1 of FedAvg: step s + 1 is sampled from the factors that step s begins with."""
+    """Round 1 of FedAvg, in which step s + 1 is sampled from the factors at the start of step s."""
     torch.set_num_threads(1)
     trained, sampled, grpo = load(), load(), settings.grpo
     trained.load_adapter(initial_adapter(trained.card.layout, settings.seed))
@@ -81,7 +81,7 @@ def plain_round(
 
 
 class Beside(TransformersEngine):
-    """A deterministic engine with factors of its own, which samples while the policy is trained."""
+    """A deterministic engine with its own factors, which samples while the policy is trained."""
 
     load: Callable[[], Policy]
     threads: list[str]
@@ -113,18 +113,18 @@ class Beside(TransformersEngine):
 def load(
     tiny_qwen3: Path, card_of: Callable[[Path], ModelCard], run_settings: RunSettings
 ) -> Callable[[], Policy]:
-    """A function that loads one more policy."""
+    """A function that loads another copy of the policy."""
     return lambda: Policy.load(tiny_qwen3, card_of(tiny_qwen3), run_settings, device="cpu")
 
 
 @pytest.fixture
 def beside(load: Callable[[], Policy]) -> type[Beside]:
-    """An engine of this test's own that samples beside the trainer."""
+    """A fresh class of engine for this test, which samples beside the trainer."""
     return type("BesideOfATest", (Beside,), {"load": staticmethod(load), "threads": []})
 
 
 def adapter_of(one: World) -> bytes:
-    """What was handed in after round 1."""
+    """The adapter handed in after round 1."""
     return one.coordinator.blobs[one.coordinator.updates[1].adapter]
 
 
@@ -135,7 +135,9 @@ def test_an_overlap_has_the_bits_of_a_loop_that_samples_one_step_before(
     problems: list[Problem],
     even_scorer: Any,
 ) -> None:
-    """Whether the engine samples before the update or beside it; without one they are others."""
+    """The same whether the engine samples before or during the update, but different without
+    overlap.
+    """
     engines: list[Callable[[Policy], RolloutEngine]] = [TransformersEngine, beside]
     lives = [world(engine, method="fedavg", grpo=OVERLAP) for engine in engines]
     for one in lives:
@@ -156,7 +158,7 @@ def test_an_overlap_has_the_bits_of_a_loop_that_samples_one_step_before(
 def test_an_engine_beside_the_trainer_samples_while_it_updates(
     world: Callable[..., World], beside: type[Beside], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An engine that waits for the update to begin would wait for ever otherwise."""
+    """The engine waits for the update to begin, so it would hang otherwise."""
     one = world(beside, method="fedavg", grpo=OVERLAP)
     beside.updating = threading.Event()
     update_on = LocalTrainer.update_policy
@@ -174,7 +176,9 @@ def test_an_engine_beside_the_trainer_samples_while_it_updates(
 def test_nothing_is_sampled_behind_the_last_step_that_a_member_makes(
     world: Callable[..., World], beside: type[Beside]
 ) -> None:
-    """By its own limit: the hand-in waited for responses that nothing was trained on."""
+    """With a step limit of its own, the hand-in used to wait for responses that were never trained
+    on.
+    """
     one = world(beside, method="fedavg", grpo=OVERLAP)
     one.limits = RoundLimits(steps=2)
     one.live()
@@ -194,7 +198,7 @@ def test_nothing_is_sampled_behind_the_last_step_that_a_member_makes(
 def test_a_client_that_dies_in_an_overlap_hands_in_the_same(
     world: Callable[..., World], beside: type[Beside], changes: dict[str, Any]
 ) -> None:
-    """At every fifth point; what was sampled ahead is part of the step before it."""
+    """It is killed at every fifth point; the batch sampled ahead is part of the step before it."""
     undisturbed = world(beside, grpo=OVERLAP, **changes)
     undisturbed.points.passed = 0
     undisturbed.live()
@@ -216,7 +220,7 @@ def test_a_client_that_dies_in_an_overlap_hands_in_the_same(
 def test_what_fails_in_the_sampling_thread_is_raised(
     world: Callable[..., World], beside: type[Beside], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the step before it is not reported as done."""
+    """The step before it is not reported as done."""
     told = OverlappedSteps()
 
     def broken(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Rounds of a run with differential privacy: kills, rollbacks, the budget, and what is told."""
+"""Rounds with differential privacy: kills, rollbacks, the budget, and what is reported."""
 
 import json
 from collections.abc import Callable
@@ -32,7 +32,7 @@ FIGURES = {"reward", "loss", "kl", "clip_share", "zero_variance_share", "respons
 def test_a_private_client_that_dies_hands_in_the_same(
     world: Callable[..., World], changes: dict[str, Any]
 ) -> None:
-    """At every seventh point: with the noise that it had begun with, and paying for it once."""
+    """Killed at every seventh point, it reuses its noise and pays for each round once."""
     undisturbed, killed = world(**PRIVATE, **changes), world(**PRIVATE, **changes)
     undisturbed.live()
     deaths = 0
@@ -59,7 +59,7 @@ def test_a_private_client_that_dies_hands_in_the_same(
 
 
 def test_noise_and_prompts_come_from_the_members_own_secret(world: Callable[..., World]) -> None:
-    """With another one, whoever knows the run's seed cannot make the same round."""
+    """With another secret the round differs, so knowing the run's seed does not reproduce it."""
     one, other = world(**PRIVATE), world(**PRIVATE)
     path = other.state / "privacy-budget.json"
     path.write_text(json.dumps({"secret": 32 * "6f"}))
@@ -77,7 +77,7 @@ def test_noise_and_prompts_come_from_the_members_own_secret(world: Callable[...,
 def test_no_figure_of_a_private_step_is_told(
     world: Callable[..., World], monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    """Updates and heartbeats have those of public steps, which come from the noised policy."""
+    """Updates and heartbeats report public steps only, which come from the noised policy."""
     told: list[Progress] = []
     one = world(**PRIVATE, method=method)
     monkeypatch.setattr(one.coordinator, "heartbeat", lambda run, body: told.append(body))
@@ -104,7 +104,7 @@ def test_no_figure_of_a_private_step_is_told(
 
 
 class Steps(LogLines):
-    """Kind and reward of the steps that were made."""
+    """Records kind and reward of each step."""
 
     def __init__(self) -> None:
         self.made: list[tuple[str, float]] = []
@@ -114,7 +114,7 @@ class Steps(LogLines):
 
 
 def rounds(one: World, *numbers: int) -> list[bytes]:
-    """Train these rounds one after another, all from the first adapter; returns the results."""
+    """Train these rounds one after another, each from the initial adapter; returns the results."""
     run, budget = one.coordinator.run, one.privacy()
     trainer, journal = one.trainer(budget), Journal(one.state, JournalOwner.of(run, "a"))
     layout = run.model.layout
@@ -131,7 +131,7 @@ def rounds(one: World, *numbers: int) -> list[bytes]:
 def test_a_round_done_again_after_a_rollback_is_paid_again_with_other_noise(
     world: Callable[..., World],
 ) -> None:
-    """Up to the run's epsilon, and no further: the member then takes no part any more."""
+    """Once that would exceed the run's epsilon, the member takes no further part."""
     one = world(**PRIVATE, method="fedavg")
     two_back = rounds(one, 1, 2)
     with pytest.raises(PrivacySpent, match=r"from 8 to 9.* above the run's privacy\.epsilon = 8"):
@@ -149,7 +149,7 @@ def test_a_round_done_again_after_a_rollback_is_paid_again_with_other_noise(
 
 
 def test_without_its_count_a_member_does_not_go_on(world: Callable[..., World]) -> None:
-    """A file that is damaged or was taken away would hide what was spent."""
+    """A damaged or missing file would hide the privacy already spent."""
     one = world(**PRIVATE, method="fedavg")
     rounds(one, 1, 2)
     path = one.state / "privacy-budget.json"
@@ -158,7 +158,7 @@ def test_without_its_count_a_member_does_not_go_on(world: Callable[..., World]) 
     with pytest.raises(InvalidSettings, match=r"privacy-budget\.json is damaged.*Restore"):
         rounds(one, 2)
     path.unlink()
-    for number in (2, 3):  # in the midst of a round, and at the begin of the next one
+    for number in (2, 3):  # in mid-round, and at the start of the next
         with pytest.raises(InvalidSettings, match=r"records 0 rounds.*beside it has 2"):
             rounds(one, number)
     path.write_text(kept)

@@ -1,4 +1,4 @@
-"""Replayed responses in a client's rounds: when they are trained on, and when it is killed."""
+"""Replayed responses in a client's rounds, and in a client that is killed."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +24,9 @@ REPLAY = SwapSettings(replay=True)
 def test_a_client_that_dies_again_and_again_replays_the_same(
     world: Callable[..., World], swap: SwapSettings
 ) -> None:
-    """Groups, buffer and adapters are an undisturbed client's, and others than without replay."""
+    """Groups, buffer and adapters equal an undisturbed client's, and differ from those without
+    replay.
+    """
     without = world(swap=swap.model_copy(update={"replay": False}))
     undisturbed, killed = world(swap=swap), world(swap=swap)
     for one in (without, undisturbed, killed):
@@ -41,7 +43,9 @@ def test_a_client_that_dies_again_and_again_replays_the_same(
 
 
 def no_peer_is_right_again(one: World) -> None:
-    """After the first exchange a client trains on its own first answers: all right, or none."""
+    """After the first exchange, give the client copies of its own first response: all right or all
+    wrong.
+    """
     exchanged, run = one.coordinator.exchanged, one.coordinator.run
     grpo = run.settings.grpo
     rules = ResponseRules(

@@ -1,4 +1,4 @@
-"""What a client shows of its training: log lines, the live display, TensorBoard files."""
+"""Reporting of training: log lines, the live display and TensorBoard files."""
 
 import io
 import logging
@@ -43,7 +43,7 @@ def report(step: int) -> StepReport:
 
 
 def test_a_log_line_has_the_figures(caplog: pytest.LogCaptureFixture) -> None:
-    """Those that show whether training goes well, and which step it was."""
+    """It has the figures that show whether training goes well, and the step."""
     caplog.set_level(logging.INFO)
     LogLines().doing("waiting")
     LogLines().step(report(2))
@@ -61,7 +61,9 @@ def test_a_log_line_has_the_figures(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_the_live_display_shows_where_the_run_is_and_how_figures_move() -> None:
-    """Steps of the whole run, what happens now, each figure with its course; logs stay above."""
+    """Steps of the whole run, the current activity and a sparkline for each figure; logs stay
+    above.
+    """
     file = io.StringIO()
     console = Console(file=file, force_terminal=True, width=120)
     before = [*logging.getLogger().handlers]
@@ -87,7 +89,7 @@ def test_the_live_display_shows_where_the_run_is_and_how_figures_move() -> None:
 
 
 def test_what_a_line_quotes_moves_no_cursor_of_the_live_display() -> None:
-    """A fault of an answer names its keys, which are a coordinator's."""
+    """An error about an answer quotes its keys, which the coordinator chooses."""
     orders, file = ("\x1b[2J", "\x07", "\x9b"), io.StringIO()
     evil = f"layout.{''.join(orders)}end"
     with LiveDisplay(Console(file=file, force_terminal=True, width=120)) as display:
@@ -99,14 +101,16 @@ def test_what_a_line_quotes_moves_no_cursor_of_the_live_display() -> None:
 
 
 def test_a_sparkline_spans_its_values() -> None:
-    """Lowest to highest; a constant is flat, and no values are no line."""
+    """From lowest to highest; a constant is flat, and no values give an empty line."""
     assert sparkline([0.0, 1.0, 0.5]) == "▁█▅"
     assert sparkline([2.0, 2.0]) == "▁▁"
     assert sparkline([]) == ""
 
 
 def test_tensorboard_gets_every_figure_of_every_step(tmp_path: Path) -> None:
-    """As its own reader finds them, by the step's number in the run, in a folder for its owner."""
+    """TensorBoard's own reader finds them by step of the run, in a folder readable by its owner
+    only.
+    """
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     folder = tmp_path / "tracking"
@@ -126,7 +130,7 @@ def test_tensorboard_gets_every_figure_of_every_step(tmp_path: Path) -> None:
 
 
 def test_a_missing_tracker_is_named_with_what_to_install(tmp_path: Path) -> None:
-    """Before any training."""
+    """Before training begins."""
     with (
         pytest.raises(InvalidSettings, match="pip install trackio"),
         tracking(["trackio"], "consortium", tmp_path, {}),

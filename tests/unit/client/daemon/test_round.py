@@ -1,4 +1,4 @@
-"""A client's rounds when its process dies at any point: the bits, the bytes sent, the summary."""
+"""A client's rounds when its process is killed at any point: bits, bytes sent, and the summary."""
 
 import dataclasses
 import itertools
@@ -64,13 +64,13 @@ def recorder(one: World) -> Recorder:
 
 
 def rounds_of(one: World) -> list[dict[str, Any]]:
-    """The history, but for when, and how long it took."""
+    """The history without times and durations."""
     found = read(one.state / HISTORY, one.coordinator.run.id, RoundFigures)
     return [each.model_dump(exclude={"at", "seconds", "waited"}) for each in found]
 
 
 def training(one: World, round_: int = 1) -> Task:
-    """To train a round from some adapter."""
+    """A task to train a round from some adapter."""
     run = one.coordinator.run
     data = encode_adapter(run.model.layout, initial_adapter(run.model.layout, 3))
     start = one.coordinator.put_blob(run.id, data)
@@ -78,7 +78,7 @@ def training(one: World, round_: int = 1) -> Task:
 
 
 def worked(one: World, *tasks: Task, state: RunState = RunState.FINISHED) -> None:
-    """The life of a daemon that is given these tasks, and then that the run has ended so."""
+    """Run a daemon that is given these tasks, and then that the run has ended in `state`."""
     run, given = one.coordinator.run, iter([*tasks, Task(kind=TaskKind.FINISHED, state=state)])
     api: Any = one.coordinator
     api.task = lambda *_: next(given)
@@ -96,7 +96,7 @@ BOTH = SwapSettings(donors="likely", mode="pipelined")
 
 
 def steps_of(update: SubmitUpdate) -> dict[str, Any]:
-    """What a submission says, but for the time that it took."""
+    """A submitted update without its durations."""
     times = {"seconds", "sampling_seconds", "waiting_seconds", "transfer_seconds"}
     return update.model_dump(exclude={"metrics": times})
 
@@ -132,9 +132,9 @@ RUNS = {
 def test_a_client_that_dies_again_and_again_hands_in_the_same(
     world: Callable[..., World], changes: dict[str, Any]
 ) -> None:
-    """Adapters, bytes sent and summaries are those of an undisturbed client, in every bit.
+    """Adapters, bytes sent and summaries equal an undisturbed client's in every bit.
 
-    So is its history, but for times: each round once.
+    So does its history but for times, with each round once.
     """
     undisturbed, killed = world(**changes), world(**changes)
     undisturbed.live(recorder(undisturbed))
@@ -151,7 +151,7 @@ def test_a_client_that_dies_again_and_again_hands_in_the_same(
 def test_a_public_step_of_more_prompts_than_the_run_s_is_refused(
     world: Callable[..., World],
 ) -> None:
-    """Their responses are more than the organisation has agreed to: nothing is sent."""
+    """The organisation has not agreed to that many responses, so nothing is sent."""
     one = world(grpo={"prompts_per_step": 2})
     with pytest.raises(InvalidProblems, match="responses to 3 prompts in a public step"):
         one.live()
@@ -161,7 +161,7 @@ def test_a_public_step_of_more_prompts_than_the_run_s_is_refused(
 def test_a_decaying_rate_ends_with_the_steps_that_the_member_makes(
     world: Callable[..., World],
 ) -> None:
-    """Three steps of four, by its own limit, are those of a round of three."""
+    """Three steps of four, by the member's own limit, train like a round of three."""
     settings: dict[str, Any] = {"method": "fedavg", "grpo": {"learning_rate_shape": "decay"}}
     limited, short = world(**settings), world(**settings, local_steps=3)
     limited.limits = RoundLimits(steps=3)
@@ -174,7 +174,7 @@ def test_a_decaying_rate_ends_with_the_steps_that_the_member_makes(
 def test_the_last_step_before_the_hand_in_is_told(
     world: Callable[..., World], limits: RoundLimits, made: int
 ) -> None:
-    """By the member's own limit, also where the run's steps are more."""
+    """The member's own limit decides, even if the run has more steps."""
 
     class Lasts(Reporter):
         def step(self, report: StepReport) -> None:
@@ -191,7 +191,7 @@ def test_the_last_step_before_the_hand_in_is_told(
 def test_any_point_of_a_life_can_be_its_last(
     world: Callable[..., World], swap: SwapSettings
 ) -> None:
-    """Killed once, at every 47th point, the next process hands in the same adapters."""
+    """After one kill, at every 47th point, the next process hands in the same adapters."""
     undisturbed = world(swap=swap)
     undisturbed.points.passed = 0
     undisturbed.live()
@@ -211,7 +211,7 @@ SECONDS = 0.4
 
 
 class SlowCoordinator(TransformersEngine):
-    """An engine that needs these seconds at least."""
+    """An engine that takes at least SECONDS to sample."""
 
     def generate(self, *args: Any, **kwargs: Any) -> list[list[Response]]:
         time.sleep(SECONDS)
@@ -219,7 +219,9 @@ class SlowCoordinator(TransformersEngine):
 
 
 def waits(one: World) -> dict[str, list[StepMetrics]]:
-    """A life beside a peer that answers some time after us; its public steps, by their kind."""
+    """Run a client whose peer answers a while later; returns the metrics of its public steps by
+    kind.
+    """
     found: dict[str, list[StepMetrics]] = {"waiting": [], "overtaken": []}
     api, due = one.coordinator, 0.0
     submit, exchanged = api.submit_responses, api.exchanged
@@ -245,7 +247,7 @@ def waits(one: World) -> dict[str, list[StepMetrics]]:
 
 
 def test_a_pipelined_client_works_while_a_slow_peer_answers(world: Callable[..., World]) -> None:
-    """A public step that is overtaken waits for nobody; the others wait for the peer."""
+    """An overtaken public step waits for nobody; the others wait for the peer."""
     pipelined, waiting = waits(world(SlowCoordinator, swap=PIPELINED)), waits(world())
     assert [len(pipelined[kind]) for kind in ("overtaken", "waiting")] == [ROUNDS, ROUNDS]
     assert [len(waiting[kind]) for kind in ("overtaken", "waiting")] == [0, 2 * ROUNDS]
@@ -260,7 +262,7 @@ def test_a_pipelined_client_works_while_a_slow_peer_answers(world: Callable[...,
 
 
 def test_a_pipelined_client_sends_and_trains_the_same_steps(world: Callable[..., World]) -> None:
-    """Each public step is sent once, from the policy before the private step that overtakes it."""
+    """Each public step is sent once, sampled before the private step that overtakes it."""
     pipelined, waiting = world(swap=PIPELINED), world()
     pipelined.live()
     waiting.live()
@@ -276,7 +278,7 @@ def test_a_pipelined_client_sends_and_trains_the_same_steps(world: Callable[...,
 def test_an_overtaken_step_that_closed_without_us_trains_on_our_own(
     world: Callable[..., World],
 ) -> None:
-    """Whether that is heard when its responses are sent or when its groups are asked for."""
+    """Whether the client learns of it when it sends its responses or when it fetches its groups."""
     for how in ("late", "closed"):
         one = world(swap=PIPELINED)
         setattr(one.coordinator, how, True)
@@ -287,7 +289,9 @@ def test_an_overtaken_step_that_closed_without_us_trains_on_our_own(
 
 
 def test_the_responses_of_an_overtaken_step_may_be_lost(world: Callable[..., World]) -> None:
-    """The coordinator has them: a client whose file rots trains on what it gives."""
+    """The coordinator has them, so a client whose file is damaged trains on the coordinator's
+    copy.
+    """
     killed = world(Capricious, swap=PIPELINED)
     call = killed.coordinator.exchanged
     killed.coordinator.exchanged = _dying  # type: ignore[method-assign]
@@ -304,7 +308,9 @@ def test_the_responses_of_an_overtaken_step_may_be_lost(world: Callable[..., Wor
 def test_a_client_trains_on_the_candidates_that_it_finds_likely(
     world: Callable[..., World],
 ) -> None:
-    """What fills its groups is marked as a peer's, and is what its policy ranks first."""
+    """The responses that fill its groups are marked as a peer's, and are those its policy ranks
+    first.
+    """
     one = world(swap=LIKELY)
     seen: list[list[list[Response]]] = []
     trainer = one.trainer
@@ -334,7 +340,7 @@ def test_a_client_trains_on_the_candidates_that_it_finds_likely(
 
 
 class Capricious(TransformersEngine):
-    """An engine that never samples the same again, as some fast ones do."""
+    """A nondeterministic engine, as some fast ones are."""
 
     draws = itertools.count()
 
@@ -347,7 +353,7 @@ class Capricious(TransformersEngine):
 
 
 def test_responses_are_sent_once_whatever_the_engine_samples(world: Callable[..., World]) -> None:
-    """With an engine that is not deterministic, a restart sends and trains on the very same."""
+    """With a nondeterministic engine, a restart still sends and trains on the same responses."""
     killed = world(Capricious)
     assert kill_again_and_again(killed) > 5
     assert killed.coordinator.mismatches == 0
@@ -365,7 +371,7 @@ def test_training_on_our_own_stays_decided(world: Callable[..., World], how: str
         patch.setattr(killed.points, "hit", lambda: _die_when(bool(updates)))
         with pytest.raises(Killed):
             killed.live()
-    setattr(killed.coordinator, how, False)  # another answer, were it asked again
+    setattr(killed.coordinator, how, False)  # would answer differently if asked again
     asked = len(killed.coordinator.submitted)
     killed.live()
     assert asked == 1
@@ -380,7 +386,7 @@ def _die_when(reached: bool) -> None:
 
 
 def test_a_lost_file_of_own_responses_does_not_end_the_client(world: Callable[..., World]) -> None:
-    """The coordinator refuses other responses than before; the client takes the exchange's."""
+    """The coordinator refuses responses that differ; the client uses those of the exchange."""
     killed = world(Capricious)
     call = killed.coordinator.exchanged
     killed.coordinator.exchanged = _dying  # type: ignore[method-assign]
@@ -400,7 +406,7 @@ def _dying(*_: Any, **__: Any) -> bytes:
 def test_a_finished_round_is_handed_in_without_training_again(
     world: Callable[..., World],
 ) -> None:
-    """Killed while it uploads, the next process sends the same adapter and the same summary."""
+    """Killed during the upload, the next process sends the same adapter and summary."""
     killed = world(method="fedavg")
     killed.coordinator.submit_update = _dying  # type: ignore[method-assign]
     with pytest.raises(Killed):
@@ -427,7 +433,7 @@ def test_a_finished_round_is_handed_in_without_training_again(
 
 
 def test_a_damaged_checkpoint_costs_its_round_only(world: Callable[..., World]) -> None:
-    """The round begins again, and ends as it would have."""
+    """The round starts again, with the same result."""
     undisturbed, killed = world(method="fedavg"), world(method="fedavg")
     undisturbed.live()
     killed.coordinator.submit_update = _dying  # type: ignore[method-assign]
@@ -444,14 +450,14 @@ def test_a_damaged_checkpoint_costs_its_round_only(world: Callable[..., World]) 
 
 
 def kept_update(one: World) -> ReducedUpdate | None:
-    """What a client's folder holds of its last update."""
+    """The last update kept in a client's folder."""
     return Journal(one.state, JournalOwner.of(one.coordinator.run, "a")).update()
 
 
 def test_what_an_update_leaves_out_goes_into_the_next_one(
     world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second int8 update is another one when the first one's residual is lost."""
+    """Losing the first int8 update's residual changes the second update."""
     one, forgetful = world(method="fedavg", wire=INT8), world(method="fedavg", wire=INT8)
     one.live()
     save = Journal.save_update
@@ -474,8 +480,8 @@ def test_what_an_update_leaves_out_goes_into_the_next_one(
 def test_an_update_that_a_rollback_may_have_undone_leaves_nothing_owed(
     world: Callable[..., World], monkeypatch: pytest.MonkeyPatch, began_the_next: bool
 ) -> None:
-    """A member that was away meanwhile cannot tell, unless it had begun the next round from the
-    adapter which that begins from again.
+    """A member that was away cannot tell, unless it had begun the next round from the adapter from
+    which that round starts again.
     """
     one, owed = world(method="fedavg", wire=INT8, local_steps=1), list[bool]()
     encode = round_module.encode_update
@@ -499,7 +505,7 @@ def test_an_update_that_a_rollback_may_have_undone_leaves_nothing_owed(
 
 
 def test_a_late_update_leaves_nothing_owed(world: Callable[..., World]) -> None:
-    """What was not used has no residual."""
+    """An update that was not used has no residual."""
     one = world(method="fedavg", wire=INT8)
     submit = one.coordinator.submit_update
 
@@ -512,7 +518,9 @@ def test_a_late_update_leaves_nothing_owed(world: Callable[..., World]) -> None:
 
 
 def test_a_restored_trainer_has_the_snapshot_s_bits(world: Callable[..., World]) -> None:
-    """Factors and AdamW's state, taken, loaded into a new trainer and taken again, are equal."""
+    """Factors and AdamW's state survive a snapshot, a restore into a new trainer and another
+    snapshot.
+    """
     first, second = world().trainer(), world().trainer()
     adapter = initial_adapter(first.policy.card.layout, 3)
     for trainer in (first, second):
@@ -535,7 +543,7 @@ def test_a_restored_trainer_has_the_snapshot_s_bits(world: Callable[..., World])
 def test_a_round_that_closed_without_us_does_not_end_the_daemon(
     world: Callable[..., World], caplog: pytest.LogCaptureFixture, error: type[PubSwapError]
 ) -> None:
-    """Nor one that begins again, where what was sent is gone: it says so and asks for a task."""
+    """Nor does a restarted round whose uploads are gone: the daemon logs it and asks for a task."""
     one = world(method="fedavg")
 
     def closed(*_: Any) -> Receipt:
@@ -549,7 +557,7 @@ def test_a_round_that_closed_without_us_does_not_end_the_daemon(
 def test_a_round_before_the_first_is_not_trained(
     world: Callable[..., World], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No person approves it and no day has it: a coordinator could give it again and again."""
+    """It needs no approval and counts for no day, so a coordinator could repeat it forever."""
     one = world(method="fedavg")
     worked(one, training(one, 0))
     assert not one.coordinator.updates
@@ -570,7 +578,7 @@ def test_residuals_that_cannot_be_are_not_fetched(
 
 @pytest.fixture
 def paused(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The pauses of a daemon that nothing is to be done for."""
+    """The pauses of an idle daemon."""
     pauses: list[float] = []
     monkeypatch.setattr(daemon, "Pace", lambda: Pace(sleep=pauses.append))
     return pauses
@@ -579,10 +587,10 @@ def paused(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_a_daemon_that_has_nothing_to_do_does_not_ask_without_a_pause(
     world: Callable[..., World], paused: list[float]
 ) -> None:
-    """Each question is an entry of the ledger: a coordinator that answers at once would fill the
-    disk, whatever it answers.
+    """Each request is a ledger entry, so a coordinator that answers at once would fill the disk,
+    whatever its answer.
     """
-    train = Task(kind=TaskKind.TRAIN, state=RunState.TRAINING, round=1)  # of no adapter
+    train = Task(kind=TaskKind.TRAIN, state=RunState.TRAINING, round=1)  # without an adapter
     other, waits = (train.model_copy(update=one) for one in ({"round": 2}, {"kind": TaskKind.WAIT}))
     evaluate = train.model_copy(update={"kind": TaskKind.EVALUATE})
     worked(world(method="fedavg"), train, other, waits, evaluate, train, waits, train)
@@ -592,7 +600,7 @@ def test_a_daemon_that_has_nothing_to_do_does_not_ask_without_a_pause(
 def test_rounds_that_are_trained_follow_on_each_other_and_one_that_comes_again_does_not(
     world: Callable[..., World], paused: list[float]
 ) -> None:
-    """The second time, all of its steps are made."""
+    """A round that was already trained leaves no work, so the daemon pauses."""
     one = world(method="fedavg", local_steps=1)
     worked(one, *(training(one, round_) for round_ in range(1, 6)))
     assert paused == []
@@ -604,7 +612,7 @@ def test_rounds_that_are_trained_follow_on_each_other_and_one_that_comes_again_d
 def test_prompts_of_another_public_step_are_not_answered(
     world: Callable[..., World], caplog: pytest.LogCaptureFixture, another: dict[str, Any]
 ) -> None:
-    """A policy counts rounds by the public steps of which responses were sent."""
+    """A policy counts rounds by the public steps whose responses were sent."""
     one = world()
     given = one.coordinator.swap_prompts("r1", 1, 1).model_copy(update=another)
     one.coordinator.swap_prompts = lambda *_: given  # type: ignore[method-assign]
@@ -616,7 +624,9 @@ def test_prompts_of_another_public_step_are_not_answered(
 def test_a_cancelled_run_ends_the_daemon_after_the_step_under_way(
     world: Callable[..., World], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever first answers that it is cancelled, no further step is begun and nothing sent."""
+    """Whichever request first reports the cancellation, no further step is begun and nothing is
+    sent.
+    """
     one = world(method="fedavg", local_steps=4)
     beats: list[Progress] = []
 
@@ -635,7 +645,7 @@ def test_a_cancelled_run_ends_the_daemon_after_the_step_under_way(
 def test_a_private_set_of_dead_prompts_is_said(
     world: Callable[..., World], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each step ends with its budget, all its groups without variance, and says what it is."""
+    """Each step uses up its budget, has no group with variance, and logs so."""
     one = world(method="fedavg", grpo={"resample": 64})
     trainer, told = one.trainer, list[StepMetrics]()
 
@@ -659,7 +669,9 @@ def test_a_private_set_of_dead_prompts_is_said(
 def test_a_round_that_is_begun_again_hands_in_what_it_has_then_made(
     world: Callable[..., World],
 ) -> None:
-    """After a rollback from within the next round, also where the update was kept to be sent."""
+    """After a rollback in the middle of the next round, an update that was kept for sending is not
+    reused.
+    """
     one, fresh = world(wire=INT8), world(wire=INT8)
 
     class EndsInTheNext(LogLines):
@@ -682,7 +694,7 @@ def test_a_round_that_is_begun_again_hands_in_what_it_has_then_made(
 def test_a_round_that_a_rollback_begins_from_the_same_adapter_is_begun_again(
     world: Callable[..., World], last: int
 ) -> None:
-    """From its first public step on, for which peers wait; also if all of it was made."""
+    """It restarts from its first public step, for which peers wait, even if it was complete."""
     one, fresh = world(wire=INT8), world(wire=INT8)
 
     class Ends(Recorder):
@@ -711,9 +723,9 @@ def test_a_round_that_a_rollback_begins_from_the_same_adapter_is_begun_again(
 def test_a_rollback_finds_a_client_the_same_whether_it_was_killed_or_not(
     world: Callable[..., World], grpo: dict[str, Any], rollbacks: int
 ) -> None:
-    """The prompts that it has drawn are behind it, and its optimizer begins anew.
+    """Prompts drawn before stay used, and the optimizer starts anew.
 
-    Also where the coordinator was put back from a backup, which says nothing of a rollback.
+    So it is if the coordinator was restored from a backup, which reports no rollback.
     """
     going, killed, fresh = (world(method="fedavg", grpo=grpo) for _ in range(3))
     trainer = going.trainer(None)
@@ -729,7 +741,7 @@ def test_a_rollback_finds_a_client_the_same_whether_it_was_killed_or_not(
 
 
 def test_responses_to_other_prompts_are_not_sent_again(world: Callable[..., World]) -> None:
-    """After a rollback a public step may have others, which informative prompts then have."""
+    """After a rollback a public step may ask other prompts, for instance informative ones."""
     one = world()
     one.coordinator.exchanged = _dying  # type: ignore[method-assign]
     with pytest.raises(Killed):

@@ -1,4 +1,4 @@
-"""A member's own limits of a round."""
+"""A member's own limits on a round."""
 
 from dataclasses import replace
 from typing import Any
@@ -22,7 +22,7 @@ STEP = StepMetrics(0, 0, 0, 0, 0, 0, 0, seconds=3, grad_norm=0, waited=1)
 def test_it_ends_after_its_steps_or_its_time_and_never_below_the_fewest(
     own: dict[str, Any], made: int
 ) -> None:
-    """Waiting counts as time, and so does what an earlier process did."""
+    """Waiting counts towards the time, and so do steps of an earlier process."""
     limits = RoundLimits.of(ClientSettings(**own), RUN)
     over = [limits.over([replace(STEP)] * done) for done in range(8)]
     assert (over.index(True) if True in over else 8) == made
@@ -44,6 +44,6 @@ def test_it_ends_after_its_steps_or_its_time_and_never_below_the_fewest(
 def test_limits_that_the_run_does_not_allow_are_refused(
     own: dict[str, Any], run: dict[str, Any], said: str
 ) -> None:
-    """Before anything is trained, with what to do."""
+    """Before training, with what to do."""
     with pytest.raises(InvalidSettings, match=said):
         RoundLimits.of(ClientSettings(**own), RunSettings(**run))

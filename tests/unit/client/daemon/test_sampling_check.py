@@ -1,4 +1,4 @@
-"""A client that is given sampling seeds: what it sends, and what it reports of donors."""
+"""A client that is given sampling seeds: what it sends, and what it reports about donors."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,7 +22,7 @@ SEED = 77
 
 
 def checked(world: Callable[..., World], *engine: Any) -> World:
-    """A world whose coordinator gives seeds, and numbers for two donors."""
+    """A world whose coordinator gives seeds, and numbers two donors."""
     made = world(*engine)
     coordinator = made.coordinator
     coordinator.sampling_seed = SEED
@@ -34,7 +34,7 @@ def checked(world: Callable[..., World], *engine: Any) -> World:
 
 
 def sent(one: World, swap: int) -> list[list[Response]]:
-    """Our responses to a public step of round 1, as the coordinator has them."""
+    """Our responses to a public step of round 1, as the coordinator received them."""
     grpo, card = one.coordinator.run.settings.grpo, one.coordinator.run.model
     rules = ResponseRules(
         PUBLIC, grpo.responses_per_prompt, grpo.max_response_tokens, card.vocabulary
@@ -43,13 +43,15 @@ def sent(one: World, swap: int) -> list[list[Response]]:
 
 
 def reports(one: World) -> list[list[DonorEvidence]]:
-    """What was reported with each round's update."""
+    """The donor reports of all rounds' updates."""
     updates = one.coordinator.updates
     return [updates[number].metrics.donors for number in range(1, ROUNDS + 1)]
 
 
 def test_a_client_says_its_seeds_and_reports_its_donors(world: Callable[..., World]) -> None:
-    """Each round once: all donated responses by donor, which are of text, not of draws."""
+    """Each round has one report of all donated responses by donor, which here were not sampled from
+    the noise.
+    """
     one = checked(world)
     one.live()
     for swap in (1, 2):
@@ -62,7 +64,7 @@ def test_a_client_says_its_seeds_and_reports_its_donors(world: Callable[..., Wor
 
 
 def test_a_report_is_of_a_round_s_steps_together(world: Callable[..., World]) -> None:
-    """Each kind of evidence adds up; which of them counts is asked of the whole round's sums."""
+    """Each kind of evidence is summed over the round before the kinds are combined."""
     one, steps = checked(world), []
     trainer = one.trainer
 
@@ -92,7 +94,7 @@ def test_a_report_is_of_a_round_s_steps_together(world: Callable[..., World]) ->
 
 @pytest.mark.full
 def test_a_client_that_is_killed_reports_the_same(world: Callable[..., World]) -> None:
-    """What was found before is in the checkpoint; nothing is counted twice."""
+    """Earlier evidence is in the checkpoint; nothing is counted twice."""
     straight, killed = checked(world), checked(world)
     straight.live()
     assert kill_again_and_again(killed) > 5
@@ -101,7 +103,7 @@ def test_a_client_that_is_killed_reports_the_same(world: Callable[..., World]) -
 
 
 def test_without_a_seed_nothing_is_said_or_reported(world: Callable[..., World]) -> None:
-    """As in a run without the check."""
+    """As in a run without the sampling check."""
     one = world()
     one.live()
     assert {response.seed for group in sent(one, 1) for response in group} == {-1}
@@ -109,7 +111,7 @@ def test_without_a_seed_nothing_is_said_or_reported(world: Callable[..., World])
 
 
 class Other(TransformersEngine):
-    """An engine that draws by the seeds in its own way."""
+    """An engine that uses the seeds in another way."""
 
     def generate(
         self, prompts: Prompts, sampling: SamplingParameters, first: int = 0
@@ -120,14 +122,14 @@ class Other(TransformersEngine):
 def test_an_engine_that_draws_otherwise_is_found_out_and_claims_nothing(
     world: Callable[..., World],
 ) -> None:
-    """It is asked once, where it is not known; its responses are sent as unverified."""
+    """An unknown engine is tested once; its responses are then sent as unverified."""
     for engine, claims in ((TransformersEngine, True), (Other, False)):
         one = checked(world, engine)
         trainer = one.trainer
 
         def unknown(*given: Any, trainer: Any = trainer) -> Any:
             made = trainer(*given)
-            made.max_mismatch = 1.0  # as of another engine than transformers
+            made.max_mismatch = 1.0  # as for any engine but transformers
             return made
 
         one.trainer = unknown
@@ -136,7 +138,7 @@ def test_an_engine_that_draws_otherwise_is_found_out_and_claims_nothing(
 
 
 def batch_of(trainer: Any, problems: Any, groups: list[list[Response]]) -> Batch:
-    """A batch of these responses, whose rewards are all 0."""
+    """A batch of these responses with rewards of 0."""
     return collate(
         [
             Group(trainer.policy.encode(problem.prompt), group, [0.0] * 4)
@@ -148,7 +150,9 @@ def batch_of(trainer: Any, problems: Any, groups: list[list[Response]]) -> Batch
 
 
 def test_own_responses_speak_for_themselves(world: Callable[..., World]) -> None:
-    """By the policy that sampled them; so the engine's and the trainer's positions are the same."""
+    """Evaluated by the policy that sampled them, which shows that engine and trainer count
+    positions alike.
+    """
     trainer = world().trainer()
     problems = world().coordinator.problems[:3]
     groups = trainer.public_rollout(2, problems, SEED)

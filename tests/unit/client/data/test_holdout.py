@@ -1,4 +1,4 @@
-"""Problems that are never trained on: exact, stable, and none that was trained on before."""
+"""Held-out problems: an exact, stable split that never holds out a problem already trained on."""
 
 import random
 
@@ -17,7 +17,7 @@ def ids(problems: list[Problem]) -> list[str]:
 
 
 def test_a_split_is_the_same_after_every_start() -> None:
-    """Whatever the order of the file: these very problems, also in the next version."""
+    """The order of the file does not matter, and later versions must choose the same problems."""
     problems = numbered(0, 50)
     trained, held_out = split(problems, 4)
     assert ids(held_out) == ["p1", "p12", "p13", "p14"]
@@ -29,7 +29,7 @@ def test_a_split_is_the_same_after_every_start() -> None:
 
 
 def test_problems_that_are_added_put_none_on_the_other_side_that_was_trained_on() -> None:
-    """Held out later is only what is new; a prompt that comes twice is on one side."""
+    """Only new problems may be held out later; copies of a prompt stay on one side."""
     few, many = numbered(0, 40), numbered(0, 400)
     before, after = split(few, 10), split(many, 10)
     assert not {*ids(before[0])} & {*ids(after[1])}

@@ -1,4 +1,4 @@
-"""The division of a data set between clients."""
+"""The partition of a data set among clients."""
 
 import numpy as np
 from hypothesis import given, settings
@@ -34,7 +34,7 @@ def mean_distance(topics: list[str], parts: list[list[int]]) -> float:
 def test_sets_are_equal_and_disjoint(
     counts: list[int], clients: int, alpha: float, seed: int
 ) -> None:
-    """Every client gets floor(n / N) examples and no example is given twice."""
+    """Every client gets floor(n / N) examples, and no example is used twice."""
     topics = topics_of(counts) + ["a"] * clients
     parts = dirichlet_split(topics, clients, alpha, seed)
     assert [len(part) for part in parts] == [len(topics) // clients] * clients
@@ -44,7 +44,7 @@ def test_sets_are_equal_and_disjoint(
 
 
 def test_same_seed_same_sets() -> None:
-    """The sets are a function of the arguments, and another seed gives others."""
+    """The sets depend only on the arguments, and another seed gives others."""
     topics = topics_of([50] * 8)
     first = dirichlet_split(topics, 4, 0.3, 1)
     assert dirichlet_split(topics, 4, 0.3, 1) == first
@@ -52,7 +52,7 @@ def test_same_seed_same_sets() -> None:
 
 
 def test_heterogeneity_grows_as_alpha_falls() -> None:
-    """The clients' mixtures are further from the mixture of all the smaller alpha is."""
+    """The smaller alpha is, the further the clients' mixtures are from the overall one."""
     topics = topics_of([100] * 8)
     distances = [
         np.mean([mean_distance(topics, dirichlet_split(topics, 4, a, s)) for s in range(10)])
@@ -64,7 +64,7 @@ def test_heterogeneity_grows_as_alpha_falls() -> None:
 
 
 def test_examples_of_a_topic_are_drawn_at_random() -> None:
-    """A client's examples of a topic are not simply the first ones of the file."""
+    """A client does not simply get the first examples of the file."""
     parts = dirichlet_split(["a"] * 100, 2, 1.0, 0)
     assert sorted(parts[0]) != list(range(50))
     assert parts[0] != sorted(parts[0])

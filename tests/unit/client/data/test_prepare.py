@@ -1,4 +1,4 @@
-"""Whole splits, from small files in the hub's own formats."""
+"""Preparing whole splits from small files in the hub's formats."""
 
 import json
 import shutil
@@ -48,7 +48,9 @@ NAMES = [*(f"client-{n}" for n in (1, 2, 3, 4)), "public", "test"]
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folders with small hub data sets: math, deepmath, medical, as they are downloaded."""
+    """Folders with small hub data sets as they are downloaded: math, deepmath, medical and
+    gsm8k.
+    """
     folder = tmp_path_factory.mktemp("hub")
     write_math(folder / "math")
     (folder / "math" / ".cache" / "huggingface").mkdir(parents=True)
@@ -84,7 +86,7 @@ def numbered(count: int = 70, topics: int = 3, **more: Any) -> list[dict[str, An
 def test_a_split_has_the_sizes_asked_and_no_prompt_twice(
     hub: Path, tmp_path: Path, source: SourceName
 ) -> None:
-    """Four equal private sets, a public and a test set, all different, with manifest and plot."""
+    """Four equal private sets, a public and a test set, all disjoint, with manifest and plot."""
     out = prepare(spec_for(source, hub / source), tmp_path / "deep" / "split")
     sets = sets_of(out)
     assert [len(sets[name]) for name in NAMES] == [12, 12, 12, 12, 8, 10]
@@ -106,7 +108,7 @@ def test_a_split_has_the_sizes_asked_and_no_prompt_twice(
 
 
 def test_sizes_that_nobody_gave_are_shares_of_what_can_be_read(tmp_path: Path) -> None:
-    """A few answers that their verifier misreads leave smaller sets, and are counted."""
+    """A few answers that their verifier cannot read make the sets smaller, and are counted."""
     rows = [
         {"prompt": f"{n} =", "answer": str(n) if n % 40 else "x or y, maybe?", "topic": "sums"}
         for n in range(200)
@@ -120,7 +122,7 @@ def test_sizes_that_nobody_gave_are_shares_of_what_can_be_read(tmp_path: Path) -
 
 
 def test_a_topic_with_dollar_signs_is_drawn_as_it_is(tmp_path: Path) -> None:
-    """It may hold no formula that the picture could show."""
+    """Matplotlib must not parse it as a formula."""
     file = SplitFile(sha256="0" * 64, problems=3, topics={r"from $5 to \\$x_{$": 2, r"$\\foo$": 1})
     files = {"client-1.jsonl": file}
     manifest = DataManifest(pubswap="1", spec={}, origins=[], left_out=[], files=files)
@@ -129,7 +131,7 @@ def test_a_topic_with_dollar_signs_is_drawn_as_it_is(tmp_path: Path) -> None:
 
 
 def test_medical_is_half_medqa_and_leaves_out_what_has_no_answer(hub: Path, tmp_path: Path) -> None:
-    """The two sets are mixed in halves; rows without an answer are counted."""
+    """The two sets are mixed half and half; rows without an answer are counted."""
     out = prepare(spec_for("medical", hub / "medical"), tmp_path / "half")
     kinds = Counter(p.id.split("-")[0] for part in sets_of(out).values() for p in part)
     assert kinds == {"medqa": 33, "medmcqa": 33}
@@ -147,7 +149,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_does_not(hub: Path, tmp_
 
 
 def test_the_split_does_not_depend_on_how_rows_are_spread_over_files(tmp_path: Path) -> None:
-    """The hub's parquet, and JSON lines in reverse, give the same sets."""
+    """The hub's parquet files and reversed JSON lines give the same sets."""
     parts = {
         "MedQA": [*medqa_rows(40, "train"), *medqa_rows(20, "test")],
         "medmcqa": [*medmcqa_rows(80, "train"), *medmcqa_rows(20, "validation")],
@@ -167,9 +169,10 @@ def test_the_split_does_not_depend_on_how_rows_are_spread_over_files(tmp_path: P
 def test_a_repository_of_the_hub_is_read_as_it_is_laid_out(
     hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All subjects of MATH, and of GSM8K's two forms the one; the commit is the origin's.
+    """All subjects of MATH, but only one of GSM8K's two forms; the manifest's origin has the
+    commit.
 
-    The repository is a folder here; only the download itself is not in this test.
+    The repository is a local folder; only the download itself is not tested.
     """
     rows = [{"question": "?", "answer": "#### 1"}]
     for form in ("main", "socratic"):
@@ -199,7 +202,7 @@ def test_a_repository_of_the_hub_is_read_as_it_is_laid_out(
 
 
 def test_alpha_and_clients_leave_the_public_and_test_sets_as_they_are(tmp_path: Path) -> None:
-    """Runs that differ in heterogeneity or clients are compared on the same test set."""
+    """So runs with another heterogeneity or number of clients are compared on the same test set."""
     path = write_jsonl(tmp_path / "own.jsonl", numbered(200))
     splits = [
         contents(prepare(spec_for("jsonl", path, **settings), tmp_path / str(number)))
@@ -211,7 +214,7 @@ def test_alpha_and_clients_leave_the_public_and_test_sets_as_they_are(tmp_path: 
 
 
 def test_a_split_that_is_there_is_left_alone(tmp_path: Path) -> None:
-    """Asked again, even when the source has gone, nothing is written."""
+    """Nothing is written the second time, even if the source is gone."""
     path = write_jsonl(tmp_path / "own.jsonl", numbered())
     out = prepare(spec_for("jsonl", path), tmp_path / "split")
     times = {file: file.stat().st_mtime_ns for file in out.iterdir()}
@@ -224,7 +227,9 @@ def test_a_split_that_is_there_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_another_split_is_not_overwritten(tmp_path: Path) -> None:
-    """A folder with another spec's split, other files', or anything else is refused as it is."""
+    """A folder with a split of another spec or of other files, or with anything else, is refused
+    and left unchanged.
+    """
     path = write_jsonl(tmp_path / "own.jsonl", numbered())
     out = prepare(spec_for("jsonl", path), tmp_path / "split")
     before = contents(out)
@@ -243,7 +248,7 @@ def test_another_split_is_not_overwritten(tmp_path: Path) -> None:
 
 
 def test_a_changed_file_is_noticed(tmp_path: Path) -> None:
-    """A file that is not as it was written is named, and so is one that is missing."""
+    """A file that differs from what was written is named, and so is a missing one."""
     path = write_jsonl(tmp_path / "own.jsonl", numbered())
     out = prepare(spec_for("jsonl", path), tmp_path / "split")
     (out / "public.jsonl").write_bytes((out / "public.jsonl").read_bytes() + b"\n")
@@ -255,7 +260,7 @@ def test_a_changed_file_is_noticed(tmp_path: Path) -> None:
 
 
 def test_a_jsonl_may_call_its_columns_anything(tmp_path: Path) -> None:
-    """Columns, verifier and instruction are the user's; ids, metadata and numbers are kept."""
+    """The user sets columns, verifier and instruction; ids, metadata and numbers are kept."""
     rows = [
         {"q": f"Say {n}.", "gold": n, "kind": n % 2, "id": f"mine-{n}", "metadata": {"n": n}}
         for n in range(60)
@@ -288,7 +293,7 @@ def test_a_jsonl_may_call_its_columns_anything(tmp_path: Path) -> None:
 
 
 def test_repeated_prompts_are_used_once(tmp_path: Path) -> None:
-    """A prompt that occurs again, but for white space, is left out and counted."""
+    """Prompts that differ only in surrounding white space are left out and counted."""
     rows = [*numbered(60), *({**row, "prompt": f" {row['prompt']} "} for row in numbered(20))]
     path = write_jsonl(tmp_path / "own.jsonl", rows)
     spec = spec_for("jsonl", path, private_size=10, public_size=10, test_size=10)
@@ -299,7 +304,9 @@ def test_repeated_prompts_are_used_once(tmp_path: Path) -> None:
 
 
 def test_the_papers_sizes_give_way_to_a_few_unusable_rows() -> None:
-    """Default private sets may be 1 % smaller than the paper's; sizes that were given may not."""
+    """Default private sets may be up to 1 % smaller than the paper's; explicit sizes are
+    binding.
+    """
     spec = DataSpec(source="math")
     assert fitted(spec, spec.sizes(), {"math": 12_500}) == SplitSizes(2500, 1250, 1250)
     assert fitted(spec, spec.sizes(), {"math": 12_493}) == SplitSizes(2498, 1250, 1250)
@@ -311,7 +318,7 @@ def test_the_papers_sizes_give_way_to_a_few_unusable_rows() -> None:
 
 
 def test_reasoning_gym_mixes_need_no_files(tmp_path: Path) -> None:
-    """Tasks have equal shares, their own settings, and only prompts of the half asked for."""
+    """Tasks have equal shares and their own settings; all prompts are from the requested half."""
     tasks = {"chain_sum": {"min_terms": 2, "max_terms": 2}, "gcd": {}}
     spec = DataSpec(source="reasoning-gym", tasks=tasks, half="demo", **SMALL)
     out = prepare(spec, tmp_path / "split")
@@ -343,7 +350,7 @@ def test_impossible_tasks_are_refused(tmp_path: Path, tasks: Any, named: str) ->
 
 
 def test_wrong_files_are_refused_with_the_reason(hub: Path, tmp_path: Path) -> None:
-    """Files in another format, without a topic, broken or missing: each is told as it is."""
+    """Each reason is named: another format, no topic, broken or missing."""
     junk = tmp_path / "junk"
     junk.mkdir()
     (junk / "a.parquet").write_text("junk")
@@ -375,7 +382,9 @@ def test_wrong_files_are_refused_with_the_reason(hub: Path, tmp_path: Path) -> N
 
 
 def test_answers_that_cannot_be_right_are_refused(tmp_path: Path) -> None:
-    """Solutions without a box, and answers that their verifier does not take, name the column."""
+    """The message names the column of solutions without a box, or of answers that their verifier
+    cannot read.
+    """
     rows = [{**row, "solution": "It is 3."} for row in math_rows("algebra", "train", 90)]
     write_parquet(tmp_path / "boxless.parquet", rows, MATH_FEATURES)
     with pytest.raises(InvalidProblems, match=r"90 of 90 .*solution: no \\boxed"):
@@ -386,9 +395,10 @@ def test_answers_that_cannot_be_right_are_refused(tmp_path: Path) -> None:
 
 
 def test_options_are_counted_from_zero_or_one_as_each_file_does(tmp_path: Path) -> None:
-    """The authors' files count from 1, the hub's from 0, and a large set beside them hides nothing.
+    """The authors' files count from 1 and the hub's from 0, and a large set beside them does not
+    hide errors.
 
-    A thousand questions of MedQA would make any number of MedMCQA's faults less than 5 %.
+    With a thousand questions of MedQA, MedMCQA's errors would always stay below 5 % of the total.
     """
     write_medqa(tmp_path / "hub" / "medqa", train=1000)
     write_medqa(tmp_path / "mixed" / "medqa", train=1000)
@@ -415,7 +425,7 @@ def test_options_are_counted_from_zero_or_one_as_each_file_does(tmp_path: Path) 
 def test_options_that_are_counted_in_no_known_way_are_refused(
     tmp_path: Path, counted: list[int], reason: str
 ) -> None:
-    """Where counting begins must be plain from each file, however large the other set is."""
+    """Each file alone must show where its counting starts, however large the other set is."""
     write_medqa(tmp_path / "from" / "medqa", train=1000)
     rows = [{**row, "cop": counted[n % len(counted)]} for n, row in enumerate(medmcqa_rows(80))]
     write_jsonl(tmp_path / "from" / "train.json", rows)
@@ -424,9 +434,9 @@ def test_options_that_are_counted_in_no_known_way_are_refused(
 
 
 def test_answers_are_checked_of_each_set_by_itself(tmp_path: Path) -> None:
-    """What its verifier refuses of the smaller set is not hidden by the larger one.
+    """The larger set must not hide answers of the smaller one that the verifier refuses.
 
-    K is the eleventh of MedQA's options here, and no letter that a response can choose.
+    K is an added option in MedQA here, which no response can choose.
     """
     rows = [
         {**row, "options": {**row["options"], "K": "Plan K"}, "answer_idx": "CKK"[n % 3]}
@@ -439,7 +449,7 @@ def test_answers_are_checked_of_each_set_by_itself(tmp_path: Path) -> None:
 
 
 def test_a_few_broken_rows_are_left_out_and_named(tmp_path: Path) -> None:
-    """Up to 5 % of broken rows are counted in the manifest, with the first of them."""
+    """Up to 5 % of broken rows are counted in the manifest, which names the first ones."""
     write_medqa(tmp_path / "from" / "medqa", train=99)
     rows = medmcqa_rows(100)
     rows[3]["opb"] = None
@@ -465,7 +475,7 @@ def test_a_few_broken_rows_are_left_out_and_named(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: str, reason: str) -> None:
-    """A user's own file is refused at its first line that cannot be used."""
+    """A user's own file is refused at its first unusable line."""
     path = tmp_path / "own.jsonl"
     path.write_text(json.dumps(numbered(1)[0]) + "\n" + line + "\n")
     with pytest.raises(PubSwapError, match=reason):
@@ -473,7 +483,7 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, reason: str) -> None:
 
 
 def test_topics_are_shown_as_they_are_written(tmp_path: Path) -> None:
-    """Square brackets are text, also where they look like a terminal's markup."""
+    """Square brackets are printed literally, even if they look like Rich markup."""
     path = tmp_path / "own.jsonl"
     write_jsonl(path, [row | {"topic": f"[/b] [level {row['topic']}]"} for row in numbered()])
     out = prepare(spec_for("jsonl", path), tmp_path / "[red] out")

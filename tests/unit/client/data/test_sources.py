@@ -1,4 +1,4 @@
-"""What a row of a hub data set means."""
+"""How a row of each hub data set is read."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ def test_the_answer_is_what_the_last_box_holds(solution: str, answer: str | None
 
 
 def test_a_math_row_asks_for_a_box_and_its_answer_is_right_in_one() -> None:
-    """A MATH problem's prompt says how to answer, and so answered it scores 1."""
+    """A MATH prompt asks for a boxed answer, and a boxed right answer scores 1."""
     problem = read("math", math_rows("counting_and_probability", "train", 3)[2])
     assert problem.prompt.endswith("\\boxed{}.")
     assert problem.topic == "Counting & Probability"
@@ -66,7 +66,7 @@ def test_deepmath_topics_leave_out_what_all_have() -> None:
     ],
 )
 def test_a_gsm8k_row_has_its_last_line_as_the_answer(closing: str, gold: str, wrong: str) -> None:
-    """Commas between thousands go, and a number with or without them is right."""
+    """Thousands separators are removed, and a response is right with or without them."""
     row = {"question": "How many?", "answer": f"It is <<2*9=18>>18.\n{closing}"}
     problem = read("gsm8k", row)
     assert (problem.answer, problem.topic) == (gold, "gsm8k")
@@ -76,13 +76,13 @@ def test_a_gsm8k_row_has_its_last_line_as_the_answer(closing: str, gold: str, wr
 
 
 def test_a_question_of_the_kind_multi_has_one_right_option_like_others() -> None:
-    """MedMCQA's rows of both choice types become the same problem."""
+    """MedMCQA's rows of both choice types give the same problem."""
     single, multi = ({**medmcqa_rows(1)[0], "choice_type": kind} for kind in ("single", "multi"))
     assert read("medical", single, 1) == read("medical", multi, 1)
 
 
 def test_medical_rows_become_letters() -> None:
-    """Both medical sets give four options and the right letter."""
+    """Rows of both medical sets get four lettered options and the right letter."""
     medqa, medmcqa = read("medical", medqa_rows(4)[2]), read("medical", medmcqa_rows(4)[3], 1)
     assert (medqa.answer, medqa.topic) == ("C", "USMLE step1")
     assert (medmcqa.answer, medmcqa.topic) == ("D", "Surgery")
@@ -98,7 +98,9 @@ def test_medical_rows_become_letters() -> None:
 
 
 def test_the_same_question_in_another_order_of_options_is_the_same() -> None:
-    """Ids depend on a question and its options, not on their order, spaces or the file."""
+    """An id depends on the question and its options, not on their order, white space or the
+    file.
+    """
     row = medqa_rows(1)[0]
     options = dict(zip("ABCD", reversed(row["options"].values()), strict=True))
     turned = {**row, "options": options, "answer_idx": "D", "question": f" {row['question']} "}
@@ -126,7 +128,7 @@ def test_the_same_question_in_another_order_of_options_is_the_same() -> None:
 def test_a_row_that_cannot_be_used_names_its_column(
     source: SourceName, place: int, change: dict[str, Any], column: str, fault: bool
 ) -> None:
-    """Broken rows, and rows of a kind that is left out, are told apart and name the column."""
+    """Broken rows and rows of an excluded kind are told apart; both name the column."""
     rows = {
         "math": [math_rows("algebra", "train", 1)],
         "deepmath": [deepmath_rows(1)],

@@ -1,4 +1,4 @@
-"""What decides a split."""
+"""The specification of a split."""
 
 from pathlib import Path
 from typing import Any
@@ -18,26 +18,26 @@ from pubswap_protocol.errors import InvalidSettings
     ],
 )
 def test_the_papers_sizes_are_the_defaults(source: Any, sizes: SplitSizes, total: int) -> None:
-    """A source alone gives the paper's four clients and its sizes."""
+    """Naming a source alone gives the paper's four clients and its sizes."""
     spec = DataSpec(source=source)
     assert (spec.clients, spec.alpha, spec.sizes()) == (4, 0.3, sizes)
     assert spec.sizes().total(spec.clients) == total
 
 
 def test_other_numbers_of_clients_share_the_same_private_problems() -> None:
-    """What is not given follows from the paper's total; what is given is kept."""
+    """Missing sizes follow from the paper's total; given ones are kept."""
     assert DataSpec(source="math", clients=8).sizes() == SplitSizes(1250, 1250, 1250)
     assert DataSpec(source="math", private_size=7, test_size=5).sizes() == SplitSizes(7, 1250, 5)
 
 
 def test_a_jsonl_is_divided_in_shares() -> None:
-    """Without sizes a file's problems go 80, 10 and 10 per cent to the sets."""
+    """Without sizes, a file's problems are split 80 : 10 : 10."""
     spec = DataSpec(source="jsonl", from_=Path("x.jsonl"))
     assert spec.sizes(1000) == SplitSizes(200, 100, 100)
 
 
 def test_tasks_may_be_names_alone() -> None:
-    """A list of tasks is each of them with its generator's own settings."""
+    """Each task in a list has its generator's default settings."""
     assert load_spec({"source": "reasoning-gym", "tasks": ["gcd", "lcm"]}).tasks == {
         "gcd": {},
         "lcm": {},
@@ -67,6 +67,8 @@ def test_tasks_may_be_names_alone() -> None:
     ],
 )
 def test_what_is_not_possible_is_refused_with_its_key(values: dict[str, Any], named: str) -> None:
-    """Unknown keys, keys of another source and values out of range name the key."""
+    """The message names keys that are unknown or of another source, and keys with values out of
+    range.
+    """
     with pytest.raises(InvalidSettings, match=named):
         load_spec(values)

@@ -17,14 +17,14 @@ TOPIC_NAMES = sorted(TOPICS)
 
 
 def problems(topic: str, size: int, seed: int) -> list[Record]:
-    """The first problems of a topic; prompts may repeat."""
+    """The first problems of a topic, with possible repetitions."""
     task = TaskSpec(topic, TOPICS[topic], seed)
     return [task.record(index) for index in range(size)]
 
 
 @pytest.mark.parametrize("topic", TOPIC_NAMES)
 def test_verifier_accepts_own_answers_and_nothing_else(topic: str) -> None:
-    """Every record's own answer scores 1, and a wrong one less."""
+    """Every record's own answer scores 1, and a wrong one scores less."""
     score = library().get_score_answer_fn(topic)
     for record in problems(topic, 50, 3):
         assert score(record["answer"], record) == 1.0
@@ -33,7 +33,7 @@ def test_verifier_accepts_own_answers_and_nothing_else(topic: str) -> None:
 
 @pytest.mark.parametrize("topic", TOPIC_NAMES)
 def test_records_are_plain_and_reproducible(topic: str) -> None:
-    """Records survive JSON unchanged, have unique ids and are a function of the arguments."""
+    """Records survive JSON, have unique ids and depend only on the arguments."""
     records = problems(topic, 30, 7)
     assert json.loads(json.dumps(records)) == records
     assert problems(topic, 30, 7) == records
@@ -45,14 +45,14 @@ def test_records_are_plain_and_reproducible(topic: str) -> None:
 
 @pytest.mark.parametrize("topic", TOPIC_NAMES)
 def test_neighbouring_seeds_share_no_items(topic: str) -> None:
-    """Seed s + 1 is not seed s moved by one item, as it is in reasoning-gym itself."""
+    """Seed s + 1 is not seed s shifted by one item, unlike in reasoning-gym itself."""
     first, second = problems(topic, 20, 1), problems(topic, 20, 2)
     assert [r["prompt"] for r in first[1:]] != [r["prompt"] for r in second[:-1]]
 
 
 @pytest.mark.parametrize("topic", TOPIC_NAMES)
 def test_pretraining_and_demo_prompts_are_disjoint(topic: str) -> None:
-    """No prompt is in both halves, whatever the seeds, and both halves have problems."""
+    """No prompt is in both halves, whatever the seeds, and neither half is empty."""
     shown = {r["prompt"] for r in islice(unique_problems(topic, 5, "pretraining"), 200)}
     asked = {r["prompt"] for r in islice(unique_problems(topic, 6, "demo"), 200)}
     assert len(shown) == len(asked) == 200
@@ -61,7 +61,7 @@ def test_pretraining_and_demo_prompts_are_disjoint(topic: str) -> None:
 
 
 def test_demo_sets_are_disjoint_and_of_the_sizes_asked() -> None:
-    """The demo's sets have the sizes asked and no prompt or id is in two of them."""
+    """The demo's sets have the requested sizes, and share no prompt or id."""
     drawn = demo_problems(0, clients=4, private_size=60, public_size=40, test_size=64)
     sets = [*drawn.private, drawn.public, drawn.test]
     assert [len(part) for part in sets] == [60, 60, 60, 60, 40, 64]
@@ -72,7 +72,7 @@ def test_demo_sets_are_disjoint_and_of_the_sizes_asked() -> None:
 
 
 def test_public_and_test_sets_are_balanced() -> None:
-    """The public and the test set hold every topic in equal parts."""
+    """Both contain equally many problems of each topic."""
     drawn = demo_problems(0, clients=2, private_size=8, public_size=40, test_size=64)
     assert Counter(p.topic for p in drawn.public) == dict.fromkeys(TOPICS, 5)
     assert Counter(p.topic for p in drawn.test) == dict.fromkeys(TOPICS, 8)
@@ -85,7 +85,7 @@ def test_demo_is_a_function_of_its_seed() -> None:
 
 
 def test_bad_arguments_are_refused() -> None:
-    """An unknown task, one of which no problem can be made, and more problems than there are."""
+    """An unknown task, a task that can give no problem, and more problems than exist."""
     with pytest.raises(InvalidSettings, match="chess"):
         TaskSpec("chess", {}, seed=0)
     for name, settings in (
@@ -99,7 +99,7 @@ def test_bad_arguments_are_refused() -> None:
 
 
 def test_reasoning_gym_works_without_the_one_dependency_that_needs_a_c_compiler():
-    """Where pycosat is not installed, every task but the one that solves with it is there."""
+    """Without pycosat, only the task that uses it as a solver is missing."""
     script = (
         "import sys\n"
         "sys.modules['pycosat'] = None\n"

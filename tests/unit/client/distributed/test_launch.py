@@ -1,4 +1,4 @@
-"""A leader's followers, and what ends whom."""
+"""A leader and its followers: how signals and exits of one affect the others."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ from support.eventually import until
 
 
 def test_a_signal_to_all_processes_is_the_leaders_to_follow() -> None:
-    """Followers that ended by it at once would end the leader, while it still writes its step."""
+    """A follower that ended at once would end the leader too, while it still saves its step."""
     follower = os.fork()
     if not follower:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -33,7 +33,7 @@ def test_a_signal_to_all_processes_is_the_leaders_to_follow() -> None:
 def test_a_follower_whose_leader_was_killed_while_it_started_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It would look for the leader for a year, and keep its memory."""
+    """Otherwise it would try to connect for a year, and keep its memory."""
     reading, writing = os.pipe()
     leader = os.fork()
     if not leader:
@@ -64,19 +64,19 @@ def test_a_follower_whose_leader_was_killed_while_it_started_ends(
 def test_followers_that_are_done_first_end_no_leader(
     monkeypatch: pytest.MonkeyPatch, code: int, statuses: list[int]
 ) -> None:
-    """They end when the leader tells them to, before it has come to wait for them."""
+    """They exit when the leader tells them to, perhaps before it waits for them."""
     ended: list[int] = []
     monkeypatch.setattr(os, "_exit", ended.append)
     monkeypatch.setattr(os, "environ", dict(os.environ))
     monkeypatch.setattr(sys, "orig_argv", [sys.executable, "-c", f"raise SystemExit({code})"])
     before = set(threading.enumerate())
     with followers(1):
-        until(lambda: set(threading.enumerate()) <= before)  # who waits for it has had its say
+        until(lambda: set(threading.enumerate()) <= before)  # until the watching thread has reacted
     assert ended == statuses
 
 
 def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before any is started: those without a GPU of their own would end in a traceback."""
+    """Before any starts, because those without a GPU would fail with a traceback."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(launch, "followers", lambda _: pytest.fail("followers were started"))
@@ -90,7 +90,7 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -
 def test_several_processes_are_not_trained_on_a_cpu_where_a_gpu_is_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One process refuses it in the same words."""
+    """The error is the same as for one process."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(launch, "followers", lambda _: pytest.fail("followers were started"))
     with (

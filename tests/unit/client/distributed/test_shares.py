@@ -1,4 +1,4 @@
-"""A rollout by several processes: who samples what."""
+"""The division of a rollout among processes."""
 
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -11,7 +11,7 @@ from pubswap_client.rollout.transformers_engine import SamplingParameters
 
 @dataclass
 class Group:
-    """What `generate_together` asks of a process group; the others' parts come from `parts`."""
+    """A fake process group; the other processes' parts come from `parts`."""
 
     rank: int
     size: int
@@ -24,7 +24,7 @@ class Group:
 
 
 class Engine:
-    """Responses that name their prompt and its place."""
+    """A fake engine whose responses contain the prompt and its index."""
 
     def generate(self, prompts: Any, _: Any, first: int = 0) -> list[Any]:
         return [[(first + index, *prompt)] for index, prompt in enumerate(prompts)]
@@ -33,9 +33,9 @@ class Engine:
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize("sharded", [False, True])
 def test_each_prompt_is_sampled_by_one_process_at_its_place(size: int, sharded: bool) -> None:
-    """Whatever their number, also where there are fewer prompts than processes.
+    """For any number of processes, even more than there are prompts.
 
-    The transformers engine on a sharded policy is another matter: all do all.
+    The transformers engine on a sharded policy is an exception: every process samples everything.
     """
     prompts = [[10], [11], [12], [13], [14]]
     command = Generate(prompts, SamplingParameters(1, 8, 0.7, 1))

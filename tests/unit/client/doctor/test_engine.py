@@ -1,4 +1,4 @@
-"""The doctor's look at the rollout engine."""
+"""The doctor's check of the rollout engine."""
 
 from pathlib import Path
 
@@ -20,12 +20,12 @@ def served(url: str, folder: Path) -> ClientSettings:
 
 
 def test_transformers_needs_nothing() -> None:
-    """It is what the trainer is made of."""
+    """The trainer already depends on it."""
     assert check_engine(ClientSettings(), RUN).status is Status.OK
 
 
 def test_auto_says_why_it_is_not_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine without a GPU, or a GPU's without vLLM."""
+    """There is no GPU, or vLLM is not installed."""
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert (
         check_engine(ClientSettings(), RUN).found == "transformers, and not vLLM: there is no GPU"
@@ -40,7 +40,7 @@ def test_auto_says_why_it_is_not_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_vllm_is_installed_or_the_command_is_named(
     there: object, status: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is not imported to find out."""
+    """The check does not import vLLM."""
     monkeypatch.setattr("pubswap_client.doctor.memory.find_spec", lambda name: there)
     found = check_engine(ClientSettings(engine="vllm"), RUN)
     assert found.status == status
@@ -48,7 +48,7 @@ def test_vllm_is_installed_or_the_command_is_named(
 
 
 def test_replicas_that_answer_and_take_the_lengths_are_well(tmp_path: Path) -> None:
-    """They are asked for their models only."""
+    """They are only asked for their models."""
     with fake_vllm() as fake:
         assert check_engine(served(fake.url, tmp_path), RUN).status is Status.OK
     assert {path for path, _ in fake.asked} == {"/v1/models"}
@@ -56,7 +56,7 @@ def test_replicas_that_answer_and_take_the_lengths_are_well(tmp_path: Path) -> N
 
 
 def test_replicas_that_are_away_or_too_short_are_named(tmp_path: Path) -> None:
-    """With what to do about it."""
+    """The advice says what to do."""
     away = f"http://127.0.0.1:{free_port()}"
     found = check_engine(served(away, tmp_path), RUN)
     assert found.status is Status.FAILURE
@@ -68,7 +68,7 @@ def test_replicas_that_are_away_or_too_short_are_named(tmp_path: Path) -> None:
 
 
 def test_a_replica_that_wants_a_key_says_so(tmp_path: Path) -> None:
-    """Its own words, and the setting."""
+    """The advice names the setting."""
     refusal = (401, {"error": {"message": "Unauthorized"}})
     with fake_vllm(fail={"/v1/models": [refusal]}) as fake:
         found = check_engine(served(fake.url, tmp_path), RUN)
@@ -77,7 +77,7 @@ def test_a_replica_that_wants_a_key_says_so(tmp_path: Path) -> None:
 
 
 def test_the_shared_folder_must_be_there(tmp_path: Path) -> None:
-    """Or no adapter can be given to the replicas."""
+    """Otherwise the replicas could be given no adapter."""
     found = check_engine(served("http://127.0.0.1:1", tmp_path / "none"), RUN)
     assert found.status is Status.FAILURE
     assert "same path" in found.advice

@@ -1,4 +1,4 @@
-"""The doctor's look at the device: estimates against measurements, and the advice."""
+"""The doctor's check of device and memory: estimates against measurements, and the advice."""
 
 import json
 import os
@@ -51,7 +51,7 @@ def measure(folder: Path, *arguments: str) -> dict[str, list[int]]:
 
 @pytest.mark.full
 def test_the_estimate_is_within_a_factor_of_two_on_the_demo_s_model() -> None:
-    """Against the growth of a process that updates on 2,832 tokens at a time."""
+    """Compared with the growth of a process that updates on 2,832 tokens at a time."""
     measured, estimated = measure(MODEL, "60", "6", "plain")["update"]
     assert measured / 2 <= estimated <= 2 * measured
 
@@ -60,9 +60,9 @@ def test_the_estimate_is_within_a_factor_of_two_on_the_demo_s_model() -> None:
 def test_the_estimate_is_within_a_factor_of_two_on_a_bigger_model(
     make_model: Callable[..., Path],
 ) -> None:
-    """Of the update, with layers computed twice, and of sampling.
+    """For an update with gradient checkpointing, and for sampling.
 
-    Sampling takes so little here that what the allocator has at hand is allowed for.
+    Sampling needs so little here that the comparison allows for the allocator's spare memory.
     """
     found = measure(make_model("qwen3", **BIGGER), "60", "3", "checkpointed")
     measured, estimated = found.pop("update")
@@ -83,7 +83,7 @@ def look(settings: ClientSettings, there: Device) -> tuple[Finding, MemoryEstima
 
 
 def test_enough_memory_is_well_and_its_parts_are_named() -> None:
-    """Weights, adapter and optimizer, update, sampling."""
+    """The parts are weights, adapter and optimizer, update, and sampling."""
     found, estimate = look(ClientSettings(), place(8 * GIB))
     assert found.status is Status.OK
     assert "weights 1.3 MB" in found.found
@@ -91,7 +91,7 @@ def test_enough_memory_is_well_and_its_parts_are_named() -> None:
 
 
 def test_an_update_that_does_not_fit_has_settings_that_do() -> None:
-    """Layers computed twice, or fewer tokens at a time."""
+    """Gradient checkpointing, or fewer tokens at a time."""
     settings = ClientSettings(micro_batch_tokens=8192)
     _, estimate = look(settings, place(8 * GIB))
     free = estimate.fixed + estimate.update // 2
@@ -104,7 +104,7 @@ def test_an_update_that_does_not_fit_has_settings_that_do() -> None:
 
 
 def test_sampling_that_does_not_fit_takes_fewer_rows() -> None:
-    """Or vLLM."""
+    """Using vLLM is the other advice."""
     settings = ClientSettings(micro_batch_tokens=256, gradient_checkpointing=True)
     there = place(8 * GIB, cuda=False)
     run = RUN.model_copy(update={"grpo": RUN.grpo.model_copy(update={"prompts_per_step": 64})})
@@ -149,7 +149,7 @@ def real_shape(tmp_path: Path) -> tuple[Path, ModelCard]:
 def test_an_evaluator_s_batch_of_a_real_model_fits_a_gpu_of_80_gb(
     real_shape: tuple[Path, ModelCard],
 ) -> None:
-    """512 rows of 2,200 tokens are 129 GB of keys and values: fewer are sampled at a time."""
+    """512 rows of 2,200 tokens need 129 GB of keys and values, so fewer are sampled at a time."""
     run = RunSettings.model_validate(
         {"grpo": {"max_prompt_tokens": 152, "max_response_tokens": 2048}}
     )
@@ -163,7 +163,7 @@ def test_an_evaluator_s_batch_of_a_real_model_fits_a_gpu_of_80_gb(
     keys_and_values = 2 * 28 * 8 * 128 * 2 * 2200
     assert 512 * keys_and_values > 1.2e11
     assert 100 < found.rows < 512
-    assert found.rollout > found.rows * keys_and_values + 2 * 1.4e9  # and the merged copy
+    assert found.rollout > found.rows * keys_and_values + 2 * 1.4e9  # plus the merged copy
     assert 60 * GIB < found.peak <= there.free
     assert found.update == 0
     assert found.factors == 4 * card.layout.parameters
@@ -175,7 +175,7 @@ def test_an_evaluator_s_batch_of_a_real_model_fits_a_gpu_of_80_gb(
 
 
 def test_weights_that_do_not_fit_are_a_failure() -> None:
-    """On a GPU the model can be shared, on a CPU there must be more memory."""
+    """On GPUs the model can be sharded; on a CPU there must be more memory."""
     found, _ = look(ClientSettings(), place(1 << 20))
     assert found.status is Status.FAILURE
     assert "shard = true" in found.advice
@@ -185,7 +185,7 @@ def test_weights_that_do_not_fit_are_a_failure() -> None:
 
 
 def test_a_vllm_that_does_not_sleep_is_there_all_the_time() -> None:
-    """Asleep, it and the update take turns; beside a CPU's trainer it is always awake."""
+    """Asleep, it takes turns with the update; with a trainer on the CPU it is always awake."""
     awake, asleep = (
         ClientSettings(engine="vllm", vllm=VllmSettings(sleep=sleep)) for sleep in (False, True)
     )
@@ -205,7 +205,9 @@ def test_a_vllm_that_does_not_sleep_is_there_all_the_time() -> None:
 def test_vllm_stays_awake_where_it_and_the_trainer_fit(
     real_shape: tuple[Path, ModelCard], total: int, awake: bool
 ) -> None:
-    """Qwen3-1.7B, a row of 3,072 tokens, two fifths of the GPU for vLLM: as cards are sold."""
+    """Qwen3-1.7B with rows of 3,072 tokens and two fifths of the GPU for vLLM, on common sizes of
+    cards.
+    """
     run = RunSettings.model_validate(
         {"grpo": {"max_prompt_tokens": 1024, "max_response_tokens": 2048}}
     )
@@ -228,7 +230,7 @@ def test_vllm_stays_awake_where_it_and_the_trainer_fit(
 def test_a_vllm_that_does_not_fit_beside_the_trainer_gets_a_smaller_share(
     real_shape: tuple[Path, ModelCard],
 ) -> None:
-    """The largest that fits; below the size of its weights, none does."""
+    """The advice is the largest share that fits; below the size of the weights, none does."""
     folder, card = real_shape
     there = Device("a GPU", cuda=True, free=20 * GIB, total=24 * GIB, count=1)
 
@@ -245,14 +247,14 @@ def test_a_vllm_that_does_not_fit_beside_the_trainer_gets_a_smaller_share(
 
 
 def test_shards_hold_less() -> None:
-    """Each process its share, and the layers that are whole for a moment."""
+    """Each process holds its share, plus the layers that are gathered at the moment."""
     sharded = ClientSettings(shard=True, processes=8)
     whole, shared = (look(s, place(GIB))[1] for s in (ClientSettings(), sharded))
     assert shared.weights < whole.weights
 
 
 def test_the_gpus_must_be_enough_for_the_processes() -> None:
-    """Too few are a failure; more are worth a word."""
+    """Too few are a failure; unused ones are a warning."""
     assert check_device(ClientSettings(), place(GIB)).status is Status.OK
     assert check_device(ClientSettings(), place(GIB, count=4)).status is Status.WARNING
     found = check_device(ClientSettings(processes=2), place(GIB))
@@ -261,7 +263,7 @@ def test_the_gpus_must_be_enough_for_the_processes() -> None:
 
 
 def test_the_cpu_is_found_and_a_missing_gpu_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A GPU that is asked for in vain is a failure, not a fall-back."""
+    """Requesting a missing GPU is a failure, with no fallback to the CPU."""
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     found = measure_device(ClientSettings())
     assert (found.cuda, found.count) == (False, 1)

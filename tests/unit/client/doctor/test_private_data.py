@@ -1,4 +1,4 @@
-"""The doctor's look at the private problems."""
+"""The doctor's checks of the private problems."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,13 +28,13 @@ def numbered(count: int) -> list[Problem]:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Forty problems without a fault."""
+    """A file of forty faultless problems."""
     write_problems(tmp_path / "private.jsonl", numbered(40))
     return tmp_path / "private.jsonl"
 
 
 def answers(problems: Sequence[Problem], default: str) -> Finding:
-    """With the real verifiers, in this process."""
+    """Check answers with the real verifiers, in this process."""
     return check_answers(
         problems,
         len(problems),
@@ -45,14 +45,14 @@ def answers(problems: Sequence[Problem], default: str) -> Finding:
 
 
 def test_a_good_file_is_well(data: Path) -> None:
-    """Readable, and enough."""
+    """It is readable, and has enough problems."""
     found = survey(data)
     assert check_file(found).status is Status.OK
     assert check_count(found, RunSettings()).status is Status.OK
 
 
 def test_every_fault_is_found_and_none_quotes_a_problem(data: Path) -> None:
-    """Lines are named; the good ones around them are kept."""
+    """The faulty lines are named; the good lines around them are kept."""
     with data.open("a") as file:
         file.write('\n{"id": "x", "prompt": "secret"}\nnot json\n')
     found = survey(data)
@@ -65,7 +65,7 @@ def test_every_fault_is_found_and_none_quotes_a_problem(data: Path) -> None:
 
 
 def test_ids_that_occur_twice_are_named(data: Path) -> None:
-    """With their lines."""
+    """The message has their lines."""
     data.write_text(data.read_text() + data.read_text().splitlines()[4] + "\n")
     finding = check_file(survey(data))
     assert finding.status is Status.FAILURE
@@ -73,7 +73,7 @@ def test_ids_that_occur_twice_are_named(data: Path) -> None:
 
 
 def test_a_file_that_is_not_there_or_no_text_is_refused(tmp_path: Path) -> None:
-    """The path is named."""
+    """The message names the path."""
     with pytest.raises(InvalidProblems, match=r"none\.jsonl"):
         survey(tmp_path / "none.jsonl")
     (tmp_path / "bytes.jsonl").write_bytes(b"\xff\xfe")
@@ -85,13 +85,13 @@ def test_a_file_that_is_not_there_or_no_text_is_refused(tmp_path: Path) -> None:
 def test_too_few_problems_are_a_failure_and_few_a_warning(
     tmp_path: Path, count: int, status: str
 ) -> None:
-    """A step takes eight different ones."""
+    """A step takes eight distinct ones."""
     write_problems(tmp_path / "few.jsonl", numbered(count))
     assert check_count(survey(tmp_path / "few.jsonl"), RunSettings()).status == status
 
 
 def test_encoding_is_the_policy_s(policy: Policy, data: Path) -> None:
-    """What the doctor measures is what training measures."""
+    """So the doctor measures the same lengths as training."""
     from pubswap_client.policy.tokenizer import PromptTokenizer
 
     tokenizer = PromptTokenizer(Path(policy.model.config._name_or_path))
@@ -100,7 +100,7 @@ def test_encoding_is_the_policy_s(policy: Policy, data: Path) -> None:
 
 
 def test_unknown_verifiers_are_named_with_their_problems() -> None:
-    """A task that reasoning-gym does not have is one too."""
+    """An unknown task of reasoning-gym counts as an unknown verifier."""
     problems = [
         Problem(id="a", prompt="?", answer="1", verifier="maths"),
         Problem(id="b", prompt="?", answer="1", verifier="reasoning_gym:no_such_task"),
@@ -132,7 +132,7 @@ def test_unknown_verifiers_are_named_with_their_problems() -> None:
     ],
 )
 def test_good_answers_are_read(verifier: str, answer: str) -> None:
-    """They are right in other words, and something close to them is wrong."""
+    """The doctor's rephrased answer is right, and its altered one is wrong."""
     problem = Problem(id="p", prompt="?", answer=answer, verifier=verifier)
     assert score(verifier, right_response(verifier, answer), problem) == 1
     wrong = wrong_response(verifier, answer)
@@ -171,7 +171,9 @@ def test_good_answers_are_read(verifier: str, answer: str) -> None:
     ],
 )
 def test_answers_are_rewritten_and_mutated(answer: str, other: str, wrong: str) -> None:
-    """Without the verifier's library; and `math` takes the one and refuses the other."""
+    """This needs no verifier library; `math` accepts the rewritten form and refuses the mutated
+    one.
+    """
     assert (rewritten(answer), mutated(answer)) == (other, wrong)
     problem = Problem(id="p", prompt="?", answer=answer)
     assert score("math", right_response("math", answer), problem) == 1
@@ -180,7 +182,7 @@ def test_answers_are_rewritten_and_mutated(answer: str, other: str, wrong: str) 
 
 @pytest.mark.parametrize("rule", [lambda text: True, lambda text: False])
 def test_a_verifier_that_takes_anything_or_nothing_is_found(rule: Callable[[str], bool]) -> None:
-    """A verifier that took an answer for itself passed before, whatever else it took."""
+    """Accepting its own reference answer is not enough to pass."""
     problems = [Problem(id="p", prompt="?", answer=r"2\sqrt{3}")]
     found = check_answers(
         problems, 1, "math", lambda _, cases: [float(rule(text)) for text, _ in cases], str
@@ -189,7 +191,7 @@ def test_a_verifier_that_takes_anything_or_nothing_is_found(rule: Callable[[str]
 
 
 def test_answers_that_cannot_be_matched_are_counted_and_named() -> None:
-    """A few of many are a warning, many a failure."""
+    """One of many is a warning; a large share is a failure."""
     problems = [Problem(id=f"c{i}", prompt="?", answer="A") for i in range(40)]
     spoilt = Problem(id="spoilt", prompt="?", answer="B. Paris")
     assert answers(problems, "choice").status is Status.OK
@@ -203,7 +205,7 @@ def test_answers_that_cannot_be_matched_are_counted_and_named() -> None:
 
 
 def test_answers_are_verified_in_the_pool(data: Path) -> None:
-    """As responses are, with a time limit; a task that lacks its metadata accepts nothing."""
+    """As for responses, there is a time limit; a task without its metadata accepts nothing."""
     countdown = Problem(id="odd", prompt="?", answer="3+4", verifier="reasoning_gym:countdown")
     problems = [*survey(data).problems[:3], countdown]
     with VerifierPool() as pool:
@@ -212,12 +214,12 @@ def test_answers_are_verified_in_the_pool(data: Path) -> None:
 
 
 def test_nothing_to_verify_is_skipped() -> None:
-    """It is not said to be well."""
+    """It does not pass as OK."""
     assert answers([], "math").status is Status.SKIPPED
 
 
 def test_a_large_set_is_sampled_the_same_each_time() -> None:
-    """Different ones, in their order; others for another purpose."""
+    """The problems are distinct and in file order; another purpose gets another sample."""
     problems = numbered(150)
     chosen = sample(problems, 100, "doctor")
     assert len({problem.id for problem in chosen}) == 100

@@ -1,4 +1,4 @@
-"""The doctor's look at the state folder."""
+"""The doctor's checks of the state folder."""
 
 from collections import namedtuple
 from pathlib import Path
@@ -26,13 +26,13 @@ def stored(role: Role) -> StoredMembership:
 
 
 def test_a_folder_that_can_be_written_to_is_well(tmp_path: Path) -> None:
-    """Nothing is written to find out."""
+    """The check itself writes nothing."""
     assert check_folder(tmp_path).status is Status.OK
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_is_missing_says_how_to_get_one(tmp_path: Path) -> None:
-    """Enrolling makes it."""
+    """Enrolling creates it."""
     found = check_folder(tmp_path / "none")
     assert found.status is Status.FAILURE
     assert "pubswap client enroll" in found.advice
@@ -41,7 +41,7 @@ def test_a_folder_that_is_missing_says_how_to_get_one(tmp_path: Path) -> None:
 def test_a_folder_of_somebody_else_is_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The advice is the command that mends it."""
+    """The advice is the command that fixes it."""
     monkeypatch.setattr("os.access", lambda path, mode: False)
     found = check_folder(tmp_path)
     assert found.status is Status.FAILURE
@@ -56,7 +56,7 @@ def test_a_folder_of_somebody_else_is_a_failure(
     ],
 )
 def test_a_membership_is_for_its_role_alone(role: Role, other: Role, command: str) -> None:
-    """The role that it has is said, and what it is for; the token never is."""
+    """The finding names its role and what that is for, and never the token."""
     assert check_membership(stored(role), role).status is Status.OK
     found = check_membership(stored(other), role)
     assert found.status is Status.FAILURE
@@ -66,7 +66,7 @@ def test_a_membership_is_for_its_role_alone(role: Role, other: Role, command: st
 
 
 def test_a_running_daemon_is_a_warning_and_is_not_disturbed(tmp_path: Path) -> None:
-    """Its process is named; asking neither makes a lock file nor keeps the lock."""
+    """The finding names its process; the check neither creates a lock file nor holds the lock."""
     assert check_daemon(tmp_path).status is Status.OK
     assert list(tmp_path.iterdir()) == []
     with locked(tmp_path):
@@ -81,7 +81,9 @@ def test_a_running_daemon_is_a_warning_and_is_not_disturbed(tmp_path: Path) -> N
 def test_a_disk_without_room_for_two_checkpoints_is_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A checkpoint is three adapters, and the last one is there while the next is written."""
+    """A checkpoint has the size of three adapters, and the old one stays while the next is
+    written.
+    """
     usage = namedtuple("usage", "free")
     needed = 2 * 3 * LAYOUT.file_bytes
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage(needed))

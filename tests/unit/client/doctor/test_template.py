@@ -1,4 +1,4 @@
-"""The doctor's look at the model's files, its tokenizer and its chat template."""
+"""The doctor's checks of the model's files, its tokenizer and its chat template."""
 
 import json
 import shutil
@@ -56,21 +56,21 @@ def card() -> ModelCard:
 
 
 def test_the_run_s_own_files_are_well(view: RunView) -> None:
-    """The folder and the card are given to the checks that follow."""
+    """The folder and the card are passed on to later checks."""
     found, (folder, found_card) = check_model(ClientSettings(model=str(MODEL)), view)
     assert found.status is Status.OK
     assert (folder, found_card.weights_digest) == (MODEL, view.model.weights_digest)
 
 
 def test_the_size_of_a_model_is_of_what_is_loaded(view: RunView, copied: Path) -> None:
-    """Not of the same weights once more, in Mistral's consolidated.safetensors."""
+    """Mistral's consolidated.safetensors, a second copy of the weights, does not count."""
     before = check_model(ClientSettings(model=str(copied)), view)[0].found
     shutil.copy(copied / "model.safetensors", copied / "consolidated.safetensors")
     assert check_model(ClientSettings(model=str(copied)), view)[0].found == before
 
 
 def test_other_files_are_named(view: RunView, copied: Path) -> None:
-    """A changed config and a changed tokenizer are both said; the weights are not."""
+    """The message names the changed config and tokenizer, but not the unchanged weights."""
     for name in ("config.json", "tokenizer.json"):
         (copied / name).write_text((copied / name).read_text() + "\n")
     with pytest.raises(BaseModelMismatch, match=r"config, tokenizer\. The run uses .* v1"):
@@ -78,14 +78,14 @@ def test_other_files_are_named(view: RunView, copied: Path) -> None:
 
 
 def test_a_folder_without_weights_is_no_model(view: RunView, copied: Path) -> None:
-    """What is missing is said."""
+    """The message says what is missing."""
     (copied / "model.safetensors").unlink()
     with pytest.raises(InvalidSettings, match="safetensors"):
         check_model(ClientSettings(model=str(copied)), view)
 
 
 def test_an_example_s_first_and_last_tokens_are_shown(copied: Path) -> None:
-    """In the template, if the run uses it."""
+    """With the chat template, if the run uses it."""
     tokenizer = with_template(copied, CHAT)
     shown = check_template(tokenizer, RUN)
     assert shown.status is Status.OK
@@ -97,14 +97,14 @@ def test_an_example_s_first_and_last_tokens_are_shown(copied: Path) -> None:
 
 
 def test_a_model_without_a_template_is_a_warning_where_the_run_uses_one() -> None:
-    """It may be a base model, or an incomplete copy of another."""
+    """It may be a base model, or an incomplete copy of another model."""
     found = check_template(PromptTokenizer(MODEL), RUN)
     assert found.status is Status.WARNING
     assert "chat_template.jinja" in found.advice
 
 
 def test_end_of_sequence_must_be_in_the_vocabulary() -> None:
-    """Files that do not belong together are noticed."""
+    """This catches files that do not belong together."""
     tokenizer = PromptTokenizer(MODEL)
     assert check_end(tokenizer, card(), RUN).status is Status.OK
     wrong = card().model_copy(update={"eos_token_ids": (1, 9999)})
@@ -114,7 +114,7 @@ def test_end_of_sequence_must_be_in_the_vocabulary() -> None:
 
 
 def test_a_template_whose_replies_end_with_another_token_is_a_warning(copied: Path) -> None:
-    """Responses would never end by themselves."""
+    """Responses would never end before the length limit."""
     assert check_end(with_template(copied, CHAT), card(), RUN).status is Status.OK
     found = check_end(with_template(copied, UNENDED), card(), RUN)
     assert found.status is Status.WARNING
@@ -122,7 +122,7 @@ def test_a_template_whose_replies_end_with_another_token_is_a_warning(copied: Pa
 
 
 def test_prompts_that_do_not_come_back_are_named_by_id(tiny_qwen3: Path) -> None:
-    """A tokenizer that lacks a character turns it into another."""
+    """A tokenizer without a character replaces it by another."""
     good = Problem(id="good", prompt="1 + 1 =", answer="2")
     bad = Problem(id="bad", prompt="1 ∫ 1 =", answer="2")
     tokenizer = PromptTokenizer(tiny_qwen3)

@@ -1,4 +1,4 @@
-"""The doctor's trial step, what it predicts, and the report."""
+"""The doctor's trial step, its predictions and its report."""
 
 import io
 import json
@@ -86,7 +86,7 @@ def test_a_step_is_made_on_the_initial_adapter_and_timed(
     even_scorer: Score,
     tmp_path: Path,
 ) -> None:
-    """Its parts have durations, its stages are told, a quick one is repeated."""
+    """Each part is timed, each stage is reported, and a quick step is repeated."""
     told: list[str] = []
     settings = ClientSettings(device="cpu", state=tmp_path / "state")
     policy = load_policy(settings, tiny_qwen3, view.model, view.settings)
@@ -111,7 +111,7 @@ def test_an_empty_draw_is_drawn_again(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With privacy and few prompts a step it is likely, and a step of none measures nothing."""
+    """It is likely with privacy and few prompts per step, and an empty step measures nothing."""
     private = view.settings.model_copy(update={"privacy": PrivacySettings(epsilon=50.0)})
     settings, draws = ClientSettings(device="cpu", state=tmp_path / "state"), iter([[], [], [1]])
     monkeypatch.setattr(PrivateDraws, "batch", lambda *_: next(draws, [0, 2]))
@@ -128,7 +128,7 @@ def test_replicas_of_another_model_fail_the_trial_and_keep_nothing(
     even_scorer: Score,
     tmp_path: Path,
 ) -> None:
-    """Their log-probabilities are compared as in training; the shared folder is left as it was."""
+    """Log-probabilities are compared as in training; the shared folder is left as it was."""
     with fake_vllm() as fake:
         vllm = VllmSettings(urls=(fake.url,), adapter_dir=tmp_path)
         settings = ClientSettings(engine="vllm-server", device="cpu", vllm=vllm)
@@ -140,7 +140,7 @@ def test_replicas_of_another_model_fail_the_trial_and_keep_nothing(
 
 
 def test_a_round_is_predicted_from_a_step() -> None:
-    """Public steps verify twice; the bytes are those of the real files."""
+    """Public steps verify twice; the bytes match the real files."""
     run = RunSettings(local_steps=10, rounds=3)
     layout = model_card(MODEL, run.lora, "model", None).layout
     found = predict(TRIAL, run, layout, ClientSettings())
@@ -163,7 +163,7 @@ def test_a_round_is_predicted_from_a_step() -> None:
 
 
 def test_what_resampling_has_sampled_more_is_of_private_steps_alone() -> None:
-    """Public steps and held-out problems have the time of as many responses as they sample."""
+    """Public steps and held-out problems are charged only for the responses that they sample."""
     layout = model_card(MODEL, RunSettings().lora, "model", None).layout
     client = ClientSettings(holdout=64)
     plain = predict(TRIAL, RunSettings(), layout, client)
@@ -175,7 +175,7 @@ def test_what_resampling_has_sampled_more_is_of_private_steps_alone() -> None:
 
 
 def test_a_draw_that_came_out_small_is_taken_for_the_mean() -> None:
-    """With privacy a step has as many prompts as are drawn, maybe none."""
+    """With privacy the number of prompts per step is random, and may be zero."""
     layout = model_card(MODEL, RunSettings().lora, "model", None).layout
     run = RunSettings(privacy=PrivacySettings(epsilon=8.0))
     found = predict(replace(TRIAL, sampled=16, trained=16), run, layout, ClientSettings())
@@ -186,7 +186,7 @@ def test_a_draw_that_came_out_small_is_taken_for_the_mean() -> None:
 
 
 def test_fewer_steps_are_predicted_and_what_a_reduced_update_sends() -> None:
-    """What is received is the whole adapter."""
+    """The download is still the whole adapter."""
     run = RunSettings(
         method="fedavg",
         lora=LoraSettings(rank=8, min_rank=1),
@@ -201,7 +201,7 @@ def test_fewer_steps_are_predicted_and_what_a_reduced_update_sends() -> None:
 
 
 def test_what_fedex_lora_leaves_is_received_too() -> None:
-    """Beside the adapter come all clients' factors, at most."""
+    """The download is the adapter and at most all clients' factors."""
     run = RunSettings(method="fedavg", clients=4, aggregation=AggregationSettings(rule="fedex"))
     layout = model_card(MODEL, run.lora, "model", None).layout
     found = predict(TRIAL, run, layout, ClientSettings())
@@ -209,7 +209,7 @@ def test_what_fedex_lora_leaves_is_received_too() -> None:
 
 
 def test_without_public_steps_only_adapters_travel() -> None:
-    """FedAvg has none."""
+    """FedAvg has no public steps."""
     run = RunSettings(method="fedavg", local_steps=10)
     layout = model_card(MODEL, run.lora, "model", None).layout
     found = predict(TRIAL, run, layout, ClientSettings())
@@ -227,7 +227,7 @@ def test_without_public_steps_only_adapters_travel() -> None:
     ],
 )
 def test_a_step_that_teaches_nothing_is_a_warning(changes: dict[str, float], words: str) -> None:
-    """Cut responses, none right, or all right."""
+    """Its responses are cut off, all wrong, or all right."""
     assert check_trial(TRIAL, RunSettings()).status is Status.OK
     found = check_trial(replace(TRIAL, **changes), RunSettings())
     assert found.status is Status.WARNING
@@ -246,7 +246,7 @@ def test_a_step_that_teaches_nothing_is_a_warning(changes: dict[str, float], wor
     ],
 )
 def test_durations_are_for_people(seconds: float, text: str) -> None:
-    """In the unit that fits."""
+    """The unit fits the duration."""
     assert duration_text(seconds) == text
 
 
@@ -266,7 +266,7 @@ def findings_of(settings: ClientSettings, carded: RunView | None = None) -> dict
 def test_settings_with_which_a_start_would_end_fail(
     view: RunView, own: dict[str, Any], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run refuses them, or something is not installed."""
+    """The run refuses them, or a package is not installed."""
     monkeypatch.setattr(reporters, "find_spec", lambda name: None)
     found = findings_of(ClientSettings(device="cpu", model=str(tmp_path), **own), view)
     assert found["settings"].status is Status.FAILURE
@@ -274,7 +274,7 @@ def test_settings_with_which_a_start_would_end_fail(
 
 
 def test_one_failure_does_not_stop_what_does_not_depend_on_it(tmp_path: Path) -> None:
-    """Without a membership no run is known; the data and the device are still checked."""
+    """Without a membership the run is unknown, but data and device are still checked."""
     write_problems(
         tmp_path / "d.jsonl", [Problem(id="1", prompt="?", answer="A", verifier="choice")]
     )
@@ -292,7 +292,9 @@ def test_one_failure_does_not_stop_what_does_not_depend_on_it(tmp_path: Path) ->
 def test_the_trial_step_takes_no_held_out_problem(
     view: RunView, tiny_qwen3: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor counts them: with privacy.epsilon, the noise follows from how many are trained on."""
+    """It does not count them either, because with privacy.epsilon the noise depends on the number
+    trained on.
+    """
     private = [Problem(id=f"p{n}", prompt=f"{n} + 1 =", answer=str(n + 1)) for n in range(9)]
     write_problems(tmp_path / "private.jsonl", private)
     tried: list[Sequence[Problem]] = []
@@ -311,7 +313,7 @@ def test_the_trial_step_takes_no_held_out_problem(
 def test_prompts_over_the_limit_are_named_and_nothing_is_tried(
     view: RunView, tiny_qwen3: Path, tmp_path: Path
 ) -> None:
-    """By line and id, as a start refuses them, and without their words."""
+    """The finding gives line and id, as a start would, and quotes no prompt."""
     private = [Problem(id=f"p{n}", prompt=f"{n} + 1 =", answer=str(n + 1)) for n in range(9)]
     private[4] = Problem(id="long", prompt="secret " * 2000, answer="2")
     write_problems(tmp_path / "private.jsonl", private)
@@ -326,7 +328,7 @@ def test_prompts_over_the_limit_are_named_and_nothing_is_tried(
 def test_an_evaluator_needs_no_data_and_makes_no_step(
     view: RunView, tiny_qwen3: Path, tmp_path: Path
 ) -> None:
-    """Its engine, its device and its model are checked; what follows is its own command."""
+    """Its engine, device and model are checked; the next command named is its own."""
     settings = ClientSettings(state=tmp_path / "none", model=str(tiny_qwen3), device="cpu")
     with progress_bar(Console(file=io.StringIO())) as progress:
         report = Examination(settings, progress, role=Role.EVALUATOR, carded=view).examine()
@@ -338,7 +340,7 @@ def test_an_evaluator_needs_no_data_and_makes_no_step(
 
 
 def test_no_data_and_no_model_leave_little_to_check(tmp_path: Path) -> None:
-    """What cannot be checked is said to be skipped, with what it needs."""
+    """Skipped checks say what they need."""
     found = findings_of(ClientSettings(state=tmp_path, device="cpu"))
     assert "--data private.jsonl" in found["private data"].advice
     for name in ("chat template", "end of sequence", "prompt lengths", "round trip", "answers"):
@@ -347,7 +349,7 @@ def test_no_data_and_no_model_leave_little_to_check(tmp_path: Path) -> None:
 
 
 def test_a_check_that_breaks_is_a_failure_of_that_check(view: RunView, tmp_path: Path) -> None:
-    """Such as a tokenizer that transformers cannot read; the others go on."""
+    """For instance if transformers cannot read the tokenizer; the other checks continue."""
     for file in MODEL.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     (tmp_path / "tokenizer.json").write_text("{}")
@@ -359,7 +361,7 @@ def test_a_check_that_breaks_is_a_failure_of_that_check(view: RunView, tmp_path:
 
 
 def test_a_report_is_healthy_unless_something_failed() -> None:
-    """The table says so in words; JSON holds the same."""
+    """The table says so in words, and JSON contains the same."""
     good = {"one": ok("[red]well"), "two": skipped("one")}
     findings = good | {"three": failure("bad", "mend")}
     report = Checklist(
@@ -383,7 +385,7 @@ def test_a_report_is_healthy_unless_something_failed() -> None:
 
 
 def test_what_a_coordinator_says_moves_no_cursor_in_a_report() -> None:
-    """Such as its version, or the name of the base model."""
+    """For instance its version, or the name of the base model."""
     said = "answers: pubswap 1\x1b[1A\x1b[2K"
     out = io.StringIO()
     console = Console(file=out, width=200, force_terminal=True)
@@ -393,7 +395,7 @@ def test_what_a_coordinator_says_moves_no_cursor_in_a_report() -> None:
 
 
 def test_errors_become_findings_with_something_to_do() -> None:
-    """Ours by their detail, others by their kind."""
+    """Our errors give their detail as advice, others their type."""
     assert of_error(InvalidSettings("Set y.")).advice == "Set y."
     assert of_error(InvalidSettings("No y."), "Set y.").found == "No y."
     assert "KeyError" in of_error(KeyError("k")).found
@@ -402,7 +404,7 @@ def test_errors_become_findings_with_something_to_do() -> None:
 
 
 def test_a_terminal_shows_a_bar_and_a_log_shows_lines() -> None:
-    """One stage at a time, and each as a line of a log."""
+    """A terminal shows one stage at a time; a log gets a line for each."""
     plain, terminal = io.StringIO(), io.StringIO()
     with progress_bar(Console(file=plain)) as progress:
         next_stage(progress, "reading")
