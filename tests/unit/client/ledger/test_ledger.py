@@ -1,4 +1,6 @@
-"""The ledger: what is sent is in it before, in order, and nothing else can be made of it."""
+"""The ledger: requests are recorded in order before they are sent, and changes to the record are
+found.
+"""
 
 import json
 import multiprocessing
@@ -33,13 +35,13 @@ CHUNK = ("PATCH", paths.UPLOAD.format(run="r", upload="u"), paths.BYTES_TYPE)
 
 
 def clock(*days: int) -> Callable[[], datetime]:
-    """A clock that shows noon of these days, one after another."""
+    """A clock that shows noon of each of these days in turn."""
     left = iter(days)
     return lambda: NOON + timedelta(days=next(left))
 
 
 def written(state: Path, *days: int) -> Path:
-    """The folder of a ledger with one heartbeat at noon of each of these days."""
+    """Write a ledger with one heartbeat at noon of each of these days; returns its folder."""
     ledger = Ledger(state, clock=clock(*days))
     for number in range(len(days)):
         ledger.record(*BEAT, [json.dumps({"step": number}).encode()])
@@ -47,7 +49,7 @@ def written(state: Path, *days: int) -> Path:
 
 
 def test_a_request_is_described_by_what_it_is_for() -> None:
-    """Kind, run, round and exchange come from the path, whatever the query says."""
+    """Kind, run, round and exchange come from the path, whatever the query."""
     path = paths.SWAP_RESPONSES.format(run="r1", round=3, swap=2)
     found = described("POST", path)
     assert found == {"kind": "responses", "run": "r1", "round": 3, "exchange": 2}
@@ -64,7 +66,7 @@ def test_a_request_is_described_by_what_it_is_for() -> None:
 
 
 def test_entries_hold_size_digest_and_readable_content(tmp_path: Path) -> None:
-    """The digest is BLAKE3's own; the hash chains on; the file is its owner's only."""
+    """Digests equal BLAKE3's, hashes form a chain, and only the owner can read the file."""
     folder = written(tmp_path, 0, 0, 1)
     first, second, third = entries(folder)
     body = b'{"step": 0}'
@@ -82,7 +84,7 @@ def test_entries_hold_size_digest_and_readable_content(tmp_path: Path) -> None:
 
 
 def test_what_is_kept_of_each_body(tmp_path: Path) -> None:
-    """Responses are, readable; adapters by a setting; an invite never."""
+    """Responses are kept readable, adapters only if the setting says so, and invites never."""
     responses = [Response(np.array([5, 6], np.int32), np.zeros(2, np.float32)) for _ in range(2)]
     body = encode_responses([7], [responses])
     where = paths.SWAP_RESPONSES.format(run="r", round=1, swap=1)
@@ -105,14 +107,14 @@ def test_what_is_kept_of_each_body(tmp_path: Path) -> None:
         for path in (folder / "bodies").iterdir():
             path.write_bytes(path.read_bytes()[:-1] + b"x")
         assert len(verify(folder).faults) == 1 + keep
-        for _ in range(2):  # changed, and missing
+        for _ in range(2):  # first changed, then missing
             (said,) = content(folder, sent, None)
             assert said == "not the body that was sent: see `pubswap client audit verify`"
             body_path(folder, sent.digest).unlink(missing_ok=True)
 
 
 def test_every_changed_byte_is_found(tmp_path: Path) -> None:
-    """Each byte of each file flipped, removed, and replaced by an innocent one."""
+    """Each byte of each file is flipped, removed, and replaced by a space."""
     folder = written(tmp_path, 0, 1)
     for path in (*day_files(folder), folder / "head"):
         original = path.read_bytes()
@@ -131,7 +133,7 @@ def test_every_changed_byte_is_found(tmp_path: Path) -> None:
 
 
 def test_lines_and_days_that_were_moved_removed_or_doubled_are_found(tmp_path: Path) -> None:
-    """And an end that was cut off: at every byte but within an entry that was never finished."""
+    """So is a truncated end, whichever the byte, unless it only cuts an unfinished entry."""
     folder = written(tmp_path, 0, 0, 0, 1, 2)
     first, second, third = day_files(folder)
     lines = first.read_bytes().splitlines(keepends=True)
@@ -156,7 +158,7 @@ def test_lines_and_days_that_were_moved_removed_or_doubled_are_found(tmp_path: P
 
 
 def test_a_ledger_written_anew_does_not_hold_the_entry_that_was_handed_on(tmp_path: Path) -> None:
-    """All that its own chain cannot show; the head of an export shows it."""
+    """The forged chain is valid in itself, but its head differs from that of an earlier export."""
     honest = verify(written(tmp_path / "a", 0, 0)).head
     forged = verify(written(tmp_path / "b", 0, 1))
     assert forged.faults == ()
@@ -164,11 +166,13 @@ def test_a_ledger_written_anew_does_not_hold_the_entry_that_was_handed_on(tmp_pa
 
 
 def test_an_export_is_whole_or_not_there(tmp_path: Path) -> None:
-    """A damaged ledger's leaves nothing behind that the next one would refuse to write over."""
+    """Exporting a damaged ledger leaves nothing behind that the next export would refuse to
+    overwrite.
+    """
     folder, key = written(tmp_path, 0), tmp_path / "key"
     head = (folder / "head").read_bytes()
     (folder / "head").unlink()
-    for out in (tmp_path / "out", folder / "out"):  # within the ledger, too
+    for out in (tmp_path / "out", folder / "out"):  # even inside the ledger
         with pytest.raises(LedgerDamaged):
             export(folder, out, key, None)
         assert not out.exists()
@@ -182,7 +186,7 @@ def test_an_export_is_whole_or_not_there(tmp_path: Path) -> None:
 
 
 def test_a_crash_in_an_entry_costs_that_entry_alone(tmp_path: Path) -> None:
-    """It was never finished, so its request was never sent; the next takes its number."""
+    """An unfinished entry's request was never sent; the next entry gets its number."""
     folder = written(tmp_path, 0, 0)
     [path] = day_files(folder)
     whole, head = path.read_bytes(), (folder / "head").read_text()
@@ -197,7 +201,7 @@ def test_a_crash_in_an_entry_costs_that_entry_alone(tmp_path: Path) -> None:
 
 
 def test_a_clock_that_goes_back_keeps_the_order(tmp_path: Path) -> None:
-    """Entries stay in the newest day's file, with the time that the clock showed."""
+    """Entries go to the newest day's file, with the time that the clock showed."""
     folder = written(tmp_path, 1, 0, 2)
     assert [day.stem for day in day_files(folder)] == ["2026-11-24", "2026-11-25"]
     assert [entry.at[:10] for entry in entries(folder)] == [
@@ -211,7 +215,7 @@ def test_a_clock_that_goes_back_keeps_the_order(tmp_path: Path) -> None:
 def test_a_disk_that_takes_nothing_stops_before_anything_leaves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The ledger is as before, and goes on when there is room."""
+    """The ledger is unchanged, and continues once there is room."""
     folder = written(tmp_path, 0)
     before = verify(folder)
     ledger = Ledger(tmp_path)
@@ -229,7 +233,7 @@ def _full(descriptor: int) -> None:
 
 
 def test_a_changed_end_stops_too(tmp_path: Path) -> None:
-    """The chain cannot go on from there; the message says what to do."""
+    """The chain cannot continue from it; the message says what to do."""
     folder = written(tmp_path, 0)
     [path] = day_files(folder)
     path.write_bytes(path.read_bytes().replace(b"heartbeat", b"heartbeet", 1))
@@ -241,7 +245,7 @@ def test_a_changed_end_stops_too(tmp_path: Path) -> None:
 
 
 def cut(folder: Path, kept: bytes, *away: Path) -> None:
-    """Leave so much of the last day that is not taken away."""
+    """Delete the files `away`, and truncate the last remaining day to `kept`."""
     for path in away:
         path.unlink()
     if days := day_files(folder):
@@ -249,9 +253,9 @@ def cut(folder: Path, kept: bytes, *away: Path) -> None:
 
 
 def test_a_cut_end_is_not_written_over(tmp_path: Path) -> None:
-    """Cut at every byte, by days, or whole: what is missing is still found after more requests.
+    """Cut at any byte, by days or entirely, the missing part is still found after more requests.
 
-    A running daemon stops as one that starts does, and takes up again once the files are back.
+    A running daemon stops like one that starts, and continues once the files are back.
     """
     folder, running = ledger_folder(tmp_path), Ledger(tmp_path, clock=clock(0, 0, 1, 1, 2, 2))
     for _ in range(5):
@@ -277,7 +281,7 @@ def test_a_cut_end_is_not_written_over(tmp_path: Path) -> None:
 
 
 def test_an_end_that_was_exchanged_is_not_written_over(tmp_path: Path) -> None:
-    """As many entries as before, of which the last is another ledger's."""
+    """It has as many entries as before, but the last one is from another ledger."""
     folder, other = written(tmp_path / "a", 0, 0), written(tmp_path / "b", 0, 1)
     [path] = day_files(folder)
     path.unlink()
@@ -290,7 +294,7 @@ def test_an_end_that_was_exchanged_is_not_written_over(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("head", [None, b"", b"3", b"x y\n", b"\xff"])
 def test_a_head_that_nothing_has_written_stops(tmp_path: Path, head: bytes | None) -> None:
-    """It is written whole and before its request leaves, so that no crash leaves such a one."""
+    """The head is written atomically before its request is sent, so no crash leaves such a head."""
     folder = written(tmp_path, 0, 0)
     (folder / "head").unlink()
     if head is not None:
@@ -301,7 +305,7 @@ def test_a_head_that_nothing_has_written_stops(tmp_path: Path, head: bytes | Non
 
 
 def test_a_crash_between_an_entry_and_the_head_is_no_damage(tmp_path: Path) -> None:
-    """Of the first entry, too, and several in a row: the next one brings the head up to date."""
+    """Even at the first entry, or several times in a row: the next entry updates the head."""
     folder = ledger_folder(tmp_path)
     for number in range(1, 4):
         written(tmp_path, 0)
@@ -313,7 +317,9 @@ def test_a_crash_between_an_entry_and_the_head_is_no_damage(tmp_path: Path) -> N
 def test_the_disk_is_full_at_each_of_an_entry_s_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whichever of them it does not take, also at a first entry: nothing leaves, and it goes on."""
+    """Whichever file cannot be written, even at the first entry, nothing is sent and the ledger
+    continues later.
+    """
     real = os.write
     answers = ("POST", paths.SWAP_RESPONSES.format(run="r", round=1, swap=1), paths.TENSORS_TYPE)
     for begun in (False, True):
@@ -339,7 +345,7 @@ def test_the_disk_is_full_at_each_of_an_entry_s_files(
 
 
 def test_large_json_is_kept_beside_its_entry(tmp_path: Path) -> None:
-    """Readable there, as all that is no tensor; an entry stays small."""
+    """It stays readable there, like everything but tensors, and the entry stays small."""
     ledger, folder = Ledger(tmp_path), ledger_folder(tmp_path)
     body = json.dumps({"text": "a" * LARGEST_CONTENT}).encode()
     ledger.record("POST", paths.EVALUATION.format(run="r", round=1), "application/json", [body])
@@ -353,7 +359,7 @@ def test_large_json_is_kept_beside_its_entry(tmp_path: Path) -> None:
 
 
 def test_processes_that_share_a_state_folder_make_one_chain(tmp_path: Path) -> None:
-    """The daemon, and a command beside it."""
+    """For instance the daemon and a command."""
     with multiprocessing.get_context("fork").Pool(3) as pool:
         pool.starmap(_record_ten, [(tmp_path, name) for name in "abc"])
     verdict = verify(ledger_folder(tmp_path))

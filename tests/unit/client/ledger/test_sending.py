@@ -1,4 +1,4 @@
-"""A request leaves once it is recorded, and not otherwise."""
+"""A request is sent only after it has been recorded."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -34,7 +34,7 @@ PART, SECRET, PART_BYTES = (
 
 
 def everything(api: CoordinatorClient) -> int:
-    """One request of each kind of body; returns how many were refused."""
+    """Send a request with each kind of body; returns how many were refused."""
     blobs = BlobRequests(api, "r")
     acts = (
         lambda: api.version(),
@@ -56,8 +56,9 @@ def everything(api: CoordinatorClient) -> int:
 
 
 def test_each_request_is_recorded_as_it_arrives(url: str) -> None:
-    """Method, path with its query, and all of the body, a chunk of a megabyte too; of a
-    bucket, its whole address without the signature."""
+    """Method, path with query, and the whole body, even a chunk of a megabyte; for a bucket, the
+    whole URL without the signature.
+    """
     recorded: list[tuple[str, str, bytes]] = []
 
     def record(method: str, target: str, media_type: str, pieces: Iterable[bytes]) -> None:
@@ -74,7 +75,7 @@ def test_each_request_is_recorded_as_it_arrives(url: str) -> None:
 
 
 def test_behind_an_address_with_a_path_requests_are_the_same(url: str, tmp_path: Path) -> None:
-    """Their kinds are known, by which the policy judges, and an invite is kept nowhere."""
+    """Their kinds are recognised, as the policy requires, and an invite is never kept."""
     for number, below in enumerate(("", "/pubswap/", "/v1/runs/r/away")):
         ledger = Ledger(tmp_path / str(number))
         with CoordinatorClient(url + below, "token", ONCE, on_send=ledger.record) as api:
@@ -103,7 +104,7 @@ def test_what_cannot_be_recorded_is_not_sent(url: str) -> None:
 def test_a_full_disk_stops_training_before_anything_leaves(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
-    """Whether an entry or the head finds no room; the next step's heartbeat ends the round."""
+    """Whether the entry or the head cannot be written; the next step's heartbeat ends the round."""
     real = os.write
 
     def full(descriptor: int, data: bytes) -> int:
@@ -125,7 +126,7 @@ def test_a_full_disk_stops_training_before_anything_leaves(
 
 
 def test_a_cut_ledger_stops_before_anything_leaves(url: str, tmp_path: Path) -> None:
-    """Not a byte; the message says what to do."""
+    """Not a byte is sent; the message says what to do."""
     ledger = Ledger(tmp_path)
     with CoordinatorClient(url, "token", ONCE, on_send=ledger.record) as api:
         assert everything(api) == 8

@@ -56,7 +56,7 @@ def finished() -> WholeRun:
 
 
 def adapter_of(run: WholeRun, rank: int = 32) -> bytes:
-    """One whose modules all have a rank."""
+    """An encoded adapter whose modules all have this rank."""
     layout = stack_layout(run.model.layout, {a: rank for a, _ in modules(run.model.layout)})
     return encode_adapter(
         layout, {name: np.zeros(shape, np.float32) for name, shape in layout.tensors.items()}
@@ -64,7 +64,9 @@ def adapter_of(run: WholeRun, rank: int = 32) -> bytes:
 
 
 def test_a_card_says_what_the_run_says_and_names_no_member() -> None:
-    """Base, digests, what differs from the paper, members by number, a line for each round."""
+    """It gives base, digests, deviations from the paper, members by number, and a line for each
+    round.
+    """
     run = finished()
     adapter = adapter_of(run)
     text = card_text(run, 1, adapter)
@@ -81,7 +83,9 @@ def test_a_card_says_what_the_run_says_and_names_no_member() -> None:
 
 
 def test_a_card_says_what_a_private_run_has_cost_up_to_its_round() -> None:
-    """The most of any member, and nothing of later rounds; without privacy, nothing."""
+    """The highest epsilon of any member so far, without later rounds; nothing if the run is not
+    private.
+    """
     run = finished()
     assert "rivacy" not in card_text(run, 1, adapter_of(run))
     settings = run.settings.model_copy(update={"privacy": PrivacySettings(epsilon=8.0)})
@@ -114,7 +118,9 @@ def test_a_merged_model_s_card_is_a_model_s() -> None:
 
 @pytest.mark.parametrize(("rank", "allowed"), [(8, 8), (32, 32), (33, 64), (512, 512)])
 def test_what_serves_an_adapter_has_a_rank_that_holds_it(rank: int, allowed: int) -> None:
-    """Of those that vLLM takes; its default is 16, and ours is 32."""
+    """It is the smallest that vLLM accepts and the adapter fits; vLLM's default is 16, and ours is
+    32.
+    """
     run = finished()
     python, serve = loading(run, adapter_of(run, rank), "my adapter", merged=False)
     assert python == "peft.PeftModel.from_pretrained(base_model, 'my adapter')"
@@ -125,6 +131,6 @@ def test_what_serves_an_adapter_has_a_rank_that_holds_it(rank: int, allowed: int
 
 
 def test_an_adapter_too_high_for_vllm_is_to_be_merged() -> None:
-    """FedEx-LoRA's of many rounds may be."""
+    """FedEx-LoRA's rank may become too high over many rounds."""
     run = finished()
     assert "--format merged" in list(loading(run, adapter_of(run, 513), "a", merged=False))[1]

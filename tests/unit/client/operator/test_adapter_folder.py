@@ -1,4 +1,4 @@
-"""An adapter that a coordinator gives, as a folder."""
+"""An adapter fetched from the coordinator and written to a folder."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +18,9 @@ from support.client.results import CARD
 def test_an_adapter_that_is_not_the_runs_is_not_written(
     number: float, other: str, tmp_path: Path
 ) -> None:
-    """Neither other tensors nor numbers that are none, from whoever says that they are."""
+    """Other tensors and numbers that are not finite are refused, even if the coordinator gives
+    them.
+    """
     tensors = {f"{other}{name}": shape for name, shape in CARD.layout.tensors.items()}
     arrays = {name: np.full(shape, number, np.float32) for name, shape in tensors.items()}
     given = encode_adapter(AdapterLayout(tensors=tensors), arrays)

@@ -13,7 +13,7 @@ from support.coordinator.coordinator import merged
 
 
 def test_a_narrow_terminal_cuts_nothing_of_why_a_member_is_away() -> None:
-    """It goes over several lines: the code is what one searches for."""
+    """The code wraps over several lines, because people search for it."""
     for code in Code:
         away = Away(code=code, detail="It is away.")
         member = MemberView(name="hospital-a", role=Role.CLIENT, active=True, away=away)
@@ -26,7 +26,7 @@ def test_a_narrow_terminal_cuts_nothing_of_why_a_member_is_away() -> None:
 
 
 def test_a_long_name_leaves_the_others_room_and_is_whole() -> None:
-    """A name of a usual length stays in one line."""
+    """It wraps and leaves room for other columns; a name of usual length stays on one line."""
     for name, lines in (("a" * 63, 4), ("hospital-a", 1)):
         run = RunView.model_construct(
             id="0f" * 8,

@@ -1,4 +1,4 @@
-"""Views that outlive a coordinator's restart, and logs that are followed through one."""
+"""Live views and followed logs survive a restart of the coordinator."""
 
 import io
 import json
@@ -15,7 +15,7 @@ from pubswap_protocol.messages import Event, Events, RunState
 
 
 def answering(*answers: Any) -> Callable[..., Any]:
-    """Gives one answer after another, and raises those that are errors."""
+    """A function that returns these answers in turn, and raises those that are errors."""
     left = iter(answers)
 
     def give(*_: Any) -> Any:
@@ -28,11 +28,11 @@ def answering(*answers: Any) -> Callable[..., Any]:
 
 
 def never(_: float) -> None:
-    """No pause."""
+    """Do not pause."""
 
 
 def test_a_view_says_that_it_is_stale_and_goes_on() -> None:
-    """What was last known stays in sight while the coordinator is away."""
+    """The last known state stays visible while the coordinator is away."""
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=100)
     read = answering(("round one", False), Unreachable("It is gone."), ("round two", True))
@@ -46,14 +46,14 @@ def test_a_view_says_that_it_is_stale_and_goes_on() -> None:
     "answers", [(Unreachable("It is gone."),), (("round one", False), Unauthenticated("No."))]
 )
 def test_what_will_not_pass_ends_a_view(answers: tuple[Any, ...]) -> None:
-    """An address where nobody ever answered, or a token that is refused."""
+    """An address that never answered, or a refused token."""
     wanted = [answer for answer in answers if isinstance(answer, Exception)]
     with pytest.raises(type(wanted[0])):
         watch(answering(*answers), Console(file=io.StringIO()), never)
 
 
 class Log:
-    """A coordinator's log, of which more is seen each time, with outages."""
+    """A fake coordinator whose log grows with each request, with outages."""
 
     def __init__(self, states: list[str | Exception], pages: list[list[Event]]) -> None:
         self.run = answering(*(_state(state) for state in states))
@@ -86,7 +86,7 @@ def followed(log: Any, *wanted: Any) -> Iterator[str]:
 
 
 def test_a_followed_log_leaves_nothing_out(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
-    """Through an outage, from the last event that was seen, until the run has ended."""
+    """After an outage it continues from the last event seen, until the run has ended."""
     kinds = [line.split("  ")[1] for line in followed(log)]
     assert kinds == ["created", "update", "update", "finished"]
     assert log.asked == [0, 1, 1, 5, 9]
@@ -94,15 +94,15 @@ def test_a_followed_log_leaves_nothing_out(log: Log, capsys: pytest.CaptureFixtu
 
 
 def test_a_log_is_filtered_by_kind_and_member(log: Log) -> None:
-    """What is left out is still passed: the next page begins behind it."""
+    """The next page starts after the skipped events too."""
     told = list(followed(log, ["update"], "b"))
     assert len(told) == 1 and told[0].endswith("member b, round 1")
     at = datetime(2026, 1, 1, tzinfo=UTC).astimezone()
-    assert told[0].startswith(f"{at:%F %T %Z}  "), "the dashboard's moments are in another zone"
+    assert told[0].startswith(f"{at:%F %T %Z}  "), "the dashboard's times are in another zone"
 
 
 def test_a_kind_that_no_event_has_is_told(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
-    """With the kinds that there are: a mistyped one looked like a quiet run."""
+    """The message lists the existing kinds; a mistyped one would look like a quiet run."""
     assert len(list(followed(log, ["updte", "update"]))) == 2
     told = "The log has no event of the kind updte; it has: created, finished, update.\n"
     assert capsys.readouterr().err.endswith(told)
@@ -110,7 +110,7 @@ def test_a_kind_that_no_event_has_is_told(log: Log, capsys: pytest.CaptureFixtur
 
 @pytest.mark.parametrize("as_json", [False, True])
 def test_no_line_of_a_log_moves_a_cursor_or_turns_text_around(as_json: bool) -> None:
-    """As JSON, it still is what the event has."""
+    """As JSON, it still decodes to the event's text."""
     evil = "a\x1b[2J\x7f\x9b2J\u202e\u2028é"
     log = Log([], [[event(1, "evaluated", topic=evil)], []])
     (line,) = lines(log, "run", False, as_json)  # type: ignore[arg-type]

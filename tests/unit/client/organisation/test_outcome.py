@@ -1,4 +1,4 @@
-"""What a run came to, as its organisation is told."""
+"""A run's outcome as its organisation sees it."""
 
 import re
 import shutil
@@ -28,7 +28,7 @@ CARD = model_card(MODEL, SETTINGS.lora, "org/<b>base", "main")
 def ended(
     *scores: float | None, state: RunState = RunState.FINISHED, topic: str = "sums"
 ) -> WholeRun:
-    """A run whose rounds, the base model first, were evaluated so."""
+    """A run in which the base model and each round got these scores."""
 
     def evaluation(score: float | None) -> Evaluation | None:
         by_topic = {topic: score, "choice": 0.5}
@@ -52,7 +52,7 @@ def ended(
 
 
 def test_what_came_out_is_said_from_the_base_model_on() -> None:
-    """Overall, by topic, and the best where it is not the last."""
+    """Overall, by topic, and the best round if it is not the last."""
     assert list(lines(ended(0.25, 0.75, 0.5))) == [
         "pass@1 0.250 → 0.500 (+0.250) from the base model to round 2, on 8 problems; best 0.750 "
         "after round 1.",
@@ -65,9 +65,10 @@ def test_what_came_out_is_said_from_the_base_model_on() -> None:
 
 
 def test_an_evaluator_that_keeps_up_is_waited_for() -> None:
-    """For a time that its earlier rounds give; not one that has never evaluated, nor a cancel.
+    """Its earlier rounds decide how long; one that never evaluated is not waited for, nor is a
+    cancelled run.
 
-    It is asked about a few times, however long it takes.
+    The coordinator is asked only a few times, however long that takes.
     """
     clock = [0.0]
 
@@ -82,14 +83,14 @@ def test_an_evaluator_that_keeps_up_is_waited_for() -> None:
 
     late, whole = ended(0.25, 0.5, None), ended(0.25, 0.5, 0.75)
     assert waited(whole) == (0, whole)
-    assert waited(late, late, whole) == (10, whole)  # of an evaluation that takes 10 s
-    assert waited(late)[0] == 30  # 5 + 2 * 10 s, and the look after it
+    assert waited(late, late, whole) == (10, whole)  # an evaluation takes 10 s
+    assert waited(late)[0] == 30  # 5 + 2 * 10 s, and up to the next poll
     assert waited(ended(None, None, None))[0] == 0
     assert waited(ended(0.25, None, state=RunState.CANCELLED))[0] == 0
 
 
 class Tags(HTMLParser):
-    """What a browser would make elements of."""
+    """Collects the tags that a browser would find."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -101,7 +102,7 @@ class Tags(HTMLParser):
 
 
 def test_a_summary_has_figures_and_plots_and_nothing_that_runs() -> None:
-    """Names and topics from elsewhere are text; the curve has a point for each step."""
+    """Names and topics are escaped; the curve has a point for each step."""
     figures = RoundFigures(
         run="r1",
         round=1,
@@ -126,7 +127,7 @@ def test_a_summary_has_figures_and_plots_and_nothing_that_runs() -> None:
         *("div", "table", "tr", "th", "td"),
         *("svg", "line", "path", "text"),
     }
-    assert "width=device-width" in text, "a phone would show a page of a desk's width"
+    assert "width=device-width" in text, "a phone would show the page at desktop width"
     assert text.count("<table>") == text.count('tabindex="0" role="group"') == 2
     assert "&lt;script&gt;" in text and "org/&lt;b&gt;base" in text
     assert "<td>0.250</td><td>0.500</td><td>+0.250</td>" in text and "<td>2.2 min</td>" in text
@@ -149,7 +150,7 @@ def test_a_summary_has_figures_and_plots_and_nothing_that_runs() -> None:
     with_own = page(run, "hospital-a", [figures], scores)
     assert "0.250 → 0.375 (+0.125) from round 0 to round 1, on 64" in with_own
     assert with_own.count("<path") == text.count("<path") + 1
-    # Another file's before, and a round that was made again since.
+    # Scores of an earlier file, and of rounds that were repeated since, do not count.
     others = [base.model_copy(update={"digest": digest_of(b"others"), "pass_at_1": 0.9})]
     undone = [one.model_copy(update={"round": one.round + 1}) for one in scores]
     assert page(run, "hospital-a", [figures], [*others, base, *undone, scores[1]]) == with_own
@@ -158,7 +159,9 @@ def test_a_summary_has_figures_and_plots_and_nothing_that_runs() -> None:
 
 
 def test_an_adapter_is_there_whole_or_not_at_all_and_replaces_nothing(tmp_path: Path) -> None:
-    """By default a finished run's last; of a run under way only a round that is named."""
+    """The default is a finished run's last adapter; for a run in progress, the round must be
+    named.
+    """
     data = encode_adapter(CARD.layout, initial_adapter(CARD.layout, 0))
     asked: list[str] = []
 
@@ -187,7 +190,7 @@ def test_an_adapter_is_there_whole_or_not_at_all_and_replaces_nothing(tmp_path: 
     with pytest.raises(InvalidSettings, match="already exists"):
         take_adapter(api, going, "2", tmp_path / "a")
     assert asked == ["1", "final", "0"]
-    # A merged one whose base model is another's leaves nothing.
+    # Merging into another base model leaves nothing behind.
     other = tmp_path / "other"
     shutil.copytree(MODEL, other)
     (other / "config.json").write_text((other / "config.json").read_text() + "\n")
@@ -199,5 +202,5 @@ def test_an_adapter_is_there_whole_or_not_at_all_and_replaces_nothing(tmp_path: 
 
 
 def test_a_topic_that_an_evaluator_has_named_moves_no_cursor() -> None:
-    """On the terminal of every organisation that asks what came out."""
+    """It appears on the terminal of every organisation that asks for the outcome."""
     assert all(line.isprintable() for line in lines(ended(0.25, 0.5, topic="a\x1b[2J\n\u202eb")))

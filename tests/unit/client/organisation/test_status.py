@@ -1,4 +1,4 @@
-"""What `pubswap client status` says of a daemon that runs, that does not, and without an answer."""
+"""`pubswap client status` for a daemon that runs or does not, with and without a coordinator."""
 
 import io
 import json
@@ -88,7 +88,7 @@ def run(state: RunState, paused: bool = False, waiting_for: str | None = None) -
 
 
 class Api:
-    """A coordinator that always answers so, and how often it was asked."""
+    """A fake coordinator that always gives this answer, and counts the requests."""
 
     asked = 0
 
@@ -104,7 +104,7 @@ class Api:
 
 
 def shown(state: Path, answer: Any) -> tuple[str, MemberStatus]:
-    """What is on the screen when the coordinator answers so."""
+    """The screen's text, and the status, for this answer of the coordinator."""
     api: Any = Api(answer)
     found = Observer(state, STORED, api).look()
     screen = io.StringIO()
@@ -120,7 +120,7 @@ def state(tmp_path: Path) -> Path:
 
 
 def test_a_running_daemon_is_shown_with_what_it_waits_for(state: Path) -> None:
-    """Run, round, step and the time left, own reward over all rounds, bytes, pass@1."""
+    """Run, round, step, time left, own rewards of all rounds, bytes and pass@1."""
     with locked(state):
         text, found = shown(state, run(RunState.TRAINING))
     assert not found.over
@@ -138,10 +138,12 @@ def test_a_running_daemon_is_shown_with_what_it_waits_for(state: Path) -> None:
 
 
 def test_a_round_that_is_made_again_shows_its_own_reward(state: Path) -> None:
-    """From its first step on, also while the history ends with what a rollback has undone."""
+    """From its first step on, even while the history ends with rounds that a rollback has
+    undone.
+    """
     history.append(state / history.HISTORY, ROUND.model_copy(update={"round": 2}))
     for round_, rewards, shown_as in (
-        (2, [0.0, 0.125], []),  # the last one, which is in the history
+        (2, [0.0, 0.125], []),  # already the last one in the history
         (2, [0.75], [0.75]),
         (1, [0.75], [0.75]),
     ):
@@ -152,7 +154,7 @@ def test_a_round_that_is_made_again_shows_its_own_reward(state: Path) -> None:
 
 
 def test_own_pass_at_1_is_shown_where_problems_are_held_out(state: Path) -> None:
-    """Of the only adapter that is measured, or from the first to the last; of this run."""
+    """A single score, or the change from the first to the last; only of this run."""
     path = state / history.HELD_OUT
     assert "held-out" not in shown(state, run(RunState.TRAINING))[0]
     other = HELD_OUT.model_copy(update={"run": "r0", "pass_at_1": 0.75})
@@ -168,7 +170,7 @@ def test_own_pass_at_1_is_shown_where_problems_are_held_out(state: Path) -> None
 
 
 def test_a_daemon_that_does_not_run_is_said_to_have_lived(state: Path) -> None:
-    """When, what it did then, and what to do; nothing to do once the run has ended."""
+    """When it was last active, what it was doing, and what to do, unless the run has ended."""
     text, found = shown(state, run(RunState.TRAINING))
     assert found.over and "not running; last active 2 h ago" in text
     assert "pubswap client start" in text and WAITS in text and "to the end" not in text
@@ -177,7 +179,7 @@ def test_a_daemon_that_does_not_run_is_said_to_have_lived(state: Path) -> None:
 
 
 def test_open_paused_and_finished_are_told_apart(state: Path) -> None:
-    """So is a run that only its operator can help."""
+    """So is a run that needs its operator to act."""
     heads = [
         shown(state, run(*which))[0].splitlines()[0]
         for which in (
@@ -194,7 +196,7 @@ def test_open_paused_and_finished_are_told_apart(state: Path) -> None:
 
 
 def test_without_the_coordinator_the_state_folder_is_shown(state: Path) -> None:
-    """And why nothing else is; the same for programs."""
+    """The reason is shown as well; the JSON contains the same."""
     with locked(state):
         text, found = shown(state, Unreachable("It is away."))
     assert not found.over
@@ -211,7 +213,7 @@ def test_without_the_coordinator_the_state_folder_is_shown(state: Path) -> None:
 def test_a_view_that_stays_open_asks_seldom_and_shows_the_daemon_at_once(
     state: Path, answer: Any
 ) -> None:
-    """The coordinator is asked every 30 s, of a new round, and when the daemon has ended."""
+    """The coordinator is asked every 30 s, in a new round, and when the daemon has ended."""
     now = [0.0]
     api: Any = Api(answer)
     observer = Observer(state, STORED, api, clock=lambda: now[0])
@@ -233,7 +235,7 @@ def test_a_view_that_stays_open_asks_seldom_and_shows_the_daemon_at_once(
 
 
 def test_a_status_that_is_torn_or_of_another_run_is_none(state: Path) -> None:
-    """A power cut may leave it so, or a folder that was used before."""
+    """A power failure may tear it, and the folder may have been used for another run."""
     whole = (state / "status.json").read_bytes()
     assert (state / "status.json").stat().st_mode & 0o777 == 0o600
     for kept in range(len(whole)):
@@ -245,6 +247,6 @@ def test_a_status_that_is_torn_or_of_another_run_is_none(state: Path) -> None:
 
 
 def test_who_has_only_enrolled_is_told_what_to_start(tmp_path: Path) -> None:
-    """An evaluator its own command; nothing in a run that has ended."""
+    """Nothing is suggested for a run that has ended."""
     assert "pubswap client start --data FILE" in shown(tmp_path, run(RunState.OPEN))[0]
     assert "next" not in shown(tmp_path, run(RunState.FINISHED))[0]

@@ -1,4 +1,4 @@
-"""Every architecture trains as the list says, and learns what its own plain pass would teach it.
+"""Every architecture trains as listed, and gets the gradients of its own plain forward pass.
 
 The reference is the same model in float64, one row at a time, without packs, padding, fused LoRA or
 shared heads: log-probabilities of responses, and gradients of the adapter.
@@ -28,7 +28,7 @@ from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.responses import Response
 from support.client.architectures import CASES, VOCABULARY, policy_of, random_model
 
-ROWS = ((7, (14, 1)), (20, (3, 22)), (1, (1, 2)))  # prompts and responses: windows are 16
+ROWS = ((7, (14, 1)), (20, (3, 22)), (1, (1, 2)))  # prompt and response lengths; windows are 16
 TEMPERATURE = 0.7
 COMMON = ("Qwen3", "Llama 3.2", "Mistral", "Gemma 2", "Gemma 3", "Granite", "BLOOM", "Qwen3-MoE")
 PAGE = Path(__file__).parents[4] / "docs/models.md"
@@ -66,7 +66,7 @@ def learned(policy: Policy, scores: torch.Tensor) -> tuple[torch.Tensor, torch.T
 
 
 def by_rows(policy: Policy, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    """As transformers computes each row alone: whole logits, and a softmax over them."""
+    """Score each row alone with transformers: whole logits, and a softmax over them."""
     scores = []
     for row in range(batch.rows):
         prompt, response = batch.prompts[row // batch.group_size], batch.responses[row]
@@ -79,7 +79,7 @@ def by_rows(policy: Policy, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def by_packs(policy: Policy, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    """As the update does, in several packs."""
+    """Score as the update does, in several packs."""
     with policy.packed():
         parts = [
             score_pack(policy, pack(batch, rows, policy.device), TEMPERATURE).logprobs
@@ -90,7 +90,9 @@ def by_packs(policy: Policy, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def check_sampling(policy: Policy) -> None:
-    """Responses are sampled from the very policy that is trained, prompts of any length beside."""
+    """Check that the sampled responses' log-probabilities are the policy's, with prompts of
+    different lengths in a batch.
+    """
     prompts = [[5, 6, 7, 8, 9, 10, 11], [12, 13]]
     sampled = TransformersEngine(policy).generate(
         prompts, SamplingParameters(2, 12, TEMPERATURE, 1)
@@ -103,7 +105,7 @@ def check_sampling(policy: Policy) -> None:
 
 
 def off(found: tuple[torch.Tensor, torch.Tensor], true: tuple[torch.Tensor, torch.Tensor]) -> Any:
-    """Root mean square of log-probabilities, and relative L2 of gradients."""
+    """The errors: RMS of log-probabilities, and relative L2 of gradients."""
     scores = (found[0] - true[0]).square().mean().sqrt()
     return float(scores), float((found[1] - true[1]).norm() / true[1].norm())
 
@@ -117,9 +119,11 @@ def off(found: tuple[torch.Tensor, torch.Tensor], true: tuple[torch.Tensor, torc
     ],
     ids=str,
 )
-@pytest.mark.filterwarnings("ignore")  # transformers and PEFT, of models that nobody here chose
+@pytest.mark.filterwarnings("ignore")  # transformers and PEFT warn about unusual models
 def test_each_architecture_trains_as_listed(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
-    """Packed, padded, or refused when a run is created, with layers named that can be trained."""
+    """Packed, padded, or refused when a run is created; a refusal names the layers that can be
+    trained.
+    """
     case, run = CASES[name], settings()
     model = random_model(name, dtype)
     model.save_pretrained(tmp_path)
@@ -158,7 +162,7 @@ def test_each_architecture_trains_as_listed(name: str, dtype: torch.dtype, tmp_p
         assert (scores, gradients) < (1e-4, 1e-4)
         assert gradients < 1e-4
     else:
-        # The model's own pass in bfloat16 is off by its rounding, too.
+        # The model's own pass in bfloat16 has a rounding error as well.
         own_scores, own_gradients = off(by_rows(policy, batch), true)
         assert scores < 1.5 * own_scores + 1e-3
         assert gradients < 1.5 * own_gradients + 1e-2
@@ -166,7 +170,7 @@ def test_each_architecture_trains_as_listed(name: str, dtype: torch.dtype, tmp_p
 
 @pytest.mark.parametrize("kind", sorted({case.kind for case in CASES.values()}))
 def test_the_sizes_of_each_that_trains_are_read_from_its_own_config(kind: str) -> None:
-    """By whatever name a config has for its MLP: memory is estimated from them."""
+    """Memory estimates need them, whatever name the config uses for its MLP."""
     if all(
         case.way == "refused" and not case.named for case in CASES.values() if case.kind == kind
     ):
@@ -176,7 +180,7 @@ def test_the_sizes_of_each_that_trains_are_read_from_its_own_config(kind: str) -
 
 
 def test_the_page_lists_them() -> None:
-    """docs/models.md says of each architecture what is tested."""
+    """docs/models.md lists each architecture with the path tested here."""
     ways = {"packed": "packed", "padded": "padded", "refused": "refused"}
     listed = {}
     for line in PAGE.read_text().splitlines():

@@ -1,4 +1,4 @@
-"""Tree attention against a softmax over a dense mask, in value and gradient."""
+"""Tree attention against a softmax with a dense mask, in value and gradient."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -33,7 +33,7 @@ HEADS, KEY_HEADS, WIDTH = 4, 2, 8
 
 
 def visible(spans: Sequence[Span], window: int | None) -> torch.Tensor:
-    """Who sees whom (S, S), pair by pair."""
+    """The mask (S, S) of which query sees which key, computed pair by pair."""
     size = spans[-1].end
     mask = torch.zeros((size, size), dtype=torch.bool)
     for span in spans:
@@ -59,7 +59,7 @@ def tensors(device: str = "cpu", dtype: torch.dtype = torch.float32) -> list[tor
 def dense(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, window: int | None
 ) -> torch.Tensor:
-    """The whole matrix of scores (1, H, S, S), and a softmax over what is visible."""
+    """Attention from the whole score matrix (1, H, S, S), with a softmax over the visible keys."""
     repeats = HEADS // KEY_HEADS
     keys, values = (whole.repeat_interleave(repeats, dim=1) for whole in (key, value))
     scores = query @ keys.transpose(-1, -2) * 0.3
@@ -77,7 +77,7 @@ def gradients(output: torch.Tensor, inputs: Sequence[torch.Tensor]) -> list[torc
 def test_every_token_sees_its_prompt_and_its_own_past(
     monkeypatch: pytest.MonkeyPatch, block: int, window: int | None
 ) -> None:
-    """And nothing else, however many queries are taken at a time, and at most a window back."""
+    """And nothing else, for any block size, and no further back than the window."""
     monkeypatch.setattr(kernels, "BLOCK", block)
     inputs = tensors()
     tree = Tree(SPANS, torch.device("cpu"))
@@ -96,7 +96,7 @@ def test_every_token_sees_its_prompt_and_its_own_past(
 def test_batches_of_like_spans_give_the_same(
     monkeypatch: pytest.MonkeyPatch, window: int | None, tokens: int
 ) -> None:
-    """In value and gradient, all of a shape in one call or each in its own; none of it is NaN."""
+    """In value and gradient, whether spans of a shape share a call or not; nothing is NaN."""
     monkeypatch.setattr(kernels, "BATCH_TOKENS", tokens)
     inputs = tensors()
     tree = Tree(SPANS, torch.device("cpu"))
@@ -111,7 +111,7 @@ def test_batches_of_like_spans_give_the_same(
 def test_the_blocks_of_flex_attention_hold_all_that_is_seen(
     monkeypatch: pytest.MonkeyPatch, window: int | None
 ) -> None:
-    """Its mask is the tree's, pair by pair, and no seen pair lies in a block that is left out."""
+    """Its mask equals the tree's pair by pair, and no visible pair is in a skipped block."""
     monkeypatch.setattr(kernels, "FLEX_BLOCK", 8)
     mask = block_mask(Tree(SPANS, torch.device("cpu")), window)
     size = SPANS[-1].end
@@ -119,20 +119,22 @@ def test_the_blocks_of_flex_attention_hold_all_that_is_seen(
     seen = mask.mask_mod(places[:1], places[:1], places[:, None], places[None, :])
     expected = visible(SPANS, window)
     assert torch.equal(seen[:size, :size], expected)
-    assert seen.any(dim=1).all()  # a softmax over nothing is no number
+    assert seen.any(dim=1).all()  # a softmax over nothing is NaN
     kept = mask.to_dense()[0, 0].bool().repeat_interleave(8, 0).repeat_interleave(8, 1)
     assert not (seen & ~kept).any()
-    assert not kept.all()  # something is left out
+    assert not kept.all()  # some blocks are skipped
 
 
 @pytest.mark.parametrize("window", [None, 3])
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.full)])
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised by the compiler itself
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
 def test_flex_attention_computes_the_same(
     monkeypatch: pytest.MonkeyPatch, compiled: bool, window: int | None
 ) -> None:
-    """Compiled as on a GPU, or plain; forward only, for on a CPU torch has no gradient of it."""
+    """Compiled as on a GPU, or eager; only forward, because on a CPU torch has no gradient for
+    it.
+    """
     if not compiled:
         monkeypatch.setattr(kernels, "compiled_flex", lambda: flex_attention)
     inputs = [tensor.detach() for tensor in tensors()]
@@ -151,7 +153,9 @@ def sequences(
     scale: float,
     back: int,
 ) -> torch.Tensor:
-    """Causal attention of each sequence's last tokens (S, H, D), `back` or -1 for all of it."""
+    """Causal attention of each sequence's last tokens (S, H, D), `back` tokens back or -1 for
+    all.
+    """
     assert query.shape[1] == key.shape[1], "the heads differ"
     parts = []
     for start, end, first, last in zip(
@@ -190,7 +194,7 @@ def oldest(q, k, v, a, b, c, d, is_causal=False, return_aux=None):  # type: igno
 def test_any_torch_s_flash_attention_is_called_as_it_takes_it(
     monkeypatch: pytest.MonkeyPatch, call: Callable[..., torch.Tensor]
 ) -> None:
-    """Without scale it is in the queries; heads are shared as they are."""
+    """Without a `scale` argument the queries are scaled instead; keys keep their shared heads."""
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", call)
     inputs = tensors()
     tree = Tree(SPANS, torch.device("cpu"))
@@ -221,7 +225,9 @@ def test_any_torch_s_flash_attention_is_called_as_it_takes_it(
     ids=str,
 )
 def test_what_the_tree_does_not_know_is_refused(asked: dict[str, Any]) -> None:
-    """By name, rather than left out; what is None, or says nothing, is not asked for."""
+    """Unknown arguments are refused by name, not ignored, unless they are None or change
+    nothing.
+    """
     inputs = tensors()
     tree = Tree(SPANS, torch.device("cpu"))
     layer = torch.nn.Identity()
@@ -239,10 +245,10 @@ def test_what_the_tree_does_not_know_is_refused(asked: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", ["flash3", "flash", "flex", "portable"])
 @pytest.mark.parametrize("window", [None, 3])
 def test_every_kernel_computes_the_same_on_a_gpu(name: str, window: int | None) -> None:
-    """In bfloat16, in value and gradient, to its rounding."""
+    """In bfloat16, value and gradient agree up to its rounding."""
     inputs = tensors("cuda", torch.bfloat16)
     if name not in packed_kernels(inputs[0].device, torch.bfloat16):
-        pytest.skip("FlashAttention-3 is not installed, or the GPU is no Hopper")
+        pytest.skip("FlashAttention-3 is not installed, or the GPU is not a Hopper")
     tree = Tree(SPANS, inputs[0].device)
     precise = [tensor.detach().float().requires_grad_() for tensor in inputs]
     expected = dense(*precise, window)
@@ -257,7 +263,7 @@ def test_every_kernel_computes_the_same_on_a_gpu(name: str, window: int | None) 
 def test_flash_attention_3_is_active_in_its_own_passes_alone(
     policy: Policy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Torch is told when packs begin and end, and not for another kernel."""
+    """Torch is switched to it for the packs only, and not for another kernel."""
     told: list[str | None] = []
     monkeypatch.setattr(torch.nn.attention, "activate_flash_attention_impl", told.append)
     monkeypatch.setattr(
@@ -271,7 +277,7 @@ def test_flash_attention_3_is_active_in_its_own_passes_alone(
 
 
 def test_flash_attention_3_is_tried_first_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a Hopper GPU with its package; elsewhere it is not named."""
+    """That is on a Hopper GPU with its package; elsewhere it is not tried."""
     device = torch.device("cuda")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
     assert packed_kernels(device, torch.bfloat16)[0] == "flash"

@@ -17,7 +17,7 @@ def response(*tokens: int, donated: bool = False) -> Response:
 
 
 def test_rows_keep_their_tokens_and_log_probabilities_are_padded() -> None:
-    """Each prompt once, each response up to its end; what lies behind it is no token."""
+    """Each prompt appears once, and each response up to its end, without padding tokens."""
     groups = [
         Group([5, 6, 7], [response(8, EOS), response(9)], [1.0, 0.0]),
         Group([4], [response(8, 9, EOS), response(EOS, donated=True)], [0.0, 0.0]),
@@ -33,7 +33,7 @@ def test_rows_keep_their_tokens_and_log_probabilities_are_padded() -> None:
 
 
 def test_the_first_end_of_sequence_token_is_trained_and_nothing_after_it() -> None:
-    """What a peer sent after the end does not enter the batch, for any of several end tokens."""
+    """Tokens that a peer sent after the end are dropped, for any of several end tokens."""
     group = Group([5], [response(8, EOS, 9, EOS), response(8, 2, 9, 9)], [1.0, 0.0])
     batch = collate([group], (EOS, 2), 1e-6)
     assert [each.tolist() for each in batch.responses] == [[8, 1], [8, 2]]
@@ -43,13 +43,13 @@ def test_the_first_end_of_sequence_token_is_trained_and_nothing_after_it() -> No
 def test_a_truncated_response_is_trained_whole(
     make_responses: Callable[..., list[Response]],
 ) -> None:
-    """Without an end-of-sequence token all tokens count."""
+    """Without an end-of-sequence token, all tokens count."""
     batch = collate([Group([5], make_responses([12, 3], seed=0), [1.0, 0.0])], (EOS,), 1e-6)
     assert batch.response_mask.sum(dim=1).tolist() == [12, 3]
 
 
 def test_advantages_follow_the_rows() -> None:
-    """Row g K + k has group g's advantage k; a group of equal rewards has none."""
+    """Row g K + k has advantage k of group g; a group of equal rewards has zeros."""
     groups = [
         Group([5], [response(8), response(9)], [1.0, 0.0]),
         Group([5], [response(8), response(9)], [1.0, 1.0]),

@@ -1,4 +1,4 @@
-"""liger-kernel: what happens where it is, is not, does not run or is wrong."""
+"""liger-kernel: installed, missing, not running, or wrong."""
 
 import logging
 import sys
@@ -29,7 +29,7 @@ def swiglu(gate: Tensor, x: Tensor) -> Tensor:
 
 @pytest.fixture
 def liger(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Stands for liger-kernel, whose own kernels need a GPU."""
+    """A stand-in for liger-kernel, whose real kernels need a GPU."""
     functional = ModuleType("liger_kernel.transformers.functional")
     functional.__dict__.update(
         liger_rms_norm=rms_norm, liger_swiglu=swiglu, liger_rope=apply_rotary_pos_emb
@@ -42,12 +42,12 @@ def liger(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def test_kernels_that_compute_the_formulas_are_taken(liger: ModuleType) -> None:
-    """Norm, gated MLP and rotation, forward and backward."""
+    """Norm, gated MLP and rotary embedding, forward and backward."""
     try_liger(CPU)
 
 
 def test_a_kernel_that_computes_something_else_is_not(liger: ModuleType) -> None:
-    """A norm that leaves its weight out."""
+    """This norm omits its weight."""
     liger.__dict__["liger_rms_norm"] = lambda x, weight, epsilon: rms_norm(x, weight * 0 + 1, 1e-6)
     with pytest.raises(RuntimeError, match="norm does not match the formula"):
         try_liger(CPU)
@@ -56,7 +56,9 @@ def test_a_kernel_that_computes_something_else_is_not(liger: ModuleType) -> None
 def test_a_model_keeps_its_own_layers_where_kernels_do_not_run(
     liger: ModuleType, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As without a compiler; it is said, with the reason, and the model goes on."""
+    """For instance without a compiler; the log has the reason, and the model is used without
+    them.
+    """
 
     def fail(_: torch.device) -> None:
         raise RuntimeError("no C compiler")
@@ -71,10 +73,12 @@ def test_a_model_keeps_its_own_layers_where_kernels_do_not_run(
 def test_other_models_of_the_process_keep_their_own_layers(
     liger: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Made later, on a CPU or in another dtype: liger-kernel replaces what their module names."""
+    """liger-kernel patches the module's names, but later models may be on a CPU or of another
+    dtype.
+    """
     module = sys.modules[LlamaForCausalLM.__module__]
     own_norm, own_rotation = module.LlamaRMSNorm, module.apply_rotary_pos_emb
-    monkeypatch.setattr(module, "apply_rotary_pos_emb", own_rotation)  # put back afterwards
+    monkeypatch.setattr(module, "apply_rotary_pos_emb", own_rotation)  # restored after the test
 
     def apply(model: object, options: dict[str, bool]) -> None:
         assert options == {
@@ -100,7 +104,7 @@ def test_other_models_of_the_process_keep_their_own_layers(
 def test_without_liger_kernel_it_is_said_what_it_would_do(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Once for each model that is loaded."""
+    """The log says so once for each loaded model."""
     monkeypatch.setattr(fused, "find_spec", lambda _: None)
     with caplog.at_level(logging.INFO):
         assert not fuse_layers(torch.nn.Linear(2, 2))
@@ -110,5 +114,5 @@ def test_without_liger_kernel_it_is_said_what_it_would_do(
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.skipif(find_spec("liger_kernel") is None, reason="needs liger-kernel")
 def test_its_own_kernels_compute_the_formulas_on_a_gpu() -> None:
-    """In bfloat16, to its rounding, and they have gradients."""
+    """In bfloat16 up to its rounding, with gradients."""
     try_liger(torch.device("cuda"))

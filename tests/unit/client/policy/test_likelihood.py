@@ -1,4 +1,4 @@
-"""Which of an offer's candidates a client takes: those that its own policy finds most likely."""
+"""A client's choice among an offer's candidates: those that its own policy finds most likely."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ PROMPT = [4, 13, 5, 17]
 
 
 def plain(policy: Policy, response: Response) -> float:
-    """The mean log-probability of a response's tokens, by the whole model."""
+    """Mean log-probability of a response's tokens from one whole forward pass."""
     ids = torch.tensor([[*PROMPT, *response.tokens.tolist()]])
     with torch.no_grad():
         logits = policy.model(ids).logits[0, len(PROMPT) - 1 : -1]
@@ -30,7 +30,7 @@ def plain(policy: Policy, response: Response) -> float:
 def test_scores_are_the_policy_s_own_per_token(
     policy: Policy, make_responses: Callable[..., list[Response]]
 ) -> None:
-    """Not the donors', not summed over a response, and the same in small packs."""
+    """Neither the donors' nor sums over a response, and the same in small packs."""
     responses = make_responses([3, 12, 1, 7], seed=5)
     wanted = [plain(policy, response) for response in responses]
     for budget in (1, 20, 10_000):
@@ -41,7 +41,7 @@ def test_scores_are_the_policy_s_own_per_token(
 def test_what_a_peer_sent_after_the_end_is_not_scored(
     policy: Policy, make_responses: Callable[..., list[Response]]
 ) -> None:
-    """A response counts up to its first end-of-sequence token."""
+    """A response is scored up to its first end-of-sequence token."""
     (short,) = make_responses([4], seed=2)
     more = Response(
         np.append(short.tokens, [5, 6, EOS]).astype(np.int32),
@@ -55,7 +55,9 @@ def test_what_a_peer_sent_after_the_end_is_not_scored(
 def test_the_most_likely_candidates_take_the_places(
     policy: Policy, make_responses: Callable[..., list[Response]]
 ) -> None:
-    """The rest of the group is our own, where it was; equally likely ones come as drawn."""
+    """Own responses stay where they were in the rest of the group; ties keep the order of the
+    draw.
+    """
     own, candidates = make_responses([4, 5, 6, 7], seed=1), make_responses([3, 9, 5, 7, 2], seed=2)
     order = sorted(range(5), key=lambda k: -plain(policy, candidates[k]))
     for offered in (candidates, [*candidates, *candidates]):
@@ -71,7 +73,7 @@ def test_the_most_likely_candidates_take_the_places(
 def test_no_forward_pass_is_made_for_no_choice(
     policy: Policy, make_responses: Callable[..., list[Response]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As many candidates as places, or none of either, need no score."""
+    """With as many candidates as places, or none of either, no score is needed."""
     own, candidates = make_responses([4, 5, 6, 7], seed=1), make_responses([3, 9], seed=2)
     monkeypatch.setattr(policy, "hidden", None)
     assert choose(policy, PROMPT, Offer(own, (), ()), 1000) == own
@@ -80,7 +82,7 @@ def test_no_forward_pass_is_made_for_no_choice(
 
 
 def test_a_sharded_client_refuses_a_run_in_which_it_must_choose() -> None:
-    """At its start, with what to do; runs in which it need not are fine."""
+    """At its start, with what to do; runs without that choice are accepted."""
     sharded = ClientSettings(shard=True, processes=2)
     likely = RunSettings.model_validate({"swap": {"donors": "likely"}})
     with pytest.raises(InvalidSettings, match=r"swap\.donors = 'likely'.*shard = false"):

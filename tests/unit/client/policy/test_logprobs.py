@@ -18,7 +18,7 @@ PROMPTS = ([4, 13, 5, 17], [6, 7, 8, 9, 10, 11, 17], [5, 17])
 
 @pytest.fixture
 def groups(make_responses: Callable[..., list[Response]]) -> list[Group]:
-    """Three prompts and responses of 1 to 12 tokens."""
+    """Three prompts, with responses of 1 to 12 tokens."""
     lengths = ([3, 12], [1, 5], [7, 2])
     return [
         Group(prompt, make_responses(sizes, seed=i), [1.0, 0.0])
@@ -33,7 +33,7 @@ def batch(groups: list[Group]) -> Batch:
 
 
 def alone(policy: Policy, group: Group, response: Response) -> tuple[torch.Tensor, torch.Tensor]:
-    """One unpadded sequence: the whole model output, a whole softmax, then a loop."""
+    """Score one unpadded sequence: all logits, a full softmax, then a loop."""
     ids = torch.tensor([[*group.prompt, *response.tokens.tolist()]])
     with torch.no_grad():
         probabilities = torch.softmax(policy.model(ids).logits[0] / TEMPERATURE, dim=-1)
@@ -49,7 +49,7 @@ def alone(policy: Policy, group: Group, response: Response) -> tuple[torch.Tenso
 def test_log_probabilities_and_entropies_are_those_of_the_full_softmax(
     policy: Policy, groups: list[Group], batch: Batch
 ) -> None:
-    """Of the temperature-scaled logits, each at the position before its token."""
+    """Of the logits divided by the temperature, each at the position before its token."""
     everything = pack(batch, range(batch.rows), policy.device)
     with policy.packed():
         scores = score_pack(policy, everything, TEMPERATURE, entropy=True)
@@ -64,7 +64,7 @@ def test_log_probabilities_and_entropies_are_those_of_the_full_softmax(
 def test_the_budget_does_not_change_log_probabilities(
     policy: Policy, groups: list[Group], batch: Batch, budget: int
 ) -> None:
-    """Few tokens at a time or all: each row is what it is alone, and 0 on padding."""
+    """For any number of tokens at a time, each row equals the row alone, with 0 on padding."""
     found = response_logprobs(policy, batch, TEMPERATURE, budget)
     assert found.shape == (batch.rows, batch.width)
     rows = [(group, response) for group in groups for response in group.responses]
@@ -96,7 +96,7 @@ def test_value_and_gradient_are_autograds_through_whole_logits(
     entropy: bool,
     bias: bool,
 ) -> None:
-    """However many logits are held at a time, with and without entropies and a bias."""
+    """For any number of logits held at a time, with and without entropies and a bias."""
     monkeypatch.setattr(module, "CPU_LOGITS", chunk)
     weight, tokens = layer["weight"], layer["tokens"]
     offset = layer["bias"] if bias else None
@@ -123,7 +123,7 @@ def test_value_and_gradient_are_autograds_through_whole_logits(
 
 
 def test_low_precision_states_are_scored_in_float32(layer: dict[str, torch.Tensor]) -> None:
-    """bfloat16 inputs are multiplied exactly: nothing is rounded to bfloat16 on the way."""
+    """bfloat16 inputs are multiplied exactly, without intermediate rounding to bfloat16."""
     hidden = layer["hidden"].bfloat16().requires_grad_()
     weight = layer["weight"].bfloat16()
     logprobs, _ = linear_logprobs(hidden, weight, None, layer["tokens"], 1.0)
@@ -137,7 +137,7 @@ def test_low_precision_states_are_scored_in_float32(layer: dict[str, torch.Tenso
 
 
 def test_whole_logits_are_never_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory grows with the hidden size, not with the vocabulary."""
+    """Saved memory grows with the hidden size, not with the vocabulary."""
     monkeypatch.setattr(module, "CPU_LOGITS", 4 * 5000)
     hidden = torch.randn(400, 8, requires_grad=True)
     weight, tokens = torch.randn(5000, 8), torch.zeros(400, dtype=torch.int64)

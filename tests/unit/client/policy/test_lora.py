@@ -1,4 +1,4 @@
-"""LoRA's fused products in bfloat16: against float64, and against PEFT's own path."""
+"""LoRA's fused products in bfloat16, against float64 and against PEFT's own path."""
 
 import copy
 import warnings
@@ -23,14 +23,14 @@ from pubswap_protocol.tensors.adapter import Adapter
 from pubswap_protocol.tensors.responses import Response
 from support.client.reference import reference_update
 
-ROUNDING = 2.0**-8  # bfloat16's, relative
+ROUNDING = 2.0**-8  # bfloat16's relative rounding error
 RANKS = [1, 2, 16, 64]
 NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 DEVICES = ["cpu", pytest.param("cuda", marks=NO_GPU)]
 
 
 def adapted(model: nn.Module, targets: str | list[str], rank: int) -> Any:
-    """With PEFT's LoRA in float32, alpha / r = 2 and no zero factor."""
+    """Add PEFT's LoRA in float32, with alpha / r = 2 and no zero factor."""
     torch.manual_seed(rank)
     config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=targets)
     with warnings.catch_warnings():
@@ -44,7 +44,7 @@ def adapted(model: nn.Module, targets: str | list[str], rank: int) -> Any:
 
 
 def distance(found: Tensor, exact: Tensor) -> float:
-    """Relative, in the Euclidean norm."""
+    """Relative error in the Euclidean norm."""
     found, exact = found.detach().double(), exact.detach().double()
     return float((found - exact).norm() / exact.norm())
 
@@ -56,7 +56,7 @@ def gradient(model: nn.Module) -> Tensor:
 
 
 class Sharing(nn.Module):
-    """Modules of different widths that read one input."""
+    """Modules of different widths with the same input."""
 
     def __init__(self, inputs: int, outputs: Sequence[int], bias: bool) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ def test_outputs_and_gradients_are_the_formulas_but_for_rounding(
 def test_a_models_gradients_are_as_exact_as_with_pefts_products(
     folder: str, rank: int, device: str, request: pytest.FixtureRequest
 ) -> None:
-    """Log-probabilities and gradients against float64, at most 1.3 times PEFT's error."""
+    """Log-probabilities and gradients have at most 1.3 times PEFT's error against float64."""
     base = AutoModelForCausalLM.from_pretrained(request.getfixturevalue(folder)).bfloat16()
     peft = adapted(base, "all-linear", rank).to(device)
     fused, exact = copy.deepcopy(peft), copy.deepcopy(peft).double()
@@ -123,9 +123,9 @@ def load(
     random_adapter: Callable[..., Adapter],
     monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[..., Policy]:
-    """A function (settings, dtype, fused) that loads a tiny policy over a base as on a GPU.
+    """A function (settings, dtype, fused) that loads a tiny policy on a base model as on a GPU.
 
-    Its weights are bfloat16's numbers in any dtype.
+    Its weights are rounded to bfloat16, whatever the dtype.
     """
     from_pretrained = AutoModelForCausalLM.from_pretrained
 
@@ -157,9 +157,9 @@ def test_an_updates_gradient_is_the_plain_one_in_packs_and_recomputed(
     checkpointing: bool,
     rule: str,
 ) -> None:
-    """The whole batch's, against a padded pass in float64: at most 1.5 times PEFT's error.
+    """Against a padded pass over the whole batch in float64: at most 1.5 times PEFT's error.
 
-    Under FFA-LoRA it is B's alone.
+    Under FFA-LoRA it is the gradient of B only.
     """
     groups = [
         Group([4, 5, 6, 7 + seed], make_responses([3, 7, 12, 5], seed), [1.0, 0.0, 0.0, 1.0])
@@ -186,14 +186,14 @@ def test_an_updates_gradient_is_the_plain_one_in_packs_and_recomputed(
 
 
 def still(policy: Policy) -> torch.optim.Optimizer:
-    """An optimizer that moves nothing."""
+    """An optimizer that changes nothing."""
     return torch.optim.SGD(policy.trainable(), lr=0.0)
 
 
 def test_without_its_adapter_a_model_is_its_base(
     load: Callable[..., Policy], run_settings: RunSettings, tiny_mild_qwen3: Path
 ) -> None:
-    """Bit for bit, inside `reference()`; and outside it is not."""
+    """Bit for bit inside `reference()`, and not outside it."""
     ids = torch.arange(12)[None]
     half = load(run_settings)
     base = AutoModelForCausalLM.from_pretrained(tiny_mild_qwen3)
@@ -205,7 +205,7 @@ def test_without_its_adapter_a_model_is_its_base(
 
 
 def test_an_input_that_modules_share_is_kept_once() -> None:
-    """And no float32 copy of it."""
+    """Without a float32 copy of it."""
     model = adapted(Sharing(24, (40, 40, 40), False).bfloat16(), ["parts.0", "parts.1"], rank=2)
     fuse_products(model)
     x = torch.randn(1, 7, 24).bfloat16().requires_grad_()
@@ -222,7 +222,7 @@ def test_an_input_that_modules_share_is_kept_once() -> None:
 
 
 def test_other_modules_keep_pefts_products(tiny_qwen3: Path) -> None:
-    """A float32 base, whose adapters of a seed stay bit for bit, and layers that are no Linear."""
+    """A float32 base, so that adapters of a seed stay bit for bit, and layers other than Linear."""
     model = adapted(AutoModelForCausalLM.from_pretrained(tiny_qwen3), "all-linear", rank=2)
     assert fuse_products(model) == 0
     sizes = {"vocab_size": 32, "n_positions": 16, "n_embd": 16, "n_layer": 1, "n_head": 2}

@@ -1,4 +1,4 @@
-"""Packs: which rows go together, what stands where, who sees whom."""
+"""Packs: their rows, the layout of their tokens, and their visibility."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -24,7 +24,9 @@ CPU = torch.device("cpu")
 def test_a_plan_covers_every_row_once_within_the_budget(
     prompts: list[int], lengths: list[int], budget: int, left_out: set[int]
 ) -> None:
-    """In order; only a pack of a single row may be over the budget; no pack could take more."""
+    """Rows stay in order, only a single row may exceed the budget, and no pack has room for the
+    next row.
+    """
     size = 4
     lengths = lengths[: size * len(prompts)]
     rows = [row for row in range(len(lengths)) if row not in left_out]
@@ -57,7 +59,9 @@ def small_batch() -> Batch:
 
 
 def test_a_prompt_stands_once_before_its_responses() -> None:
-    """The last token of a response is scored but not an input; one of length 1 is no input."""
+    """A response's last token is scored but is not an input, so a response of one token adds
+    none.
+    """
     part = pack(small_batch(), [0, 1, 2, 3], CPU)
     assert part.input_ids.tolist() == [[5, 6, 7, 8, 9, 10, 11]]
     assert part.position_ids.tolist() == [[0, 1, 2, 3, 0, 1, 1]]
@@ -82,7 +86,7 @@ def test_some_rows_of_a_group_bring_its_prompt_along() -> None:
 def test_a_batch_has_far_fewer_tokens_in_packs_than_as_rectangles(
     make_responses: Callable[..., list[Response]],
 ) -> None:
-    """With ragged lengths: no padding, no repeated prompts."""
+    """With ragged lengths there are no padding and no repeated prompts."""
     prompts = ([4] * 30, [5] * 5)
     groups = [
         Group(prompt, make_responses([12, 1, 2, 3], seed), [1.0, 0, 0, 0])

@@ -1,4 +1,4 @@
-"""The padded fallback's rows, beside the pack that they are made of."""
+"""The padded fallback's rows, compared with the pack from which they are made."""
 
 from itertools import pairwise
 
@@ -10,7 +10,7 @@ from pubswap_client.policy.tree import Span, Tree
 
 
 class Positions(torch.nn.Module):
-    """A decoder whose hidden state is all that a token may depend on: itself and what precedes."""
+    """A decoder whose hidden state is the token and the sum of all tokens up to it."""
 
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, use_cache: bool
@@ -21,8 +21,8 @@ class Positions(torch.nn.Module):
 
 
 def test_each_row_is_a_prompt_and_one_response() -> None:
-    """A prompt with no longer response than a token stands alone; padding is on the right."""
-    # Prompt 10 20; responses 1 2 [x], 3 [x]; prompt 40 50 60, whose responses have one token.
+    """A prompt whose responses have one token is a row by itself; padding is on the right."""
+    # Prompt 10 20 has responses 1 2 [x] and 3 [x]; those of prompt 40 50 60 have one token.
     ids = torch.tensor([[10, 20, 1, 2, 3, 40, 50, 60]])
     spans = (Span(0, 2), Span(2, 4, 0, 2), Span(4, 5, 0, 2), Span(5, 8))
     nothing = torch.zeros(0, dtype=torch.int64)
@@ -37,7 +37,7 @@ def test_each_row_is_a_prompt_and_one_response() -> None:
 
 
 def test_a_plan_counts_padding_and_each_row_s_prompt() -> None:
-    """Rows times the longest of them is at most the budget, or it is one row."""
+    """Rows times the longest row is at most the budget, unless it is a single row."""
     prompts, lengths = (3, 10), (1, 5, 2, 8)
     rows = [prompts[row // 2] + length - 1 for row, length in enumerate(lengths)]
     for budget in range(1, 80):

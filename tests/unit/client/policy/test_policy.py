@@ -1,4 +1,4 @@
-"""The policy: adapters in and out, the layout, the reference, prompts and texts."""
+"""The policy: loading adapters, the layout, the reference, prompts and texts."""
 
 import inspect
 import json
@@ -42,7 +42,7 @@ def test_an_adapter_comes_back_as_it_was_loaded(
     run_settings: RunSettings,
     random_adapter: Callable[..., Adapter],
 ) -> None:
-    """PEFT's tensors are the layout's, bit for bit, in name, shape and value."""
+    """PEFT's tensors equal the layout's bit for bit, in name, shape and value."""
     path = request.getfixturevalue(folder)
     policy = Policy.load(path, card_of(path), run_settings, device="cpu")
     adapter = random_adapter(policy.card.layout, seed=5)
@@ -60,7 +60,7 @@ def test_an_adapter_comes_back_as_it_was_loaded(
 def test_the_layout_is_that_of_pefts_all_linear(
     tiny_qwen3: Path, card_of: CardOf, run_settings: RunSettings
 ) -> None:
-    """Reading safetensors headers finds the layers that PEFT's own 'all-linear' finds."""
+    """The safetensors headers give the same layers as PEFT's own 'all-linear'."""
     from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
     from transformers import AutoModelForCausalLM
 
@@ -72,7 +72,7 @@ def test_the_layout_is_that_of_pefts_all_linear(
 
 
 def test_an_adapter_given_out_is_a_copy(policy: Policy) -> None:
-    """Changing what was given out does not change the policy, nor does training change it."""
+    """Changing it does not change the policy, and training does not change it."""
     given = policy.adapter()
     name = next(iter(given))
     given[name] += 1
@@ -80,7 +80,7 @@ def test_an_adapter_given_out_is_a_copy(policy: Policy) -> None:
 
 
 def test_trainable_are_the_factors_and_nothing_else(policy: Policy) -> None:
-    """In the order of their names, in float32."""
+    """They are sorted by name, in float32."""
     parameters = policy.trainable()
     shapes = [policy.card.layout.tensors[name] for name in sorted(policy.card.layout.tensors)]
     assert [tuple(parameter.shape) for parameter in parameters] == shapes
@@ -90,7 +90,7 @@ def test_trainable_are_the_factors_and_nothing_else(policy: Policy) -> None:
 
 
 def test_the_first_adapter_and_the_reference_are_the_base_model(policy: Policy) -> None:
-    """B = 0 changes nothing, and inside reference() no adapter does."""
+    """B = 0 changes nothing, and reference() disables any adapter."""
     adapted = logits(policy)
     with policy.reference():
         base = logits(policy)
@@ -104,7 +104,7 @@ def test_the_first_adapter_and_the_reference_are_the_base_model(policy: Policy) 
 def test_residuals_move_the_base_model_and_not_the_reference(
     policy: Policy, tmp_path: Path, random_adapter: Callable[..., Adapter]
 ) -> None:
-    """W = W0 + (alpha / r) sum B A, with the same bits added at once or round after round."""
+    """W = W0 + (alpha / r) sum B A, bitwise equal whether added at once or round by round."""
     layout, lora = policy.card.layout, policy.settings.lora
     stacks = []
     for seed in (2, 3):
@@ -134,7 +134,7 @@ def test_residuals_move_the_base_model_and_not_the_reference(
 def test_under_ffa_b_alone_is_trained(
     tiny_qwen3: Path, card_of: CardOf, run_settings: RunSettings
 ) -> None:
-    """The adapter still has all factors; the optimizer gets the B, by their names."""
+    """The adapter still has all factors; the optimizer gets the B factors, sorted by name."""
     rules = run_settings.aggregation.model_copy(update={"rule": "ffa"})
     settings = run_settings.model_copy(update={"aggregation": rules})
     policy = Policy.load(tiny_qwen3, card_of(tiny_qwen3), settings, device="cpu")
@@ -163,7 +163,7 @@ def base_weights(policy: Policy) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_merged_weights_are_the_sum_rounded_once(policy: Policy, dtype: torch.dtype) -> None:
-    """W + (alpha / r) B A, against float64, the same each time it is taken."""
+    """W + (alpha / r) B A, against float64, with the same result each time."""
     for name in base_weights(policy):
         policy.model.get_submodule(name.removesuffix(".lora_A.weight")).base_layer.to(dtype)
     scale = policy.settings.lora.alpha / policy.settings.lora.rank
@@ -181,7 +181,7 @@ def test_merged_weights_are_the_sum_rounded_once(policy: Policy, dtype: torch.dt
 
 
 def test_merged_the_policy_is_the_same_with_its_adapter_off(policy: Policy) -> None:
-    """Up to rounding; nothing is added a second time."""
+    """Up to rounding; the adapter is not added twice."""
     adapted = logits(policy)
     with policy.merged():
         assert torch.allclose(logits(policy), adapted, atol=1e-4)
@@ -190,7 +190,7 @@ def test_merged_the_policy_is_the_same_with_its_adapter_off(policy: Policy) -> N
 
 
 def test_after_merging_the_base_has_its_own_tensors_again(policy: Policy) -> None:
-    """After an error too: not a copy, and no bit of them changed."""
+    """Even after an error, they are the original tensors and bitwise unchanged."""
     before = base_weights(policy)
     copies = {name: weight.clone() for name, weight in before.items()}
 
@@ -208,7 +208,7 @@ def test_after_merging_the_base_has_its_own_tensors_again(policy: Policy) -> Non
 def test_a_rebased_model_is_merged_from_its_residuals(
     policy: Policy, tmp_path: Path, random_adapter: Callable[..., Adapter]
 ) -> None:
-    """What is trained on is what samples."""
+    """So it samples from the model that is trained."""
     layout = policy.card.layout
     path = tmp_path / "residuals.safetensors"
     path.write_bytes(encode_adapter(layout, random_adapter(layout, seed=2)))
@@ -222,7 +222,7 @@ def test_a_rebased_model_is_merged_from_its_residuals(
 
 @pytest.mark.parametrize("damage", ["missing", "extra", "shape"])
 def test_an_adapter_of_another_layout_is_refused(policy: Policy, damage: str) -> None:
-    """Nothing is loaded when a tensor is missing, too many, or of another shape."""
+    """Nothing is loaded if a tensor is missing, surplus, or of another shape."""
     adapter = policy.adapter()
     name = next(iter(adapter))
     if damage == "missing":
@@ -247,7 +247,7 @@ def test_a_model_without_the_runs_layers_is_refused(
 def test_a_model_with_other_shapes_is_refused(
     tiny_qwen3: Path, tiny_deep_qwen3: Path, card_of: CardOf, run_settings: RunSettings
 ) -> None:
-    """The same modules of another width are not the run's."""
+    """Modules with the run's names but other widths do not fit."""
     with pytest.raises(InvalidAdapter, match="mlp"):
         Policy.load(tiny_deep_qwen3, card_of(tiny_qwen3), run_settings, device="cpu")
 
@@ -258,7 +258,7 @@ def test_a_gpu_that_is_not_there_is_refused(
     run_settings: RunSettings,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """device = 'cuda' is not quietly a CPU; 'auto' is."""
+    """device = 'cuda' never falls back to the CPU; 'auto' does."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(InvalidSettings, match="no GPU"):
         Policy.load(tiny_qwen3, card_of(tiny_qwen3), run_settings, device="cuda")
@@ -266,7 +266,7 @@ def test_a_gpu_that_is_not_there_is_refused(
 
 
 def test_a_prompt_is_encoded_plainly_without_a_template(policy: Policy) -> None:
-    """One token for each character here."""
+    """This tokenizer has one token for each character."""
     assert policy.encode("1+0") == [4, 13, 3]
 
 
@@ -279,7 +279,7 @@ def test_the_chat_template_is_used_if_there_is_one_and_the_run_wants_it(policy: 
 
 
 def test_the_templates_options_are_the_runs(policy: Policy) -> None:
-    """The trainer's prompts, the limit's count and the doctor's example all go through them."""
+    """They apply to the trainer's prompts, the length limit's count and the doctor's example."""
     tokenizer = policy._tokenizer
     tokenizer._full.chat_template = (
         "{{ messages[0]['content'] }}{% if ending is defined %}{{ ending }}{% endif %}"
@@ -300,7 +300,9 @@ def test_the_templates_options_are_the_runs(policy: Policy) -> None:
 
 
 def test_options_cannot_replace_what_we_ask_of_the_template() -> None:
-    """Every parameter of transformers' own is reserved; any other name is the template's."""
+    """All parameters of transformers' apply_chat_template are reserved; other names go to the
+    template.
+    """
     own = set(inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters)
     assert own - {"self", "kwargs"} <= NO_TEMPLATE_OPTIONS
     for name in NO_TEMPLATE_OPTIONS:
@@ -309,14 +311,14 @@ def test_options_cannot_replace_what_we_ask_of_the_template() -> None:
 
 
 def test_a_prompt_that_is_too_long_is_refused(policy: Policy) -> None:
-    """The message says how long it is and what the limit is."""
+    """The message gives its length and the limit."""
     assert len(policy.encode("1" * 40)) == 40
     with pytest.raises(InvalidProblems, match="41 tokens; this run takes at most 40"):
         policy.encode("1" * 41)
 
 
 def test_texts_leave_out_special_tokens(policy: Policy) -> None:
-    """The verifier reads what the coordinator's tokenizer alone would give it."""
+    """The verifier gets the same text as from the coordinator's tokenizer alone."""
     tokens = np.array([4, 13, 3, 1], dtype=np.int32)
     assert policy.decode([Response(tokens, np.zeros(4, dtype=np.float32))]) == ["1+0"]
 
@@ -328,7 +330,7 @@ def test_no_code_of_a_base_model_is_run(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A model that needs its own is refused, and nobody is asked whether it may run."""
+    """A model that needs its own code is refused, without asking whether it may run."""
     folder, ran, card = tmp_path / "model", tmp_path / "ran", card_of(tiny_qwen3)
     shutil.copytree(tiny_qwen3, folder)
     config = json.loads((folder / "config.json").read_bytes())

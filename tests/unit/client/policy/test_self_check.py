@@ -1,4 +1,4 @@
-"""The question asked of every loaded model: by which path does the update compute what it does?"""
+"""The self-check of each loaded model: which path computes what the model's own pass does?"""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ def test_the_usual_architectures_are_packed(
     card_of: Callable[[Path], ModelCard],
     run_settings: RunSettings,
 ) -> None:
-    """By a wide margin, in float32; the adapter and the model are as they were."""
+    """By a wide margin in float32; adapter and model are left unchanged."""
     folder = request.getfixturevalue(fixture)
     policy = Policy.load(folder, card_of(folder), run_settings, device="cpu")
     adapter, config = policy.adapter(), policy.model.config.to_dict()
@@ -45,12 +45,12 @@ def test_the_usual_architectures_are_packed(
 
 
 def top_left(queries: int, keys: int, window: int | None, device: torch.device) -> torch.Tensor:
-    """As torch's own is_causal: query i sees the first i keys."""
+    """The mask of torch's is_causal: query i sees the first i keys."""
     return torch.ones((queries, keys), dtype=torch.bool, device=device).tril()
 
 
 def one_ahead(queries: int, keys: int, window: int | None, device: torch.device) -> torch.Tensor:
-    """Each query sees the token that comes next, too."""
+    """A mask in which each query also sees the next token."""
     return torch.ones((queries, keys), dtype=torch.bool, device=device).tril(keys - queries + 1)
 
 
@@ -71,7 +71,7 @@ def test_a_wrong_mask_is_found(
     name: str,
     fault: Callable[..., torch.Tensor],
 ) -> None:
-    """Also in half precision, and where small weights make all differences small."""
+    """Even in half precision, and with weights so small that all differences are small."""
     policy = random_policy(name, dtype, initializer_range=spread)
     assert check_packed_path(policy).path == "portable"
     monkeypatch.setattr(kernels, "causal_mask", fault)
@@ -84,9 +84,9 @@ def test_a_wrong_mask_is_found(
 def test_soft_capping_that_is_ignored_is_found(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
 ) -> None:
-    """Gemma2's scores are capped: refused by the argument's name, and by the numbers without it.
+    """Gemma2 caps its scores: refused by the argument's name, and otherwise by the numbers.
 
-    Also where transformers takes SDPA for it, which knows no cap, as it does up to 5.20.
+    So it is when transformers gives it SDPA, which cannot cap, as up to version 5.20.
     """
     monkeypatch.setattr(Gemma2PreTrainedModel, "_supports_sdpa", True)
     policy = random_policy("Gemma 2", dtype)
@@ -102,7 +102,9 @@ def test_soft_capping_that_is_ignored_is_found(
 def test_rotations_that_change_with_the_longest_row_are_found(
     monkeypatch: pytest.MonkeyPatch, name: str, dtype: torch.dtype
 ) -> None:
-    """Only in a run whose rows are longer than the original context, where it is refused."""
+    """They matter only if a run's rows are longer than the original context, and that is
+    refused.
+    """
     policy = random_policy(name, dtype)
     with pytest.raises(InvalidSettings, match="to at most 64 together, not 200"):
         check_packed_path(policy)
@@ -116,7 +118,7 @@ def test_rotations_that_change_with_the_longest_row_are_found(
 
 @pytest.mark.parametrize("name", ["Granite", "Cohere", "Gemma 2"])
 def test_logits_that_are_scaled_or_capped_are_the_model_s_own(name: str) -> None:
-    """And Qwen's are W h, of which nothing need be computed twice."""
+    """Qwen's logits are W h, so they need not be recomputed in the backward pass."""
     assert not head_is_linear(random_policy(name, torch.bfloat16))
     assert head_is_linear(random_policy("Qwen3", torch.bfloat16))
 
@@ -127,7 +129,7 @@ def raising(*_: Any) -> torch.Tensor:
 
 @pytest.fixture
 def three_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """The GPU's kernels to try, which all are the portable one."""
+    """A GPU's kernels to try, all replaced by the portable one."""
     found = dict.fromkeys(("flash", "flex", "portable"), kernels.portable)
     monkeypatch.setattr(attention, "KERNELS", found)
     monkeypatch.setattr("pubswap_client.policy.self_check.packed_kernels", lambda *_: tuple(found))
@@ -138,7 +140,7 @@ def three_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
 def test_a_kernel_that_raises_is_passed_over(
     three_kernels: dict[str, Any], caplog: pytest.LogCaptureFixture, broken: int
 ) -> None:
-    """Flash, FlexAttention, portable, then padded; said once, in one line, with the reason."""
+    """The order is flash, FlexAttention, portable, padded; one log line gives the reasons."""
     for name in list(three_kernels)[:broken]:
         three_kernels[name] = raising
     policy = random_policy("Qwen3", torch.float32)
@@ -156,7 +158,7 @@ def test_a_kernel_that_raises_is_passed_over(
 def test_a_model_that_nothing_computes_is_refused(
     monkeypatch: pytest.MonkeyPatch, three_kernels: dict[str, Any]
 ) -> None:
-    """With our own error, whatever was raised on the way."""
+    """With our own error, whatever the kernels raised."""
     for name in three_kernels:
         three_kernels[name] = raising
     monkeypatch.setattr("pubswap_client.policy.policy.padded_hidden", raising)
@@ -167,7 +169,7 @@ def test_a_model_that_nothing_computes_is_refused(
 def test_an_adapter_scaled_out_of_all_numbers_is_refused_by_its_settings(
     tiny_qwen3: Path, card_of: Callable[[Path], ModelCard], run_settings: RunSettings
 ) -> None:
-    """Not as a model that cannot be trained, with differences that are NaN."""
+    """The model is not blamed for differences that are NaN."""
     lora = run_settings.lora.model_copy(update={"alpha": 1e9})
     settings = run_settings.model_copy(update={"lora": lora})
     policy = Policy.load(tiny_qwen3, card_of(tiny_qwen3), settings, device="cpu")

@@ -1,4 +1,4 @@
-"""The attacks, on an adapter that has learnt its members by heart, and on an untrained one."""
+"""The attacks, on an adapter that has memorised its members and on an untrained one."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,7 +23,7 @@ DIGEST = digest_of(b"")
 
 
 def drawn_problems(seed: int, count: int) -> list[Problem]:
-    """Random prompts and answers, of one kind."""
+    """Random prompts and answers from one distribution."""
     rng = np.random.default_rng(seed)
 
     def word(size: int) -> str:
@@ -37,9 +37,9 @@ MEMBERS, OTHERS = drawn_problems(1, 30), drawn_problems(2, 40)
 
 @pytest.fixture
 def attacker(make_model: Callable[..., Path], run_settings: RunSettings) -> Attacker:
-    """Somebody who has an untrained adapter of enough capacity.
+    """An attacker with an untrained adapter of enough capacity.
 
-    A narrower model learns some of its members alone, and others with each machine's rounding.
+    A narrower model memorises only some members, and which ones depends on the machine's rounding.
     """
     torch.set_num_threads(1)
     wide = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 32}
@@ -53,7 +53,7 @@ def attacker(make_model: Callable[..., Path], run_settings: RunSettings) -> Atta
 
 
 def memorise(policy: Policy, members: Sequence[Problem], others: Sequence[Problem]) -> None:
-    """Train the adapter on the members' answers, and to leave the others as the base has them."""
+    """Train the adapter on the members' answers, and keep the others as the base model has them."""
     optimizer = torch.optim.Adam(policy.trainable(), lr=1e-2)
     inside, outside = (
         torch.tensor([policy.encode(problem.prompt + problem.answer) for problem in problems])
@@ -77,7 +77,7 @@ def audit(attacker: Attacker, members: Sequence[Problem], others: Sequence[Probl
 
 
 def test_an_adapter_that_has_learnt_its_members_by_heart_is_found(attacker: Attacker) -> None:
-    """By answers, by its own responses, and not by the base model; the report quotes nothing."""
+    """By answers and by its own responses, but not by the base model; the report quotes nothing."""
     memorise(attacker.policy, MEMBERS, OTHERS)
     report = audit(attacker, MEMBERS, OTHERS)
     found = {outcome.attack: outcome for outcome in report.outcomes}
@@ -92,7 +92,7 @@ def test_an_adapter_that_has_learnt_its_members_by_heart_is_found(attacker: Atta
 
 
 def test_an_untrained_adapter_is_a_coin(attacker: Attacker) -> None:
-    """It is the base model, of which it differs in nothing."""
+    """It computes the same as the base model."""
     report = audit(attacker, MEMBERS, OTHERS)
     for outcome in (*report.outcomes, report.control):
         assert outcome.lower <= 0.5 <= outcome.upper, outcome
@@ -102,7 +102,7 @@ def test_an_untrained_adapter_is_a_coin(attacker: Attacker) -> None:
 
 
 def test_sets_of_different_kinds_are_not_compared(attacker: Attacker) -> None:
-    """The base model tells them apart, whatever the adapter was trained on."""
+    """The base model alone tells them apart, so they say nothing about the adapter."""
     looks = sorted(attacker.look((*MEMBERS, *OTHERS), "both"), key=lambda each: each.answer_base)
     report = audited("run", 1, DIGEST, looks[:35], looks[35:])
     assert report.verdict == "not comparable" and "cannot be compared" in report.text
@@ -114,7 +114,7 @@ def likelihoods(values: Sequence[float], base: Sequence[float]) -> list[Likeliho
 
 
 def test_the_verdict_is_in_plain_words() -> None:
-    """Pairs out of 100, also of an attack that is wrong more often than right."""
+    """As pairs out of 100, even for an attack that is wrong more often than right."""
     rng = np.random.default_rng(3)
     base = rng.normal(size=400)
     inside, outside = base[:200], base[200:]
@@ -132,7 +132,7 @@ def test_the_verdict_is_in_plain_words() -> None:
 
 
 def test_a_few_members_that_stand_out_are_told() -> None:
-    """In pairs it is a coin; but nobody else is as high."""
+    """Over all pairs the attack is a coin flip, but no other scores as high as these."""
     base = np.random.default_rng(3).normal(size=400)
     inside, outside = base[:200], base[200:]
     gained = inside + np.where(np.arange(200) < 20, 9, 0)
@@ -145,6 +145,6 @@ def test_a_few_members_that_stand_out_are_told() -> None:
 
 
 def test_what_is_no_number_is_refused() -> None:
-    """A comparison with it would be false, whichever way."""
+    """Every comparison with NaN is false."""
     with pytest.raises(InvalidAdapter, match="not finite"):
         audited("run", 1, DIGEST, likelihoods([float("nan")], [0.0]), likelihoods([0.0], [0.0]))

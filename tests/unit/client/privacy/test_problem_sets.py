@@ -1,4 +1,4 @@
-"""Members and others: by the run's schedule as training walks it, and what cannot be compared."""
+"""Members and others by the run's schedule, and sets that cannot be compared."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,7 +39,7 @@ def numbered(first: int, count: int) -> list[Problem]:
 def test_drawn_is_what_the_trainer_takes(
     policy: Policy, run_settings: RunSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the steps that it makes of the rounds that it trains, and with its own b."""
+    """For the rounds that it trains, with its own number of steps and its own b."""
     taken: set[int] = set()
 
     def recorded(*arguments: Any) -> list[int]:
@@ -65,7 +65,7 @@ def test_drawn_is_what_the_trainer_takes(
 
 
 def test_rounds_that_a_rollback_has_undone_were_not_trained() -> None:
-    """Also where the member was away when they were made again."""
+    """Even if the member was away when they were repeated."""
     digest = [digest_of(str(n).encode()) for n in range(9)]
 
     def made(round_: int, start: int, rollbacks: int = 0) -> RoundFigures:
@@ -89,7 +89,7 @@ def test_rounds_that_a_rollback_has_undone_were_not_trained() -> None:
     assert counted(undone, adapters, 4) == {1: 3}
     assert counted([*undone, made(4, 7, rollbacks=1)], adapters, 4) == {1: 3, 4: 3}
     assert counted(undone, rounds(0, 1, 2, 3, 4), 3) == {1: 3, 2: 3, 3: 3}
-    # The first round made again begins as before, and only the run knows that it is another.
+    # The first repeated round starts from the same adapter; only the run knows that it differs.
     again = rounds(0, 1, 2, 7, rollbacks=[0, 0, 0, 1])
     assert counted(undone[:3], again, 3) == {1: 3, 2: 3}
     assert counted([*undone[:3], made(3, 2, rollbacks=1)], again, 3) == {1: 3, 2: 3, 3: 3}
@@ -100,7 +100,7 @@ def even(cases: Sequence[tuple[str, Problem]]) -> list[float]:
 
 
 def test_others_are_what_no_step_has_drawn(tmp_path: Path, run_settings: RunSettings) -> None:
-    """Or a file's."""
+    """Or the problems of a given file."""
     data, more = tmp_path / "private.jsonl", tmp_path / "others.jsonl"
     write_problems(data, numbered(0, 10))
     write_problems(more, numbered(10, 3))
@@ -119,7 +119,7 @@ def test_others_are_what_no_step_has_drawn(tmp_path: Path, run_settings: RunSett
 def test_a_prompt_that_was_drawn_is_no_other_under_a_second_id(
     tmp_path: Path, run_settings: RunSettings
 ) -> None:
-    """A private file may hold a prompt twice, of which a step has drawn one."""
+    """A private file may contain a prompt twice, of which only one copy was drawn."""
     problems = numbered(0, 10)
     drawn_once = min(drawn(run_settings, "a", 11, {1: 2}))
     twin = problems[drawn_once].model_copy(update={"id": "twin"})
@@ -133,7 +133,7 @@ def test_a_prompt_that_was_drawn_is_no_other_under_a_second_id(
 def test_what_the_schedule_does_not_tell_is_asked_for(
     tmp_path: Path, run_settings: RunSettings
 ) -> None:
-    """Rounds that are not in the history, resampling, and draws by a secret."""
+    """Rounds missing from the history, resampling, and draws from a secret."""
     with pytest.raises(InvalidSettings, match=r"no history.*--members"):
         of_run(tmp_path / "none", None, run_settings, "a", {})
     grpo = run_settings.grpo.model_copy(update={"resample": 2})
@@ -144,7 +144,7 @@ def test_what_the_schedule_does_not_tell_is_asked_for(
 
 
 def test_too_few_and_the_same_are_refused() -> None:
-    """What is refused names ids and no prompt."""
+    """The message names ids and quotes no prompt."""
     enough = numbered(0, FEWEST)
     with pytest.raises(InvalidProblems, match=r"3 of the others .* as well: p7, p8, p9"):
         checked(enough, numbered(FEWEST - 3, FEWEST))
@@ -155,7 +155,7 @@ def test_too_few_and_the_same_are_refused() -> None:
 
 
 def test_many_are_drawn_from() -> None:
-    """The same ones each time, and each once."""
+    """The same problems each time, without repetition."""
     many, others = numbered(0, 2 * MOST), numbered(2 * MOST, FEWEST)
     members, same = checked(many, others)
     assert len({problem.id for problem in members}) == MOST and same == others

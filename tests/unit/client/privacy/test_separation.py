@@ -1,4 +1,4 @@
-"""AUC, its interval, and what is found at few false alarms, against slow counts."""
+"""AUC, its interval, and detections at few false alarms, against brute-force counts."""
 
 from itertools import combinations
 from statistics import NormalDist
@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from pubswap_client.privacy.separation import auc, auc_interval, chance_of, found_at
 
-# Few different values, so that there are ties.
+# Few distinct values, so that there are ties.
 SCORES = st.lists(st.integers(-3, 3), min_size=1, max_size=30).map(np.array)
 
 
 @given(SCORES, SCORES)
 def test_auc_is_the_count_of_pairs(members: np.ndarray, others: np.ndarray) -> None:
-    """A pair of equal scores counts half."""
+    """A tie counts as half."""
     pairs = [(x > y) + (x == y) / 2 for x in members for y in others]
     assert auc(members, others) == pytest.approx(np.mean(pairs), abs=1e-12)
 
@@ -25,7 +25,7 @@ def test_auc_is_the_count_of_pairs(members: np.ndarray, others: np.ndarray) -> N
 def test_found_is_the_best_threshold_s(
     members: np.ndarray, others: np.ndarray, share: float
 ) -> None:
-    """Of all thresholds with no more false alarms than allowed."""
+    """Among all thresholds with no more false alarms than allowed."""
     counts = [
         np.sum(members > threshold)
         for threshold in [-9, *others]
@@ -38,7 +38,7 @@ def test_found_is_the_best_threshold_s(
 def test_the_interval_leaves_out_a_coin_where_mann_and_whitney_s_test_rejects(
     members: int, others: int
 ) -> None:
-    """At the same level, without ties."""
+    """It excludes 0.5 at the same level as the test, without ties."""
     spread = ((members + others + 1) / (12 * members * others)) ** 0.5
     limit = NormalDist().inv_cdf(0.975) * spread
     for area in np.linspace(0, 1, 401):
@@ -52,7 +52,7 @@ def test_the_interval_leaves_out_a_coin_where_mann_and_whitney_s_test_rejects(
 def test_the_interval_covers_the_truth_as_often_as_it_says(
     members: int, others: int, distance: float
 ) -> None:
-    """Normal scores, whose AUC is known, drawn 1,000 times."""
+    """Over 1,000 draws of normal scores, whose AUC is known."""
     truth = NormalDist().cdf(distance / 2**0.5)
     rng = np.random.default_rng(5)
     covered = 0
@@ -64,7 +64,7 @@ def test_the_interval_covers_the_truth_as_often_as_it_says(
 
 
 def test_the_interval_has_a_width_where_all_members_are_above_all_others() -> None:
-    """Twenty of each do not prove that it is always so."""
+    """Twenty of each do not prove that this always holds."""
     lower, upper = auc_interval(1.0, 20, 20, 0.95)
     assert upper == 1.0 and 0.8 < lower < 0.95
     assert auc_interval(0.0, 20, 20, 0.95) == pytest.approx((0.0, 1 - lower))
@@ -72,7 +72,7 @@ def test_the_interval_has_a_width_where_all_members_are_above_all_others() -> No
 
 @pytest.mark.parametrize(("members", "others", "share"), [(4, 3, 0.01), (3, 4, 0.3), (5, 2, 0.5)])
 def test_chance_is_the_share_of_all_orders(members: int, others: int, share: float) -> None:
-    """Each way to place the members among all is as likely as another."""
+    """All placements of the members in the ranking are equally likely."""
     places = list(combinations(range(members + others), members))
     for wanted in range(members + 1):
         hits = 0

@@ -1,4 +1,4 @@
-"""`pubswap recipe list|show|check`, as people type them."""
+"""The commands `pubswap recipe list|show|check`."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def recipe(*arguments: str) -> Result:
 
 
 def test_list_names_each_recipe_with_its_model_data_sizes_and_table() -> None:
-    """Two lines a recipe, which fit a terminal."""
+    """Each takes two lines, which fit a terminal."""
     done = recipe("list")
     assert done.exit_code == 0
     lines = done.stdout.splitlines()
@@ -34,14 +34,14 @@ def test_list_names_each_recipe_with_its_model_data_sizes_and_table() -> None:
 
 
 def test_show_has_values_as_they_are_written() -> None:
-    """A path with square brackets, which look like a terminal's markup."""
+    """Square brackets in a path are not Rich markup."""
     done = recipe("show", "tour", "--set", "model.source=models [/b] [small]")
     assert done.exit_code == 0
     assert "models [/b] [small]" in done.stdout
 
 
 def test_show_tells_a_given_value_from_a_default() -> None:
-    """A file's and the command line's have no mark; and the sweep is shown."""
+    """Values from a file or the command line have no mark; the sweep is shown too."""
     done = recipe("show", "qwen3-4b-deepmath", "--set", "swap.period=4")
     rows = [line.split("│")[1:4] for line in done.stdout.splitlines() if line.startswith("│")]
     shown = {key.strip(): (value.strip(), note.strip()) for key, value, note in rows}
@@ -53,7 +53,7 @@ def test_show_tells_a_given_value_from_a_default() -> None:
 
 
 def test_show_prints_one_file_that_extends_nothing(tmp_path: Path) -> None:
-    """What it prints is a recipe, and the same."""
+    """The output is itself an equal recipe."""
     done = recipe("show", "llama-3.2-3b-medical", "--toml", "--set", "name=ours")
     (tmp_path / "ours.toml").write_text(done.stdout)
     assert "extends" not in done.stdout
@@ -63,7 +63,7 @@ def test_show_prints_one_file_that_extends_nothing(tmp_path: Path) -> None:
 
 
 def test_check_says_what_a_run_takes() -> None:
-    """Rounds, public steps, responses, the adapter's bytes by its layout, and the sweep's runs."""
+    """Rounds, public steps, responses, the adapter's size from its layout, and the sweep's runs."""
     done = recipe("check", "qwen3-1.7b-math", "--set", f"model.source={MODEL}")
     assert done.exit_code == 0, done.stdout
     card = model_card(MODEL, LoraSettings(), "demo", None)
@@ -75,7 +75,9 @@ def test_check_says_what_a_run_takes() -> None:
 
 
 def test_check_says_how_long_a_run_takes_at_a_rate_that_was_measured() -> None:
-    """360 steps of 8 x 8 responses of at most 2,048 tokens; without a rate, where to get one."""
+    """For 360 steps of 8 x 8 responses of up to 2,048 tokens; without a rate, it says how to
+    measure one.
+    """
     options = ("--set", f"model.source={MODEL}", "--set", "grpo.max_response_tokens=2048")
     hours = 360 * 8 * 8 * 2048 / 3000 / 3600
     done = recipe("check", "qwen3-1.7b-math", *options, "--tokens-per-second", "3000")
@@ -87,9 +89,9 @@ def test_check_says_how_long_a_run_takes_at_a_rate_that_was_measured() -> None:
 
 
 def test_check_says_what_a_sweep_takes_of_one_device(tmp_path: Path) -> None:
-    """All clients of all runs in turn, and an evaluation of each round and of the base model.
+    """All clients of all runs in turn, with an evaluation of each round and of the base model.
 
-    A pooled run has one client, and alone are as many runs as clients; 15 runs are the recipe's.
+    A pooled run has one client, and `alone` has one run per client; the recipe itself has 15 runs.
     """
     done = recipe("check", "h200-qwen3-1.7b-math", "--tokens-per-second", "4000")
     evaluated = 1250 * 2048 / 4000 / 3600
@@ -110,7 +112,7 @@ def test_check_says_what_a_sweep_takes_of_one_device(tmp_path: Path) -> None:
 
 
 def test_check_counts_the_draws_of_resampling_and_the_problems_of_a_file(tmp_path: Path) -> None:
-    """Up to two further draws of each private step; three evaluations of 50 problems."""
+    """Up to two further draws per private step; three evaluations of 50 problems."""
     problems = [Problem(id=str(n), prompt="1+1=", answer="2") for n in range(50)]
     for name in ("public", "test"):
         write_problems(tmp_path / f"{name}.jsonl", problems)
@@ -131,7 +133,9 @@ def test_check_counts_the_draws_of_resampling_and_the_problems_of_a_file(tmp_pat
 
 
 def test_check_says_that_it_does_not_know_the_size_of_a_test_set(tmp_path: Path) -> None:
-    """What the paper does not use is divided by its length, known when it is here."""
+    """A data set that the paper does not use is split by its length, unknown until it is
+    downloaded.
+    """
     path = tmp_path / "mine.toml"
     path.write_text(
         f'name = "mine"\nclients = 2\nrounds = 1\n[model]\nsource = "{MODEL}"\n'
@@ -143,7 +147,7 @@ def test_check_says_that_it_does_not_know_the_size_of_a_test_set(tmp_path: Path)
 
 
 def test_check_counts_what_travels_with_the_wire_and_the_rule() -> None:
-    """int8 sends about a quarter of the adapter; under FFA-LoRA the B alone travels."""
+    """int8 sends about a quarter of the adapter; under FFA-LoRA only B is sent."""
     options = ["--set", f"model.source={MODEL}", "--set", "wire.precision=int8"]
     sent = recipe("check", "qwen3-1.7b-math", *options, "--set", "aggregation.rule=ffa").stdout
     size = float(sent.split("a client sends ")[1].split(" kB")[0])
@@ -153,7 +157,7 @@ def test_check_counts_what_travels_with_the_wire_and_the_rule() -> None:
 
 
 def test_check_says_what_disks_a_run_needs() -> None:
-    """On the coordinator more with more rounds and clients, by what it keeps by default."""
+    """The coordinator needs more for more rounds and clients, under its default retention."""
     assert ServerSettings.model_fields["keep_rounds"].default == KEEP_ROUNDS
     sizes = []
     for clients, rounds in ((4, 100), (8, 100), (4, 200)):
@@ -169,7 +173,7 @@ def test_check_says_what_disks_a_run_needs() -> None:
 
 
 def test_check_downloads_no_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A model that is not here leaves the adapter's size open."""
+    """If the model is not on this machine, the adapter's size is unknown."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     done = recipe("check", "qwen3-1.7b-math")
     assert done.exit_code == 0, done.stdout
@@ -177,7 +181,7 @@ def test_check_downloads_no_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 def test_check_lists_all_that_is_wrong() -> None:
-    """Each with its key; the exit status is 1."""
+    """Each fault has its key; the exit status is 1."""
     wrong = ["swap.perod=2", "total_steps=350", "verifier=reasoning_gym:nope"]
     options = [text for item in [*wrong, "model.source=not//an id"] for text in ("--set", item)]
     done = recipe("check", "qwen3-1.7b-math", *options)
@@ -193,7 +197,7 @@ def test_check_lists_all_that_is_wrong() -> None:
 
 
 def test_check_names_a_combination_of_the_sweep_that_is_impossible() -> None:
-    """The recipe alone is right; with tau = 10 a period of 11 is not."""
+    """The recipe itself is valid, but a period of 11 is not with tau = 10."""
     done = recipe("check", "qwen3-1.7b-math", "--set", "swap.period=11")
     assert done.exit_code == 1
     start = "wrong: sweep: method = pubswap, swap.strategy = keep, local_steps = 10: swap.period"
@@ -201,7 +205,7 @@ def test_check_names_a_combination_of_the_sweep_that_is_impossible() -> None:
 
 
 def test_check_notes_runs_that_would_be_done_twice(tmp_path: Path) -> None:
-    """It can be run, and one setting of two is wasted."""
+    """The sweep can run, but one of its two settings is redundant."""
     path = tmp_path / "twice.toml"
     path.write_text(
         'extends = "qwen3-1.7b-math"\n[[sweep.grid]]\nmethod = "fedavg"\nswap.period = [2, 4]\n'
@@ -212,7 +216,7 @@ def test_check_notes_runs_that_would_be_done_twice(tmp_path: Path) -> None:
 
 
 def test_all_contradictions_of_a_recipe_are_said_at_once(tmp_path: Path) -> None:
-    """Also beside a key that is wrong, of tables of their own and of values that few can have."""
+    """Even next to an unknown key, in several tables, and for rarely used values."""
     path = tmp_path / "r.toml"
     path.write_text(
         'extends = "tour"\nrunds = 2\nswap = {quorum = 9, sampling_check = "exclude"}\n'
@@ -234,7 +238,7 @@ def test_all_contradictions_of_a_recipe_are_said_at_once(tmp_path: Path) -> None
 
 
 def test_a_narrow_terminal_cuts_no_key() -> None:
-    """Of which several begin alike."""
+    """Several keys begin alike."""
     done = CliRunner(env={"COLUMNS": "50"}).invoke(build_app(), ["recipe", "show", "tour"])
     assert "…" not in "".join(
         line.split("│")[1] for line in done.stdout.splitlines() if "│" in line

@@ -1,4 +1,4 @@
-"""Recipes: how files extend one another, what a sweep comes to, and what is refused."""
+"""Recipes: files that extend one another, sweeps, and what is refused."""
 
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ SPLIT = {
 
 
 def write(folder: Path, text: str, name: str = "recipe.toml") -> Path:
-    """A file beside the base that the tests extend."""
+    """Write a file next to the base that the tests extend."""
     folder.mkdir(exist_ok=True)
     (folder / "base.toml").write_text(BASE)
     (folder / name).write_text(text)
@@ -48,14 +48,16 @@ def write(folder: Path, text: str, name: str = "recipe.toml") -> Path:
 
 
 def refused(path: Path, **overrides: Any) -> str:
-    """What loading the file says."""
+    """The error of loading the file."""
     with pytest.raises(InvalidSettings) as caught:
         load_recipe(path, overrides)
     return caught.value.detail
 
 
 def test_a_file_extends_another_table_by_table(tmp_path: Path) -> None:
-    """A table keeps what the nearer file does not name; name and about are each file's own."""
+    """A table keeps the keys that the extending file does not name; `name` and `about` are not
+    inherited.
+    """
     path = write(tmp_path, 'extends = "base.toml"\n[grpo]\nlearning_rate = 5e-4\n')
     recipe = load_recipe(path, {"swap.period": 5})
     assert (recipe.grpo.learning_rate, recipe.grpo.prompts_per_step) == (5e-4, 4)
@@ -65,7 +67,7 @@ def test_a_file_extends_another_table_by_table(tmp_path: Path) -> None:
 
 
 def test_a_file_can_extend_a_shipped_recipe_by_its_name(tmp_path: Path) -> None:
-    """A researcher's own file needs no copy of the paper's settings."""
+    """So a researcher's file need not copy the paper's settings."""
     path = write(tmp_path, 'extends = "qwen3-4b-deepmath"\n[grpo]\nlearning_rate = 2e-5\n')
     recipe = load_recipe(path)
     assert (recipe.grpo.prompts_per_step, recipe.grpo.learning_rate) == (4, 2e-5)
@@ -81,12 +83,12 @@ def test_a_file_can_extend_a_shipped_recipe_by_its_name(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_extended_is_refused(tmp_path: Path, text: str, message: str) -> None:
-    """A circle, a file that is not there, a wrong type, and a name with a slip."""
+    """A cycle, a missing file, a wrong type, and a misspelt name."""
     assert message in refused(write(tmp_path, text))
 
 
 def test_paths_are_relative_to_the_file_that_names_them(tmp_path: Path) -> None:
-    """A base in another folder means its own neighbours; a given path means the working folder."""
+    """A base in another folder refers to its own neighbours; an override to the working folder."""
     write(tmp_path / "far", "")
     (tmp_path / "near" / "weights").mkdir(parents=True)
     path = tmp_path / "near" / "recipe.toml"
@@ -101,7 +103,7 @@ def test_paths_are_relative_to_the_file_that_names_them(tmp_path: Path) -> None:
 
 
 def test_a_nearer_choice_takes_the_place_of_a_farther_one(tmp_path: Path) -> None:
-    """`rounds` against `total_steps`, and files against a folder against `prepare`."""
+    """`rounds` replaces `total_steps`; `folder` or `prepare` replaces files."""
     path = write(tmp_path, 'extends = "base.toml"\n')
     assert load_recipe(path).rounds == 4
     assert load_recipe(path, {"rounds": 3}).total_steps is None
@@ -111,7 +113,7 @@ def test_a_nearer_choice_takes_the_place_of_a_farther_one(tmp_path: Path) -> Non
 
 
 def test_a_split_follows_the_run_in_clients_and_seed(tmp_path: Path) -> None:
-    """Unless the recipe says otherwise: one split for all seeds."""
+    """Unless the recipe sets them, for instance for one split for all seeds."""
     path = write(tmp_path, 'extends = "base.toml"\n')
     run = {"data.prepare": SPLIT, "clients": 3, "seed": 8}
     spec = load_recipe(path, run).data.prepare
@@ -123,7 +125,7 @@ def test_a_split_follows_the_run_in_clients_and_seed(tmp_path: Path) -> None:
 
 
 def test_expected_members_are_clients_for_a_base_and_a_split(tmp_path: Path) -> None:
-    """Another name of `clients` takes the place of a farther one, and is what a split follows."""
+    """This other name for `clients` overrides an extended file's, and a split follows it."""
     path = write(tmp_path, 'extends = "base.toml"\n')
     recipe = load_recipe(path, {"members.expected": 3, "data.prepare": SPLIT})
     assert recipe.data.prepare is not None
@@ -133,7 +135,7 @@ def test_expected_members_are_clients_for_a_base_and_a_split(tmp_path: Path) -> 
 
 
 def test_the_sets_of_each_form_of_data_are_found(tmp_path: Path) -> None:
-    """Named files are taken as they are; in a split they have their names."""
+    """Named files are used as given; a split has fixed file names."""
     path = write(tmp_path, 'extends = "base.toml"\nclients = 2\n')
     named = load_recipe(path, {"data.private": ["/a.jsonl", "/b.jsonl"]}).data
     assert named.files(2).private == (Path("/a.jsonl"), Path("/b.jsonl"))
@@ -148,7 +150,7 @@ def test_the_sets_of_each_form_of_data_are_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("tau", "rounds"), [(10, 54), (40, 13), (120, 5)])
 def test_total_steps_can_depend_on_local_steps(tmp_path: Path, tau: int, rounds: int) -> None:
-    """A table by local_steps, with `else` for the others."""
+    """As a table by local_steps, with `else` for other values."""
     table = "total_steps = { else = 540, 40 = 520, 120 = 600 }\n"
     recipe = load_recipe(write(tmp_path, 'extends = "base.toml"\n' + table), {"local_steps": tau})
     assert (recipe.rounds, recipe.total_steps) == (rounds, rounds * tau)
@@ -213,19 +215,19 @@ def test_total_steps_can_depend_on_local_steps(tmp_path: Path, tau: int, rounds:
 def test_a_wrong_recipe_is_refused_with_the_key_and_the_reason(
     tmp_path: Path, overrides: dict[str, Any], message: str
 ) -> None:
-    """Whether the key, the value, or what it is combined with is wrong."""
+    """Whether a key, a value or a combination is wrong."""
     path = write(tmp_path, 'extends = "base.toml"\n')
     assert message in refused(path, **overrides)
 
 
 def test_half_of_the_named_sets_is_refused(tmp_path: Path) -> None:
-    """A public set with no test set cannot be a run's."""
+    """A run needs a test set as well as a public set."""
     path = write(tmp_path, '[model]\nsource = "a/b"\n[data]\npublic = "p.jsonl"\n')
     assert "data: test is missing: a JSONL file" in refused(path)
 
 
 def test_all_that_is_wrong_is_found_at_once(tmp_path: Path) -> None:
-    """Values of a wrong type hide neither each other nor what contradicts the rest."""
+    """Values of a wrong type hide neither each other nor contradictions elsewhere."""
     path = write(tmp_path, 'extends = "base.toml"\n')
     wrong = {"total_steps": 45, "grpo.temperature": "hot", "swap.period": 11}
     reading = read_recipe(path, wrong)
@@ -247,13 +249,13 @@ def test_a_contradiction_hides_no_other_fault(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_no_file_and_no_recipe_is_refused() -> None:
-    """The nearest recipe is named."""
+    """The message suggests the closest recipe."""
     with pytest.raises(InvalidSettings, match=r"Did you mean 'qwen3-1\.7b-math'\?"):
         load_recipe("qwen3-1.7b-mat")
 
 
 def test_a_sweep_is_the_product_of_each_table() -> None:
-    """Axes may be written as tables, a single value is an axis, and no setting comes twice."""
+    """Axes may be nested tables, a single value is an axis, and no setting occurs twice."""
     sweep = Sweep(
         grid=(
             {"method": "fedavg", "local_steps": [2, 4]},  # type: ignore[arg-type]
@@ -271,7 +273,7 @@ def test_a_sweep_is_the_product_of_each_table() -> None:
 
 
 def test_each_client_alone_is_a_run_of_its_own() -> None:
-    """The federation, four clients alone and the pooled reference, with two seeds."""
+    """The federation, four single clients and the pooled reference, each with two seeds."""
     sweep = Sweep(seeds=(0, 1), grid=({"members": ("federated", "alone", "pooled")},))
     assert sweep.runs(clients=4) == 2 * (1 + 4 + 1)
 
@@ -288,7 +290,7 @@ members = ["alone", "pooled"]
 
 
 def test_an_impossible_combination_of_a_sweep_is_named(tmp_path: Path) -> None:
-    """The recipe alone is right, and one point of its grid is not."""
+    """The recipe itself is valid, but one point of its grid is not."""
     path = write(tmp_path, GRID)
     found = list(impossible(read_recipe(path)))
     start = "sweep: method = pubswap, swap.period = 8, local_steps = 5: swap.period"
@@ -296,7 +298,7 @@ def test_an_impossible_combination_of_a_sweep_is_named(tmp_path: Path) -> None:
 
 
 def test_each_setting_of_a_sweep_has_its_recipe(tmp_path: Path) -> None:
-    """Baselines of one client have no public steps, whatever the recipe's method."""
+    """Single-client baselines have no public steps, whatever the recipe's method."""
     path = write(tmp_path, GRID.replace("8", "4"))
     recipes = [reading.sound() for _, reading in variants(read_recipe(path, {"seed": 7}))]
     assert [(r.method, r.swap.period, r.local_steps, r.rounds) for r in recipes] == [
@@ -312,7 +314,7 @@ def test_each_setting_of_a_sweep_has_its_recipe(tmp_path: Path) -> None:
 
 
 def test_a_baseline_of_one_client_swaps_with_nobody(tmp_path: Path) -> None:
-    """A grid that crosses members with the method pubswap is refused."""
+    """A grid that combines single members with the method pubswap is refused."""
     text = GRID.replace("members =", 'method = "pubswap"\nmembers =').replace("8", "4")
     found = list(impossible(read_recipe(write(tmp_path, text))))
     assert len(found) == 2
@@ -320,7 +322,7 @@ def test_a_baseline_of_one_client_swaps_with_nobody(tmp_path: Path) -> None:
 
 
 def test_settings_that_compute_the_same_are_named(tmp_path: Path) -> None:
-    """fedavg knows no swap period, so that one of two runs would be wasted."""
+    """fedavg ignores swap.period, so one of two runs would be wasted."""
     text = 'extends = "base.toml"\n[[sweep.grid]]\nmethod = "fedavg"\nswap.period = [2, 4]\n'
     assert list(repeated(read_recipe(write(tmp_path, text)))) == [
         "method = fedavg, swap.period = 4 is the same run as method = fedavg, swap.period = 2"
@@ -328,7 +330,7 @@ def test_settings_that_compute_the_same_are_named(tmp_path: Path) -> None:
 
 
 def test_values_of_a_command_line_are_toml_or_text() -> None:
-    """Numbers, truth and lists are what they look like; a bare word is text."""
+    """Numbers, booleans and lists are parsed; a bare word is a string."""
     options = ["swap.period=4", "swap.strategy=random", "a = [1, 2]", "b=true", "c=x=y"]
     assert parse_set(options) == {
         "swap.period": 4,
@@ -342,7 +344,7 @@ def test_values_of_a_command_line_are_toml_or_text() -> None:
 
 
 def problems(path: Path, count: int) -> Path:
-    """A set of so many problems."""
+    """Write a set of this many problems."""
     write_problems(path, [Problem(id=str(n), prompt=f"{n} =", answer=str(n)) for n in range(count)])
     return path
 
@@ -357,7 +359,7 @@ def problems(path: Path, count: int) -> Path:
 def test_sets_with_less_than_a_step_takes_are_refused(
     tmp_path: Path, public: int, private: int, message: str
 ) -> None:
-    """Before a model is loaded, and by `pubswap recipe check`."""
+    """Before a model is loaded, and in `pubswap recipe check`."""
     recipe = load_recipe(
         write(tmp_path, 'extends = "base.toml"\nclients = 1\n'),
         {"data.private": [str(problems(tmp_path / "client-1.jsonl", private))]},
@@ -370,7 +372,7 @@ def test_sets_with_less_than_a_step_takes_are_refused(
 
 
 def test_a_public_set_may_be_small_where_no_step_is_public(tmp_path: Path) -> None:
-    """fedavg takes nothing from it."""
+    """fedavg takes no prompts from it."""
     path = write(tmp_path, 'extends = "base.toml"\nmethod = "fedavg"\n')
     problems(tmp_path / "public.jsonl", 1)
     problems(tmp_path / "test.jsonl", 1)
@@ -378,7 +380,7 @@ def test_a_public_set_may_be_small_where_no_step_is_public(tmp_path: Path) -> No
 
 
 def test_the_split_of_a_recipe_is_made_where_it_is_asked_for(tmp_path: Path) -> None:
-    """Once; and a folder with another recipe's split is refused."""
+    """It is made once; a folder with another recipe's split is refused."""
     path = write(tmp_path, 'extends = "base.toml"\nclients = 2\n')
     model = {"model.source": str(MODEL)}
     recipe = load_recipe(path, {"data.prepare": SPLIT, **model})
@@ -402,6 +404,6 @@ def test_the_split_of_a_recipe_is_made_where_it_is_asked_for(tmp_path: Path) -> 
 
 
 def test_what_a_split_would_be_made_from_must_be_there(tmp_path: Path) -> None:
-    """A local file is looked for, nothing is downloaded."""
+    """The check looks for a local file, and downloads nothing."""
     path = write(tmp_path, 'extends = "base.toml"\n[data.prepare]\nsource = "math"\nfrom = "m"\n')
     assert f"data: from: there is no {tmp_path / 'm'}" in next(set_faults(load_recipe(path), None))

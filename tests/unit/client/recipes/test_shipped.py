@@ -1,4 +1,4 @@
-"""The recipes that come with PubSwap: the paper's experiments, and that they are found."""
+"""The shipped recipes: that they are the paper's experiments, and can be found and run."""
 
 import tomllib
 from pathlib import Path
@@ -18,7 +18,7 @@ QWEN3, QWEN25 = "Qwen/Qwen3-1.7B", "Qwen/Qwen2.5-Math-1.5B"
 QWEN4B, LLAMA = "Qwen/Qwen3-4B-Instruct-2507", "meta-llama/Llama-3.2-3B-Instruct"
 USUAL = {10: 360, 40: 360, 90: 360, 120: 360}
 
-# Of each: base model, data, alpha, private, public, test, b, and total steps by tau.
+# For each: base model, data, alpha, private, public, test, b, and total steps by tau.
 PAPER = {
     "qwen3-1.7b-math": (QWEN3, "math", 0.3, 2500, 1250, 1250, 8, USUAL),
     "qwen2.5-math-1.5b-math": (QWEN25, "math", 0.3, 2500, 1250, 1250, 8, USUAL),
@@ -85,7 +85,7 @@ METHODS = {
 
 @pytest.mark.parametrize("name", PAPER)
 def test_a_recipe_is_the_papers_experiment(name: str) -> None:
-    """Model, data, sizes, b, steps, methods and tau are those of the paper's tables."""
+    """Model, data, sizes, b, steps, methods and tau match the paper's tables."""
     source, data, alpha, private, public, test, b, steps = PAPER[name]
     rows = set()
     for _, reading in variants(read_recipe(name)):
@@ -107,11 +107,11 @@ def test_a_recipe_is_the_papers_experiment(name: str) -> None:
 
 
 def test_the_base_writes_out_the_papers_settings() -> None:
-    """What base.toml says is what the settings' defaults are; they were checked with the paper."""
+    """base.toml repeats the settings' defaults, which were checked against the paper."""
     recipe = load_recipe("qwen3-1.7b-math").run_settings
     ours = {"rounds", "local_steps", "aggregation", "grpo"}
     assert recipe.model_dump(exclude=ours) == RunSettings().model_dump(exclude=ours)
-    # The paper's loss has no correction of the sampler's rounding; our default has.
+    # Unlike our default, the paper's loss does not correct for the sampler's rounding.
     assert recipe.grpo == RunSettings().grpo.model_copy(update={"rollout_correction": "none"})
     waits = {"deadline_seconds"}
     assert recipe.aggregation.model_dump(exclude=waits) == RunSettings().aggregation.model_dump(
@@ -121,7 +121,7 @@ def test_the_base_writes_out_the_papers_settings() -> None:
 
 @pytest.mark.parametrize("name", shipped_recipes())
 def test_a_shipped_recipe_can_be_run(name: str) -> None:
-    """Every setting of its sweep too, and none of them twice; and it says what it is."""
+    """With every setting of its sweep and without duplicates; it has a description."""
     reading = read_recipe(name)
     assert not reading.faults
     assert not list(impossible(reading))
@@ -131,7 +131,9 @@ def test_a_shipped_recipe_can_be_run(name: str) -> None:
 
 @pytest.mark.parametrize("name", shipped_recipes())
 def test_a_resolved_recipe_is_the_same_recipe(name: str, tmp_path: Path) -> None:
-    """`recipe show --toml` stands alone; the sweep's other local_steps have their steps in all."""
+    """`recipe show --toml` is self-contained, with the total steps of all the sweep's
+    local_steps.
+    """
     reading = read_recipe(name)
     path = tmp_path / "alone.toml"
     path.write_text(toml_text(reading))
@@ -145,7 +147,9 @@ def test_a_resolved_recipe_is_the_same_recipe(name: str, tmp_path: Path) -> None
 
 
 def test_each_value_says_whether_it_is_given() -> None:
-    """By a file or the command line; else it is a default, or follows from another value."""
+    """Values from a file or the command line have no note; others are defaults or follow from
+    another value.
+    """
     reading = read_recipe("qwen3-1.7b-deepmath-alpha0.1", {"swap.period": 4})
     notes = {key: note for key, _, note in values_and_notes(reading)}
     expected = {
@@ -162,21 +166,21 @@ def test_each_value_says_whether_it_is_given() -> None:
 
 
 def test_what_messages_leave_out_at_its_default_is_shown() -> None:
-    """Settings that earlier versions did not know, such as one that is on unless it is named."""
+    """For instance settings that earlier versions did not have."""
     shown = {key: (value, note) for key, value, note in values_and_notes(read_recipe("tour"))}
     assert shown["swap.sampling_check"] == ("report", "default")
     assert shown["grpo.resample"] == (0, "default")
 
 
 def test_rounds_follow_from_nothing_where_there_are_no_total_steps(tmp_path: Path) -> None:
-    """They are the settings' default then."""
+    """They then have the settings' default."""
     path = tmp_path / "run.toml"
     path.write_text('[model]\nsource = "a/b"\n[data]\nfolder = "split"\n')
     assert ("rounds", 9, "default") in list(values_and_notes(read_recipe(path)))
 
 
 def test_a_wheel_has_the_recipes_where_they_are_looked_for() -> None:
-    """The build's own table puts deploy/recipes into the package."""
+    """The build configuration copies deploy/recipes into the package."""
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"][
         "targets"
     ]["wheel"]

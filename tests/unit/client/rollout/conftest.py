@@ -1,4 +1,4 @@
-"""Policies of several kinds of model."""
+"""Policies for several kinds of model."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +19,7 @@ def make_policy(
     run_settings: RunSettings,
     random_adapter: Callable[..., Adapter],
 ) -> Callable[..., Policy]:
-    """A function (kind, **config) that makes a policy with an adapter that changes it."""
+    """A function (kind, **config) that makes a policy with an adapter that changes its outputs."""
 
     def make(kind: str, **changes: Any) -> Policy:
         folder = make_model(kind, **changes)

@@ -1,4 +1,4 @@
-"""What `engine = "auto"` is."""
+"""The engine chosen by `engine = "auto"`."""
 
 from typing import Any
 
@@ -11,14 +11,14 @@ from pubswap_protocol.settings import RunSettings
 
 @pytest.fixture
 def gpu_with_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if there were both."""
+    """Pretend that there is a GPU and vLLM is installed."""
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("pubswap_client.rollout.engine_choice.find_spec", lambda name: object())
 
 
 @pytest.mark.usefixtures("gpu_with_vllm")
 def test_vllm_samples_where_it_is_installed_and_there_is_a_gpu() -> None:
-    """Without a word in the settings."""
+    """Without any setting."""
     assert chosen_engine(ClientSettings(), RunSettings()) == "vllm"
     assert why_not_vllm(ClientSettings(), RunSettings()) is None
 
@@ -34,14 +34,14 @@ def test_vllm_samples_where_it_is_installed_and_there_is_a_gpu() -> None:
     ],
 )
 def test_transformers_samples_what_vllm_cannot(client: dict[str, Any], run: dict[str, Any]) -> None:
-    """A run that vLLM would refuse is not refused because vLLM happens to be installed."""
+    """A run that vLLM would refuse is not refused just because vLLM is installed."""
     settings, rules = ClientSettings(**client), RunSettings.model_validate(run)
     assert chosen_engine(settings, rules) == "transformers"
     assert why_not_vllm(settings, rules)
 
 
 def test_without_a_gpu_transformers_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where vLLM's CPU build is installed."""
+    """Even if vLLM's CPU build is installed."""
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr("pubswap_client.rollout.engine_choice.find_spec", lambda name: object())
     assert chosen_engine(ClientSettings(), RunSettings()) == "transformers"

@@ -1,4 +1,4 @@
-"""Gumbel noise against a slow reference, its distribution, and responses that are drawn by it."""
+"""Gumbel noise: against a slow reference, its distribution, and responses sampled with it."""
 
 import math
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ WORD = (1 << 32) - 1
 
 
 def plain_murmur3(data: bytes) -> int:
-    """MurmurHash3_x86_32 with seed 0, from its published description, over whole words."""
+    """MurmurHash3_x86_32 with seed 0, written from its published description, for whole words."""
 
     def rotated(word: int, bits: int) -> int:
         return (word << bits | word >> 32 - bits) & WORD
@@ -39,14 +39,14 @@ def plain_murmur3(data: bytes) -> int:
 
 
 def plain_noise(seed: int, position: int, token: int) -> float:
-    """The noise in Python's own numbers."""
+    """The noise in Python's floats."""
     data = seed.to_bytes(8, "little") + position.to_bytes(4, "little")
     uniform = (plain_murmur3(data + token.to_bytes(4, "little")) + 0.5) / 2**32
     return -math.log(-math.log1p(-min(uniform, 1 - 2**-24)))
 
 
 def keys(count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Seeds, positions and tokens over all of their ranges, the ends included."""
+    """Seeds, positions and tokens over their whole ranges, including both ends."""
     rng = np.random.default_rng(5)
     drawn = [rng.integers(0, 1 << bits, count) for bits in (62, 20, 18)]
     drawn[0][:3] = 0, (1 << 62) - 1, 1 << 31
@@ -56,7 +56,9 @@ def keys(count: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def test_the_hash_is_murmur3_of_seed_position_and_token() -> None:
-    """Bit for bit, whatever the shapes and the integer types; the reference gives known values."""
+    """Bit for bit, for any shapes and integer types; the reference itself gives published
+    values.
+    """
     assert plain_murmur3(b"") == 0
     assert plain_murmur3(b"\xff\xff\xff\xff") == 0x76293B50
     assert plain_murmur3(b"\x21\x43\x65\x87") == 0xF55B516B
@@ -84,12 +86,12 @@ def test_the_noise_is_that_of_the_plain_reference() -> None:
 
 
 def test_the_noise_is_gumbels() -> None:
-    """Mean and variance are those of the distribution, within four standard errors of 2^20."""
+    """Mean and variance match the distribution's, within four standard errors for 2^20 draws."""
     seeds = torch.arange(1024)[:, None] * 7919
     noise = gumbel_noise(seeds, torch.tensor(31), torch.arange(1024)).double()
     assert abs(noise.mean() - np.euler_gamma) < 4 * math.pi / math.sqrt(6) / 2**10
     assert abs(noise.var() - math.pi**2 / 6) < 4 * 2.7 / 2**10
-    # Seeds, positions and tokens that are neighbours have nothing to do with each other.
+    # The noise of neighbouring seeds or tokens is uncorrelated.
     flat = noise - noise.mean()
     for other in (flat[:, 1:] * flat[:, :-1], flat[1:] * flat[:-1]):
         assert abs(other.mean()) < 4 * math.pi**2 / 6 / 2**10
@@ -97,14 +99,14 @@ def test_the_noise_is_gumbels() -> None:
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
 def test_draws_follow_the_policys_distribution(temperature: float) -> None:
-    """A chi-squared test over 40,000 draws, of different seeds and of different positions."""
+    """A chi-squared test over 40,000 draws with different seeds, and with different positions."""
     logits = torch.tensor([2.0, 0.0, -1.0, 1.0, -3.0])
     expected = 40_000 * (logits / temperature).softmax(dim=0)
     counter, fixed = torch.arange(40_000), torch.full((40_000,), 77)
     for seeds, positions in ((counter, fixed), (fixed, counter)):
         tokens = gumbel_sample(logits.expand(40_000, 5), temperature, seeds, positions)
         counts = torch.bincount(tokens, minlength=5)
-        assert ((counts - expected) ** 2 / expected).sum() < 18.5  # 4 degrees: p = 0.001
+        assert ((counts - expected) ** 2 / expected).sum() < 18.5  # 4 degrees of freedom: p = 0.001
 
 
 def sampled(
@@ -119,7 +121,7 @@ def tokens_of(groups: Sequence[Sequence[Response]]) -> list[list[list[int]]]:
 
 
 def test_responses_do_not_depend_on_how_they_are_batched(policy: Policy) -> None:
-    """Fewer rows at a time, or a part of the prompts, give the same responses."""
+    """Fewer rows at a time, or only some prompts, give the same responses."""
     whole = tokens_of(sampled(policy))
     assert len({tuple(response) for group in whole for response in group}) > 6
     assert tokens_of(sampled(policy, rows=3)) == whole
@@ -129,7 +131,7 @@ def test_responses_do_not_depend_on_how_they_are_batched(policy: Policy) -> None
 
 
 def test_every_token_is_the_argmax_with_the_noise_of_its_seed_and_position(policy: Policy) -> None:
-    """By the model's own pass over prompt and response; log-probabilities are the policy's."""
+    """With logits from the model's own pass; the reported log-probabilities are the policy's."""
     groups = sampled(policy)
     for prompt, (tokens, group) in enumerate(zip(PROMPTS, groups, strict=True)):
         for index, response in enumerate(group):

@@ -1,4 +1,4 @@
-"""A merged model is base + (alpha / r) B A, as a checkpoint like any other."""
+"""A merged model is the checkpoint of base + (alpha / r) B A."""
 
 import json
 import shutil
@@ -23,7 +23,7 @@ LORA = LoraSettings(rank=8, alpha=16)
 
 
 def random_adapter(card: ModelCard, ranks: tuple[int, int] = (8, 8)) -> tuple[Adapter, bytes]:
-    """One whose first module has the first rank, and the others the second."""
+    """An adapter whose first module has the first rank, and all others the second."""
     pairs = modules(card.layout)
     layout = stack_layout(card.layout, {a: ranks[min(n, 1)] for n, (a, _) in enumerate(pairs)})
     rng = np.random.default_rng(1)
@@ -35,7 +35,7 @@ def random_adapter(card: ModelCard, ranks: tuple[int, int] = (8, 8)) -> tuple[Ad
 
 
 def base_in(folder: Path, dtype: torch.dtype) -> Path:
-    """The demo's model in a precision."""
+    """The demo's model in this precision."""
     shutil.copytree(MODEL, folder)
     AutoModelForCausalLM.from_pretrained(MODEL, dtype=dtype).save_pretrained(folder)
     (folder / "notes.txt").write_text("private")
@@ -47,7 +47,7 @@ def base_in(folder: Path, dtype: torch.dtype) -> Path:
 def test_each_adapted_weight_is_the_sum_rounded_once(
     tmp_path: Path, dtype: torch.dtype, ranks: tuple[int, int]
 ) -> None:
-    """In the base's precision and at every rank; all other weights are the base's."""
+    """In the base's precision and for every rank; all other weights are unchanged."""
     base = base_in(tmp_path / "base", dtype)
     card = model_card(base, LORA, "org/base", None)
     adapter, data = random_adapter(card, ranks)
@@ -65,9 +65,9 @@ def test_each_adapted_weight_is_the_sum_rounded_once(
         assert torch.equal(weight, expected[name]), name
 
 
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # PEFT's, below
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # raised by PEFT below
 def test_a_merged_model_answers_as_peft_s_and_ends_where_the_run_s_did(tmp_path: Path) -> None:
-    """The tokenizer is the base's to the byte; no other file of the base's folder goes along."""
+    """The tokenizer equals the base's in every byte; no other file of its folder is copied."""
     base = base_in(tmp_path / "base", torch.float32)
     card = model_card(base, LORA, "org/base", None, stops=(7,))
     _, data = random_adapter(card)
@@ -101,7 +101,7 @@ def test_another_base_model_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))
 def test_a_full_disk_is_said(tmp_path: Path) -> None:
-    """As an error of ours, whatever safetensors calls it."""
+    """It raises our own error, whatever safetensors raises."""
     card = model_card(MODEL, LORA, "org/base", "main")
     adapter = random_adapter(card)[1]
     adapter = random_adapter(card)[1]

@@ -1,4 +1,4 @@
-"""Rows that are sampled at a time: what fits, what is left when memory runs out, long prompts."""
+"""The number of rows sampled at a time: what fits, running out of memory, and long prompts."""
 
 import logging
 from collections.abc import Callable
@@ -38,7 +38,7 @@ def same_bits(left: list[list[Response]], right: list[list[Response]]) -> bool:
 
 
 def failing(policy: Policy, error: Exception, most: int) -> list[int]:
-    """Make decoding fail in the middle of a response with more than `most` rows; the rows tried."""
+    """Make decoding fail midway with more than `most` rows; returns the row counts tried."""
     tried: list[int] = []
 
     def fail(_: object, args: tuple[torch.Tensor]) -> None:
@@ -55,7 +55,7 @@ def failing(policy: Policy, error: Exception, most: int) -> list[int]:
 def test_memory_that_runs_out_halves_the_rows_and_changes_no_response(
     policy: Policy, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The responses are those of an engine that began with as few, and it is said once."""
+    """An engine that starts with so few rows gives the same responses; one warning is logged."""
     undisturbed, fewer = generate(TransformersEngine(policy)), TransformersEngine(policy, 8)
     wanted = generate(fewer)
     engine = TransformersEngine(policy)
@@ -71,7 +71,7 @@ def test_memory_that_runs_out_halves_the_rows_and_changes_no_response(
 
 
 def test_the_limit_is_remembered(policy: Policy) -> None:
-    """The next call does not run into the same wall."""
+    """The next call does not run out of memory again."""
     engine = TransformersEngine(policy)
     tried = failing(policy, torch.OutOfMemoryError("CUDA out of memory."), most=8)
     first = generate(engine)
@@ -81,7 +81,7 @@ def test_the_limit_is_remembered(policy: Policy) -> None:
 
 
 def test_one_group_that_does_not_fit_is_sampled_in_parts(policy: Policy) -> None:
-    """Draws belong to a response's place in its group too."""
+    """Draws also depend on a response's index in its group."""
     whole = generate(TransformersEngine(policy))
     engine = TransformersEngine(policy)
     failing(policy, torch.OutOfMemoryError("CUDA out of memory."), most=2)
@@ -90,14 +90,14 @@ def test_one_group_that_does_not_fit_is_sampled_in_parts(policy: Policy) -> None
 
 
 def test_there_is_an_end_to_halving(policy: Policy) -> None:
-    """When not even one row fits, the error says what to do."""
+    """If not even one row fits, the error says what to do."""
     failing(policy, torch.OutOfMemoryError("CUDA out of memory."), most=0)
     with pytest.raises(OutOfMemory, match="max_response_tokens"):
         generate(TransformersEngine(policy))
 
 
 def test_other_errors_are_not_taken_for_a_lack_of_memory(policy: Policy) -> None:
-    """They are raised, and the rows stay."""
+    """They are raised, and the number of rows stays."""
     failing(policy, RuntimeError("shape mismatch"), most=0)
     engine = TransformersEngine(policy)
     with pytest.raises(RuntimeError, match="shape mismatch"):
@@ -106,7 +106,7 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory(policy: Policy) -> None
 
 
 def test_a_process_of_a_sharded_model_does_not_leave_a_pass_alone(policy: Policy) -> None:
-    """The others would wait for it in the same layer for ever: it ends, with what to set."""
+    """The others would wait for it in the same layer forever, so it ends and says what to set."""
     policy.sharded = True
     failing(policy, torch.OutOfMemoryError("CUDA out of memory."), most=8)
     with pytest.raises(OutOfMemory, match="smaller rollout_rows"):
@@ -116,7 +116,7 @@ def test_a_process_of_a_sharded_model_does_not_leave_a_pass_alone(policy: Policy
 def test_weights_that_cannot_be_merged_for_lack_of_memory_sample_unmerged(
     policy: Policy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The second copy is for speed alone."""
+    """The merged copy only makes sampling faster."""
     wanted = generate(TransformersEngine(policy))
     engine = TransformersEngine(policy)
     engine.merge = True
@@ -137,7 +137,7 @@ def test_weights_that_cannot_be_merged_for_lack_of_memory_sample_unmerged(
 def test_prompts_go_through_the_model_a_few_at_a_time(
     policy: Policy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At most so many tokens in one pass, and the same responses."""
+    """A pass has a limited number of tokens, and the responses stay the same."""
     wanted = generate(TransformersEngine(policy))
     shapes: list[tuple[int, ...]] = []
     policy.model.get_input_embeddings().register_forward_pre_hook(
@@ -152,7 +152,7 @@ def test_prompts_go_through_the_model_a_few_at_a_time(
 def test_prompts_of_a_model_with_other_layers_go_through_at_once(
     make_policy: Callable[..., Policy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a sliding window keeps of some prompts is not put together with the others'."""
+    """The sliding-window caches of separate passes are not concatenated."""
     policy = make_policy("mistral", sliding_window=6)
     wanted = generate(TransformersEngine(policy))
     monkeypatch.setattr("pubswap_client.rollout.transformers_engine.PREFILL_TOKENS", 21)
@@ -160,7 +160,7 @@ def test_prompts_of_a_model_with_other_layers_go_through_at_once(
 
 
 def test_as_many_rows_as_fit_are_taken_and_never_none() -> None:
-    """The estimate of what is taken stays below what is free."""
+    """Their estimated memory stays below the free memory."""
     for free in (8 * GIB, 20 * GIB, 70 * GIB):
         rows = rows_that_fit(SHAPE, 512, LONG, free)
         assert 1 <= rows < 512
@@ -170,7 +170,7 @@ def test_as_many_rows_as_fit_are_taken_and_never_none() -> None:
 
 
 def test_the_estimate_counts_keys_and_values_and_a_bounded_prefill() -> None:
-    """Twice the rows are twice the keys and values; the prompts' pass does not grow with them."""
+    """Twice the rows have twice the keys and values, but the prefill's memory does not grow."""
     row = 28 * 3072 * 2 * 8 * 128 * 2
     one, two = (rollout_bytes(SHAPE, rows, LONG) for rows in (256, 512))
     assert 256 * row < two - one < 1.1 * 256 * row

@@ -1,4 +1,4 @@
-"""Decoding over static shapes, as CUDA graphs need it; on a CPU the same code without a graph."""
+"""Decoding with static shapes, as CUDA graphs require; on a CPU, the same code without a graph."""
 
 import gc
 import logging
@@ -27,7 +27,7 @@ PROMPTS = ([4, 13, 5, 17], [6, 7, 8, 9, 10, 11, 17], [5, 17])
 
 
 def engine_of(policy: Policy, static: bool) -> TransformersEngine:
-    """An engine as on a GPU, or as on a CPU."""
+    """An engine with the settings of a GPU (static) or of a CPU."""
     engine = TransformersEngine(policy)
     engine.static = static
     engine.check_every = 8 if static else 1
@@ -48,7 +48,7 @@ def close(left: list[list[Response]], right: list[list[Response]]) -> bool:
 
 @contextmanager
 def recorded_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]:
-    """Rows and window of each static step that is made."""
+    """Rows and window of each static step created."""
     made: list[tuple[int, int]] = []
     make = StaticStep.__init__
 
@@ -62,7 +62,7 @@ def recorded_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, 
 
 @pytest.fixture
 def waiting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Stands for torch's mode for what waits for a GPU; the last of the list is the present one."""
+    """A fake of torch's sync debug mode; the last entry of the list is the current mode."""
     modes = ["default"]
     monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: modes[-1])
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
@@ -90,7 +90,7 @@ class Operations(TorchDispatchMode):
 def test_static_shapes_give_the_same_responses(
     make_policy: Callable[..., Policy], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Through several windows, and with rows that leave."""
+    """Over several windows, and while finished rows leave the batch."""
     policy = make_policy(kind)
     wanted = generate(engine_of(policy, static=False))
     monkeypatch.setattr(static_step, "WINDOW", 16)
@@ -104,7 +104,7 @@ def test_static_shapes_give_the_same_responses(
 
 
 def test_a_model_of_experts_has_static_shapes() -> None:
-    """Its causal model tells each attention layer whether the router's logits are wanted."""
+    """Such a model passes each attention layer an option about the router's logits."""
     attention = ["q_proj", "k_proj", "v_proj", "o_proj"]
     settings = RunSettings.model_validate({"lora": {"rank": 2, "target_modules": attention}})
     policy = random_policy("Qwen3-MoE", settings=settings)
@@ -117,7 +117,7 @@ def test_a_model_of_experts_has_static_shapes() -> None:
 def test_what_lies_in_memory_that_was_not_written_does_not_matter(
     policy: Policy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A masked NaN would make the whole row NaN."""
+    """A masked NaN would make its whole row NaN."""
     wanted = generate(engine_of(policy, static=False))
     new_empty = torch.Tensor.new_empty
 
@@ -149,7 +149,7 @@ def test_a_graph_that_cannot_be_recorded_is_said_once_and_done_without(
 def test_a_step_that_waits_for_the_device_is_never_recorded(
     policy: Policy, waiting: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A recording that breaks would leave torch's allocator unable to free memory."""
+    """A failed recording would leave torch's allocator unable to free memory."""
 
     def wait(*_: object) -> None:
         if waiting[-1] == "error":
@@ -169,8 +169,8 @@ def test_a_step_that_waits_for_the_device_is_never_recorded(
 def test_a_recorded_step_is_replayed_at_the_right_places(
     policy: Policy, waiting: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between two steps, nothing but the contents of tensors may change: a stand-in for a graph
-    that computes what was recorded, whatever the host's objects have become.
+    """Only the contents of tensors may change between steps: this fake graph computes what was
+    recorded, whatever happened to the host's objects.
     """
     wanted = generate(engine_of(policy, static=False))
     monkeypatch.setattr(static_step, "WINDOW", 16)
@@ -180,7 +180,7 @@ def test_a_recorded_step_is_replayed_at_the_right_places(
         run, place, window, cursor = self._forward, self.place, self.window, self.cursor
 
         def replay() -> torch.Tensor:
-            length, cursor.length = cursor.length, -1  # nobody may ask the host
+            length, cursor.length = cursor.length, -1  # so that using the host's value fails
             cursor.place, cursor.window = place, window
             try:
                 return run()
@@ -201,7 +201,9 @@ def test_a_recorded_step_is_replayed_at_the_right_places(
 def test_the_cache_is_given_back_with_the_responses(
     policy: Policy, graphs: bool, waiting: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not when Python next looks for cycles: on a GPU, the update needs that memory at once."""
+    """It does not wait for Python's garbage collector: on a GPU, the update needs that memory at
+    once.
+    """
     made: list[weakref.ref[Any]] = []
     make = PreallocatedLayer.__init__
 
@@ -210,7 +212,7 @@ def test_the_cache_is_given_back_with_the_responses(
         made.append(weakref.ref(self))
 
     def record(self: StaticStep) -> None:
-        self._replay = partial(StaticStep._forward, weakref.proxy(self))  # a graph holds no host
+        self._replay = partial(StaticStep._forward, weakref.proxy(self))  # a graph keeps no host objects alive
 
     monkeypatch.setattr(PreallocatedLayer, "__init__", noting)
     monkeypatch.setattr(StaticStep, "record", record)
@@ -218,7 +220,7 @@ def test_the_cache_is_given_back_with_the_responses(
     engine.graphs = graphs
     gc.disable()
     try:
-        generate(engine)  # with the comparison of the two paths
+        generate(engine)  # includes the comparison of both paths
         kept = [layer() is not None for layer in made]
     finally:
         gc.enable()
@@ -230,7 +232,7 @@ def test_the_cache_is_given_back_with_the_responses(
 def test_a_model_that_is_another_over_static_shapes_goes_on_without_them(
     policy: Policy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Here the static path sees padding and tokens to come."""
+    """Here the static path attends to padding and future tokens."""
     wanted = generate(engine_of(policy, static=False))
     make = StaticStep.__init__
 
@@ -249,7 +251,7 @@ def test_a_model_that_is_another_over_static_shapes_goes_on_without_them(
 def test_a_model_with_sliding_windows_goes_on_without_static_shapes(
     make_policy: Callable[..., Policy],
 ) -> None:
-    """Its layers keep keys and values in a way of their own."""
+    """Its layers have their own way of caching keys and values."""
     policy = make_policy("mistral", sliding_window=6)
     wanted = generate(engine_of(policy, static=False))
     engine = engine_of(policy, static=True)
@@ -260,7 +262,9 @@ def test_a_model_with_sliding_windows_goes_on_without_static_shapes(
 def test_attention_that_is_not_known_is_refused_and_done_without(
     policy: Policy, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A layer that wants more than scores, such as soft-capping, samples by its own attention."""
+    """A layer that needs more than plain scores, such as soft-capping, samples with its own
+    attention.
+    """
     wanted = generate(engine_of(policy, static=False))
     for module in policy.model.modules():
         if hasattr(module, "q_proj"):
@@ -275,7 +279,7 @@ def test_attention_that_is_not_known_is_refused_and_done_without(
 
 
 def test_one_query_in_blocks_of_heads_is_plain_attention() -> None:
-    """Against float64, with grouped heads and masked keys."""
+    """Compared with float64, with grouped heads and masked keys."""
     torch.manual_seed(0)
     query, key, value = (
         torch.randn((3, heads, length, 8)) for heads, length in ((6, 1), (2, 10), (2, 10))
@@ -292,10 +296,10 @@ def test_one_query_in_blocks_of_heads_is_plain_attention() -> None:
 
 
 def test_nothing_waits_for_the_device_at_each_token(policy: Policy) -> None:
-    """Only every so many tokens is the host told which rows have ended."""
+    """The host learns which rows have ended only once in several tokens."""
     engine = engine_of(policy, static=True)
     policy.card = policy.card.model_copy(update={"eos_token_ids": (10**6,)})  # no row ends
-    generate(engine)  # with the comparison of the two paths
+    generate(engine)  # includes the comparison of both paths
     counts = []
     for tokens in (20, 60):
         with Operations() as operations:
@@ -307,7 +311,7 @@ def test_nothing_waits_for_the_device_at_each_token(policy: Policy) -> None:
 
 @pytest.mark.parametrize("static", [False, True])
 def test_no_token_copies_the_keys_of_those_before_it(policy: Policy, static: bool) -> None:
-    """What is concatenated in a step does not grow with the steps before."""
+    """The size of a step's concatenations does not grow with the number of steps."""
     policy.card = policy.card.model_copy(update={"eos_token_ids": (10**6,)})
     engine = engine_of(policy, static)
     longest = []

@@ -1,4 +1,4 @@
-"""Sampling: honest log-probabilities, one prefill, determinism, ends."""
+"""Sampling with transformers: correct log-probabilities, one prefill, determinism, ends."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -42,7 +42,7 @@ def same(left: list[list[Response]], right: list[list[Response]]) -> bool:
 
 @contextmanager
 def forward_shapes(policy: Policy) -> Iterator[list[tuple[int, int]]]:
-    """The shapes of the ids that go through the model inside."""
+    """The shapes of the ids that pass through the model within the block."""
     shapes: list[tuple[int, int]] = []
     embedding = policy.model.get_input_embeddings()
     handle = embedding.register_forward_hook(lambda _m, args, _o: shapes.append(args[0].shape))
@@ -51,7 +51,7 @@ def forward_shapes(policy: Policy) -> Iterator[list[tuple[int, int]]]:
 
 
 def test_reported_log_probabilities_are_the_trainers(policy: Policy) -> None:
-    """What the engine says of its tokens, the trainer's own forward pass says too."""
+    """They equal those of the trainer's own forward pass."""
     groups = generate(policy)
     batch = collate(
         [Group(p, g, [0.0] * 4) for p, g in zip(PROMPTS, groups, strict=True)], (EOS,), 1e-6
@@ -61,7 +61,7 @@ def test_reported_log_probabilities_are_the_trainers(policy: Policy) -> None:
 
 
 def test_each_prompt_goes_through_the_model_once(policy: Policy) -> None:
-    """The prefill has a row for each prompt, not for each response; then one token a row."""
+    """The prefill has a row per prompt, not per response; each later pass has one token per row."""
     with forward_shapes(policy) as shapes:
         groups = generate(policy)
     assert shapes[0] == (3, 7)
@@ -71,7 +71,7 @@ def test_each_prompt_goes_through_the_model_once(policy: Policy) -> None:
 
 
 def test_finished_rows_leave_the_batch(policy: Policy) -> None:
-    """Once half of the rows have ended, the model decodes the others only."""
+    """Once half of the rows have ended, only the others are decoded."""
     with forward_shapes(policy) as shapes:
         groups = generate(policy, max_tokens=200)
     assert shapes[-1][0] < shapes[1][0]
@@ -93,17 +93,17 @@ def test_the_same_seed_gives_the_same_responses(policy: Policy) -> None:
 
 @pytest.mark.parametrize("max_rows", [1, 4, 8])
 def test_the_split_into_batches_does_not_change_responses(policy: Policy, max_rows: int) -> None:
-    """A response's draws belong to its place, so padding and batch size do not matter."""
+    """Draws are keyed by the response's index, so padding and batch size do not matter."""
     assert same(generate(policy, max_rows=max_rows), generate(policy))
 
 
 def test_a_prompt_alone_gives_what_it_gives_among_longer_ones(policy: Policy) -> None:
-    """Left padding is invisible."""
+    """Left padding has no effect."""
     assert same(generate(policy, [PROMPTS[0]]), generate(policy)[:1])
 
 
 def test_a_response_ends_with_its_first_end_of_sequence_token(policy: Policy) -> None:
-    """Nothing follows an end token, and only a full-length response may lack one."""
+    """Nothing follows it, and only a response of full length may lack one."""
     responses = [r for group in generate(policy, max_tokens=60) for r in group]
     assert any(len(r.tokens) < 60 for r in responses)
     for response in responses:
@@ -115,7 +115,7 @@ def test_a_response_ends_with_its_first_end_of_sequence_token(policy: Policy) ->
 
 
 def test_a_response_ends_with_a_stop_token_of_the_run(policy: Policy) -> None:
-    """A token that the run adds ends sampling as the model's own does."""
+    """A token that the run adds ends a response like the model's own."""
     stop = int(generate(policy, max_tokens=60)[0][0].tokens[2])
     ends = [EOS, stop]
     policy.card = policy.card.model_copy(update={"eos_token_ids": tuple(ends)})
@@ -126,14 +126,16 @@ def test_a_response_ends_with_a_stop_token_of_the_run(policy: Policy) -> None:
 
 
 def test_sampling_takes_nothing_from_torchs_global_generator(policy: Policy) -> None:
-    """Rollouts and everything else that draws cannot disturb each other."""
+    """So rollouts and other random draws cannot affect each other."""
     before = torch.random.get_rng_state()
     generate(policy)
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_tokens_are_drawn_with_their_probabilities() -> None:
-    """Inverting the CDF on an even grid of draws gives each token its share, and never a 0."""
+    """Inverting the CDF on an even grid of draws gives each token its share, and never one of
+    probability 0.
+    """
     logits = torch.tensor([0.3, -float("inf"), 1.2, -0.5, -float("inf")])
     draws = (torch.arange(10_000, dtype=torch.float64) + 0.5) / 10_000
     tokens = sample(logits.expand(10_000, 5), 0.7, draws)
@@ -146,7 +148,7 @@ def test_tokens_are_drawn_with_their_probabilities() -> None:
 def test_merged_weights_sample_the_same_responses_and_say_their_own_probabilities(
     policy: Policy,
 ) -> None:
-    """As on a GPU; on a CPU the weights that are trained sample, to the bit."""
+    """GPUs use merged weights; on a CPU the trained weights themselves sample."""
     assert not TransformersEngine(policy).merge
     wanted, engine = generate(policy), TransformersEngine(policy)
     engine.merge = True
@@ -161,7 +163,7 @@ def test_merged_weights_sample_the_same_responses_and_say_their_own_probabilitie
 
 
 def test_rows_that_are_asked_for_rarely_end_where_they_ended(policy: Policy) -> None:
-    """What a row samples after its end is thrown away."""
+    """Tokens that a row samples after its end are discarded."""
     engine = TransformersEngine(policy)
     engine.check_every = 16
     assert same(

@@ -1,4 +1,4 @@
-"""The vLLM that we start, against a stand-in: its arguments, its sleep, and its errors."""
+"""The in-process vLLM engine, against a fake vLLM: its arguments, its sleep and its errors."""
 
 import logging
 import sys
@@ -31,7 +31,7 @@ def policy(make_policy: Callable[..., Policy]) -> Policy:
 
 @pytest.fixture
 def vllm(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
-    """In the place of the real one, if there is one."""
+    """A fake that replaces vLLM, even if that is installed."""
     for name in ("vllm", "vllm.lora", "vllm.lora.request"):
         monkeypatch.setitem(sys.modules, name, None)
     fake = FakeEngine()
@@ -41,7 +41,7 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
 
 @dataclass
 class Elsewhere:
-    """A policy as it would be on another device and in another precision."""
+    """A policy that pretends to be on another device and in another precision."""
 
     policy: Policy
     device: torch.device
@@ -70,7 +70,7 @@ def tokens(groups: list[list[Response]]) -> list[list[list[int]]]:
 def test_a_part_of_the_prompts_gets_what_it_gets_among_all(
     policy: Policy, vllm: FakeEngine, tmp_path: Path
 ) -> None:
-    """Seeds are keyed by a prompt's place, so that it is no matter which process samples it."""
+    """Seeds are keyed by a prompt's index, so any process may sample it."""
     with closing(VllmEngine(policy, MODEL, tmp_path / "work", VllmSettings())) as engine:
         together = generate(engine)
         assert generate(engine, PROMPTS[:1]) + generate(engine, PROMPTS[1:], first=1) == together
@@ -82,7 +82,7 @@ def test_a_part_of_the_prompts_gets_what_it_gets_among_all(
 def test_it_sleeps_between_rollouts_and_wakes_to_an_empty_cache(
     policy: Policy, vllm: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What torch keeps of the last update is given back first, at the start too."""
+    """The memory that torch has cached is released first, at the start too."""
     monkeypatch.setattr(vllm_engine, "release_cached_memory", lambda: vllm.note("release"))
     with closing(VllmEngine(policy, MODEL, tmp_path, VllmSettings(), sleeps=True)) as engine:
         generate(engine)
@@ -93,7 +93,7 @@ def test_it_sleeps_between_rollouts_and_wakes_to_an_empty_cache(
 def test_a_vllm_that_cannot_wake_up_says_what_to_set(
     policy: Policy, vllm: FakeEngine, tmp_path: Path
 ) -> None:
-    """vLLM raises a bare Exception for what went wrong in its process."""
+    """vLLM raises a bare Exception for errors in its own process."""
     vllm.fail["wake up"] = [Exception("Call to wake_up method failed: CUDA Error: out of memory")]
     with (
         closing(VllmEngine(policy, MODEL, tmp_path, VllmSettings(), sleeps=True)) as engine,
@@ -107,7 +107,7 @@ def test_a_vllm_that_cannot_wake_up_says_what_to_set(
 def test_an_error_while_sampling_is_not_hidden_by_one_of_falling_asleep(
     policy: Policy, vllm: FakeEngine, tmp_path: Path
 ) -> None:
-    """A process that has died can do neither."""
+    """A process that has died can neither sample nor sleep."""
     vllm.fail = {"generate 3": [RuntimeError("died")], "sleep": [None, RuntimeError("dead")]}
     with (
         closing(VllmEngine(policy, MODEL, tmp_path, VllmSettings(), sleeps=True)) as engine,
@@ -120,7 +120,7 @@ def test_an_error_while_sampling_is_not_hidden_by_one_of_falling_asleep(
 def test_any_engine_argument_is_passed_through(
     policy: Policy, vllm: FakeEngine, tmp_path: Path
 ) -> None:
-    """As client.toml has it: numbers, words and tables."""
+    """As written in client.toml: numbers, strings and tables."""
     config = tmp_path / "client.toml"
     config.write_text(
         """
@@ -136,11 +136,11 @@ def test_any_engine_argument_is_passed_through(
     assert arguments["max_num_seqs"] == 96
     assert arguments["kv_cache_dtype"] == "fp8"
     assert arguments["speculative_config"] == {"method": "ngram", "num_speculative_tokens": 4}
-    assert "hf_overrides" not in arguments  # all is in float32 here
+    assert "hf_overrides" not in arguments  # everything is in float32 here
 
 
 def test_an_argument_that_has_a_setting_is_refused_with_it(tmp_path: Path) -> None:
-    """So that nothing is said twice."""
+    """So that nothing is set twice."""
     config = tmp_path / "client.toml"
     config.write_text("[vllm.extra]\nkv_cache_memory_bytes = 1\n")
     with pytest.raises(InvalidSettings, match=r"kv_cache_memory_bytes.*vllm\.kv_cache_gib"):
@@ -151,14 +151,16 @@ def test_an_argument_that_has_a_setting_is_refused_with_it(tmp_path: Path) -> No
 def test_every_argument_that_we_set_is_refused_among_the_extra_ones(
     policy: Policy, place: str
 ) -> None:
-    """But for the overrides of the model's config, which are joined, and how it is compiled."""
+    """Except for overrides of the model's config, which are merged, and enforce_eager."""
     policy = Elsewhere(policy, torch.device(place), torch.bfloat16)  # type: ignore[assignment]
     arguments = engine_arguments(policy, MODEL, VllmSettings(), sleeps=True)
     assert arguments.keys() - NOT_EXTRA.keys() == {"hf_overrides", "enforce_eager"}
 
 
 def test_a_process_of_several_has_its_own_gpu(policy: Policy) -> None:
-    """One that is alone leaves it to vLLM, and one vLLM over several takes the first ones."""
+    """A single process leaves the choice to vLLM, and a vLLM over several GPUs takes the first
+    ones.
+    """
     settings = VllmSettings()
     assert engine_arguments(on_gpu(policy, "cuda:3"), MODEL, settings, False)["device_ids"] == [3]
     assert "device_ids" not in engine_arguments(on_gpu(policy), MODEL, settings, False)
@@ -167,7 +169,7 @@ def test_a_process_of_several_has_its_own_gpu(policy: Policy) -> None:
 
 
 def test_logits_in_bfloat16_s_place_are_asked_for_in_float32(policy: Policy) -> None:
-    """Beside other overrides, unless the settings say otherwise."""
+    """In addition to other overrides, unless the settings choose the type."""
     for own, expected in (
         ({}, {"head_dtype": "float32"}),
         ({"rope_theta": 1e6}, {"head_dtype": "float32", "rope_theta": 1e6}),
@@ -180,7 +182,7 @@ def test_logits_in_bfloat16_s_place_are_asked_for_in_float32(policy: Policy) -> 
 def test_logits_in_float32_are_given_up_where_vllm_refuses_them(
     policy: Policy, vllm: FakeEngine, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As with a quantized output layer; the log says so."""
+    """For instance with a quantized output layer; the log says so."""
     vllm.fail["start"] = [RuntimeError("only supported for an unquantized lm_head")]
     settings = VllmSettings(extra={"hf_overrides": {"rope_theta": 1e6}})
     with caplog.at_level(logging.INFO):
@@ -195,7 +197,7 @@ def test_logits_in_float32_are_given_up_where_vllm_refuses_them(
 def test_a_vllm_that_does_not_start_is_a_setting_s_fault(
     policy: Policy, vllm: FakeEngine, tmp_path: Path
 ) -> None:
-    """In its own words, and tried once where there is nothing to give up."""
+    """The error quotes vLLM, and there is no second try without anything to give up."""
     vllm.fail["start"] = [TypeError("no KV cache")]
     with pytest.raises(InvalidSettings, match=r"no KV cache.*vllm\.gpu_memory_utilization"):
         VllmEngine(policy, MODEL, tmp_path, VllmSettings())

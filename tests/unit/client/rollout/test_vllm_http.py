@@ -1,4 +1,4 @@
-"""HTTP to `vllm serve`: what is sent, what is tried again, what is raised."""
+"""HTTP to `vllm serve`: requests, retries and errors."""
 
 import threading
 import time
@@ -28,14 +28,14 @@ def fake() -> Iterator[FakeVllm]:
 
 @pytest.fixture
 def server(fake: FakeVllm, monkeypatch: pytest.MonkeyPatch) -> Iterator[InferenceServer]:
-    """A client of it that waits briefly between tries."""
+    """A client of the fake, with short waits between tries."""
     monkeypatch.setattr(vllm_http, "RETRY_SECONDS", 0.01)
     with closing(InferenceServer(f"{fake.url}/v1/", "key", connect_seconds=5)) as client:
         yield client
 
 
 def test_adapters_come_and_go(fake: FakeVllm, server: InferenceServer) -> None:
-    """A loaded adapter is listed with its folder and its base; `/v1` in the address is ignored."""
+    """A loaded adapter is listed with its folder and its base; `/v1` in the URL is ignored."""
     server.load_adapter("a-1", Path("/shared/a-1"))
     base, adapter = server.models()
     assert (base.id, base.parent, base.max_model_len) == (BASE, None, 64)
@@ -45,7 +45,7 @@ def test_adapters_come_and_go(fake: FakeVllm, server: InferenceServer) -> None:
 
 
 def test_an_address_that_is_none_is_refused() -> None:
-    """With the setting that has it."""
+    """The message names the setting."""
     with pytest.raises(InvalidSettings, match="'http://gpu-1:port' is not an address"):
         InferenceServer("http://gpu-1:port")
     with pytest.raises(EngineFault, match="is its address in"):
@@ -54,20 +54,20 @@ def test_an_address_that_is_none_is_refused() -> None:
 
 @pytest.mark.parametrize("key", ["schlüssel", "two\nlines"])
 def test_a_key_that_is_none_is_refused(key: str) -> None:
-    """Before a request could end with a traceback."""
+    """Before a request could fail with a traceback."""
     with pytest.raises(InvalidSettings, match="api_key has characters"):
         InferenceServer("http://gpu-1:8000", key)
 
 
 def test_prompts_go_through_no_proxy(fake: FakeVllm, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is meant for the coordinator would see them."""
+    """A proxy that is meant for the coordinator would see them."""
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     with closing(InferenceServer(fake.url, connect_seconds=0)) as client:
         assert len(client.models()) == 1
 
 
 def test_a_completion_holds_token_ids_and_log_probabilities(server: InferenceServer) -> None:
-    """In the server's order, with the name of what it was sampled from."""
+    """In the server's order, with the name of the model or adapter used."""
     reply = server.complete(PROMPT)
     assert (reply.model, [choice.index for choice in reply.choices]) == (BASE, [1, 0])
     assert reply.choices[0].token_ids == [5, 6, 1]
@@ -77,14 +77,14 @@ def test_a_completion_holds_token_ids_and_log_probabilities(server: InferenceSer
 def test_a_server_that_is_away_is_asked_again(
     fake: FakeVllm, server: InferenceServer, status: int
 ) -> None:
-    """As behind a proxy while vLLM restarts."""
+    """For instance behind a proxy while vLLM restarts."""
     fake.fail["/v1/models"] = [(status, "away"), (status, "away")]
     assert len(server.models()) == 1
     assert len(fake.asked) == 3
 
 
 def test_a_server_that_comes_up_late_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Connections refused are tried again until it answers."""
+    """Refused connections are retried until it answers."""
     monkeypatch.setattr(vllm_http, "RETRY_SECONDS", 0.01)
     port = free_port()
 
@@ -102,7 +102,7 @@ def test_a_server_that_comes_up_late_is_waited_for(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_server_that_stays_away_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After connect_seconds, with the setting to look at."""
+    """After connect_seconds; the message names the setting to check."""
     monkeypatch.setattr(vllm_http, "RETRY_SECONDS", 0.01)
     url = f"http://127.0.0.1:{free_port()}"
     started = time.monotonic()
@@ -116,12 +116,12 @@ def test_a_server_that_stays_away_is_given_up(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_server_that_is_too_slow_is_not_asked_again(fake: FakeVllm) -> None:
-    """It would compute the same responses again; the message names the setting."""
+    """It would only sample the same responses again; the message names the setting."""
     with closing(InferenceServer(fake.url, response_seconds=0.05)) as server:
         fake.slow = 0.2
         with pytest.raises(EngineFault, match=r"vllm\.response_seconds"):
             server.models()
-    until(lambda: fake.asked)  # on a busy machine it may have come later than we stayed
+    until(lambda: fake.asked)  # on a busy machine it may arrive after the timeout
     assert len(fake.asked) == 1
 
 
@@ -142,7 +142,7 @@ def test_a_refusal_keeps_the_status_and_vllm_s_words(
     status: int,
     message: str,
 ) -> None:
-    """In its envelope, or what its web server says without one."""
+    """From vLLM's error object, or the plain text of its web server."""
     fake.fail["/v1/completions"] = [answer]
     with pytest.raises(VllmRefused, match=message) as caught:
         server.complete(PROMPT)
@@ -152,7 +152,7 @@ def test_a_refusal_keeps_the_status_and_vllm_s_words(
 def test_an_answer_of_something_else_is_an_engine_fault(
     fake: FakeVllm, server: InferenceServer
 ) -> None:
-    """Another web server at this address is not taken for vLLM."""
+    """Another web server at this address is not mistaken for vLLM."""
     fake.fail["/v1/models"] = [(200, "<html>hello</html>")]
     with pytest.raises(EngineFault, match="did not answer as vLLM does"):
         server.models()

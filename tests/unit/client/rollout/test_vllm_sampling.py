@@ -1,4 +1,4 @@
-"""What vLLM is asked for, and which of its answers are used."""
+"""Sampling parameters for vLLM, and checks of its responses."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,7 +28,9 @@ def card(tiny_qwen3: Path, card_of: CardOf) -> ModelCard:
 
 
 def test_plain_sampling_is_asked_for_by_name(card: ModelCard) -> None:
-    """Nothing is left to a model's generation config, and only the card's tokens end a response."""
+    """Nothing comes from the model's generation config, and only the card's tokens end a
+    response.
+    """
     asked = sampling_parameters(card, SAMPLING, 0)
     assert (asked["n"], asked["max_tokens"], asked["temperature"]) == (4, 12, 0.7)
     assert (asked["top_p"], asked["top_k"], asked["min_p"]) == (1.0, 0, 0.0)
@@ -36,7 +38,7 @@ def test_plain_sampling_is_asked_for_by_name(card: ModelCard) -> None:
 
 
 def test_a_runs_stop_tokens_end_a_response_too(tiny_qwen3: Path, run_settings: RunSettings) -> None:
-    """vLLM is asked to stop at them, as a library and as a server, and may."""
+    """vLLM is told to stop at them, and responses that do are accepted."""
     card = model_card(tiny_qwen3, run_settings.lora, "tiny", None, stops=(7, 1))
     assert card.eos_token_ids == (1, 7)
     assert sampling_parameters(card, SAMPLING, 0)["stop_token_ids"] == [1, 7]
@@ -48,7 +50,7 @@ def test_a_runs_stop_tokens_end_a_response_too(tiny_qwen3: Path, run_settings: R
 
 
 def test_seeds_are_a_function_of_the_seed_and_the_prompt(card: ModelCard) -> None:
-    """All different, and small enough that vLLM can add a response's place."""
+    """They are distinct, and small enough that vLLM can add a response's index."""
     seeds = [
         sampling_parameters(card, replace(SAMPLING, seed=seed), prompt)["seed"]
         for seed in (1, 2, 2**64 - 1)
@@ -60,7 +62,7 @@ def test_seeds_are_a_function_of_the_seed_and_the_prompt(card: ModelCard) -> Non
 
 
 def test_a_temperature_that_vllm_would_change_is_refused(card: ModelCard) -> None:
-    """Below 0.01 it samples at 0.01, and its log-probabilities would not be the run's."""
+    """Below 0.01 it samples at 0.01, so its log-probabilities would not be the run's."""
     with pytest.raises(InvalidSettings, match=r"0\.001"):
         sampling_parameters(card, replace(SAMPLING, temperature=0.001), 0)
 
@@ -69,7 +71,7 @@ def test_a_temperature_that_vllm_would_change_is_refused(card: ModelCard) -> Non
 def test_a_response_ends_with_its_first_end_or_at_the_limit(
     card: ModelCard, tokens: list[int]
 ) -> None:
-    """Tokens and log-probabilities have the wire's types."""
+    """Tokens and log-probabilities have the dtypes of the wire format."""
     response = checked_response(tokens, [-0.5] * len(tokens), 4, card)
     assert response.tokens.tolist() == tokens
     assert (response.tokens.dtype, response.logprobs.dtype) == (np.int32, np.float32)
@@ -92,13 +94,13 @@ def test_a_response_ends_with_its_first_end_or_at_the_limit(
 def test_an_answer_that_cannot_be_trained_on_is_an_engine_fault(
     card: ModelCard, tokens: list[int], logprobs: list[float | None], message: str
 ) -> None:
-    """The message says what is wrong with it."""
+    """The message says what is wrong."""
     with pytest.raises(EngineFault, match=message):
         checked_response(tokens, logprobs, 4, card)
 
 
 def test_the_rank_is_rounded_up_to_one_of_vllm_s() -> None:
-    """And one above its largest is refused."""
+    """A rank above its largest is refused."""
     assert [lora_rank(rank) for rank in (1, 2, 8, 9, 32, 257, 512)] == [1, 8, 8, 16, 32, 320, 512]
     with pytest.raises(InvalidSettings, match="513"):
         lora_rank(513)

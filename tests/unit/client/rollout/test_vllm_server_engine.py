@@ -1,4 +1,4 @@
-"""The engine on `vllm serve` replicas, against a fake server: adapters, errors, settings."""
+"""The engine for `vllm serve` replicas, against fake servers: adapters, errors, settings."""
 
 import sys
 import time
@@ -56,7 +56,7 @@ def served(folder: str) -> bytes:
 def test_prompts_are_spread_over_replicas_that_all_have_the_adapter(
     policy: "Policy", fakes: list[FakeVllm], tmp_path: Path
 ) -> None:
-    """Token ids go in, with one seed for each prompt, and come out in the prompts' order."""
+    """Each request has token ids and its prompt's own seed; results are in the prompts' order."""
     with closing(engine_on(policy, fakes, tmp_path)) as engine:
         for fake in fakes:
             fake.asked.clear()
@@ -74,7 +74,9 @@ def test_prompts_are_spread_over_replicas_that_all_have_the_adapter(
 def test_a_changed_adapter_is_loaded_everywhere_before_it_is_used(
     policy: "Policy", fakes: list[FakeVllm], tmp_path: Path
 ) -> None:
-    """Under a new name; the old one is unloaded and its folder deleted; closing clears all."""
+    """It gets a new name; the old one is unloaded and its folder deleted; closing removes
+    everything.
+    """
     with closing(engine_on(policy, fakes, tmp_path)) as engine:
         generate(engine)
         old = dict(fakes[0].adapters)
@@ -95,7 +97,7 @@ def test_a_changed_adapter_is_loaded_everywhere_before_it_is_used(
 def test_an_adapter_that_comes_back_gets_another_name(
     policy: "Policy", fakes: list[FakeVllm], tmp_path: Path
 ) -> None:
-    """vLLM may still hold key-value caches of the name that it had before."""
+    """vLLM may still have key-value caches for its earlier name."""
     names = []
     with closing(engine_on(policy, fakes, tmp_path)) as engine:
         first = policy.adapter()
@@ -111,7 +113,7 @@ def test_an_adapter_that_comes_back_gets_another_name(
 def test_a_held_adapter_is_served_while_the_policy_is_trained(
     policy: "Policy", fakes: list[FakeVllm], tmp_path: Path
 ) -> None:
-    """Also by a replica that restarts meanwhile; afterwards the policy's new one is."""
+    """Even by a replica that restarts meanwhile; afterwards the new adapter is served."""
     with closing(engine_on(policy, fakes, tmp_path)) as engine:
         held = policy.adapter()
         with engine.holding() as beside:
@@ -130,7 +132,7 @@ def test_a_held_adapter_is_served_while_the_policy_is_trained(
 def test_a_replica_that_restarts_between_the_check_and_the_prompt_is_loaded_again(
     policy: "Policy", fakes: list[FakeVllm], tmp_path: Path
 ) -> None:
-    """vLLM then does not know the adapter; all load it anew, and the prompts are asked again."""
+    """It no longer knows the adapter, so all replicas load it again, and the prompts are resent."""
     with closing(engine_on(policy, fakes, tmp_path)) as engine:
         fakes[1].fail["/v1/completions"] = [(404, {"error": {"message": "does not exist"}})]
         assert len(generate(engine)) == 3
@@ -139,7 +141,7 @@ def test_a_replica_that_restarts_between_the_check_and_the_prompt_is_loaded_agai
 def test_a_replica_that_never_has_the_adapter_is_stale(
     policy: "Policy", fakes: list[FakeVllm], tmp_path: Path
 ) -> None:
-    """It says yes and lists nothing."""
+    """It reports success but does not list the adapter."""
     with closing(engine_on(policy, fakes, tmp_path)) as engine:
         change(policy)
         fakes[1].fail["/v1/load_lora_adapter"] = [(200, "Success")]
@@ -150,7 +152,7 @@ def test_a_replica_that_never_has_the_adapter_is_stale(
 def test_a_load_whose_reply_was_lost_is_taken_for_done(
     policy: "Policy", fakes: list[FakeVllm], tmp_path: Path
 ) -> None:
-    """The second try is refused as a repetition, but the adapter is there."""
+    """The retry is refused as a duplicate, but the adapter is loaded."""
     with closing(engine_on(policy, fakes[:1], tmp_path)) as engine:
         change(policy)
         load = fakes[0].answer
@@ -186,7 +188,7 @@ def test_a_replica_started_in_another_way_is_refused_with_the_command(
 def test_a_replica_that_loads_no_adapters_is_an_engine_fault_with_the_command(
     policy: "Policy", fakes: list[FakeVllm], tmp_path: Path
 ) -> None:
-    """It does not know the path, without the variable that is named."""
+    """Without the named environment variable, the route does not exist."""
     fakes[1].updating = False
     message = r"does not load .*Not Found.*VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
     with pytest.raises(EngineFault, match=message):
@@ -196,7 +198,7 @@ def test_a_replica_that_loads_no_adapters_is_an_engine_fault_with_the_command(
 def test_a_replica_that_wants_a_key_says_so(
     policy: "Policy", fakes: list[FakeVllm], tmp_path: Path
 ) -> None:
-    """The setting is named."""
+    """The message names the setting."""
     fakes[0].fail["/v1/models"] = [(401, {"error": "Unauthorized"})]
     with pytest.raises(EngineFault, match=r"Unauthorized.*vllm\.api_key"):
         engine_on(policy, fakes, tmp_path)
@@ -212,7 +214,7 @@ def test_a_replica_that_wants_a_key_says_so(
 def test_what_vllm_refuses_is_an_engine_fault_in_its_words(
     policy: "Policy", fakes: list[FakeVllm], tmp_path: Path, path: str, message: str
 ) -> None:
-    """And not retried: it would be refused again."""
+    """It is not retried, because vLLM would refuse it again."""
     with closing(engine_on(policy, fakes, tmp_path)) as engine:
         change(policy)
         fakes[0].fail[path] = [(500, {"error": {"message": "no"}})]
@@ -230,7 +232,7 @@ def test_what_vllm_refuses_is_an_engine_fault_in_its_words(
 def test_an_unusable_completion_is_an_engine_fault(
     policy: "Policy", fakes: list[FakeVllm], tmp_path: Path, change_: dict[str, Any], message: str
 ) -> None:
-    """Missing token ids or log-probabilities are not guessed."""
+    """Missing token ids or log-probabilities are an error."""
     with closing(engine_on(policy, fakes, tmp_path)) as engine:
         fakes[0].change = change_
         with pytest.raises(EngineFault, match=message):
@@ -240,7 +242,7 @@ def test_an_unusable_completion_is_an_engine_fault(
 def test_closing_does_not_wait_for_a_replica_that_is_away(
     policy: "Policy", tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It says so in the log, and deletes the adapters all the same."""
+    """It logs a warning, and still deletes the adapters."""
     with fake_vllm() as fake:
         settings = VllmSettings(urls=(fake.url,), connect_seconds=60)
         engine = VllmServerEngine(policy, MODEL, tmp_path, settings)
@@ -252,7 +254,7 @@ def test_closing_does_not_wait_for_a_replica_that_is_away(
 
 
 def test_threads_give_results_in_order_and_the_first_error() -> None:
-    """With fewer threads than arguments; after an error nothing new begins."""
+    """Even with fewer threads than arguments; after an error nothing new starts."""
     assert in_threads(lambda value: value * value, range(50), 3) == [n * n for n in range(50)]
     begun = []
 
@@ -268,7 +270,7 @@ def test_threads_give_results_in_order_and_the_first_error() -> None:
 def test_a_member_s_settings_choose_the_engine(
     policy: "Policy", fakes: list[FakeVllm], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Transformers unless said; vLLM's absence says what to install."""
+    """The default is transformers; if vLLM is missing, the error says what to install."""
     with closing(make_engine(ClientSettings(), policy, MODEL)) as plain:
         assert isinstance(plain, TransformersEngine)
     vllm = VllmSettings(urls=(fakes[0].url,), adapter_dir=tmp_path / "shared", connect_seconds=0)
@@ -285,7 +287,9 @@ def test_a_member_s_settings_choose_the_engine(
 def test_members_at_one_path_have_folders_of_their_own(
     policy: "Policy", fakes: list[FakeVllm], tmp_path: Path
 ) -> None:
-    """In containers every state may be at /state: each start emptied the other's folder."""
+    """In containers every state folder may be /state, so the path alone does not tell members
+    apart.
+    """
     vllm = VllmSettings(urls=(fakes[0].url,), adapter_dir=tmp_path / "shared", connect_seconds=0)
     settings = ClientSettings(engine="vllm-server", vllm=vllm, state=tmp_path)
     with ExitStack() as stack:
@@ -298,7 +302,7 @@ def test_members_at_one_path_have_folders_of_their_own(
 def test_what_a_link_leads_to_is_not_emptied(
     policy: "Policy", fakes: list[FakeVllm], tmp_path: Path
 ) -> None:
-    """In a folder that members share, another one may have put it in the place of ours."""
+    """In a shared folder, another member may have put a link in place of our folder."""
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").write_text("kept")
     (work := tmp_path / "member").symlink_to(tmp_path / "mine")

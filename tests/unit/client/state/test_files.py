@@ -1,4 +1,4 @@
-"""The state folder's files and its lock: whole or not at all, and one daemon at a time."""
+"""The state folder's files, written atomically, and its lock for one daemon at a time."""
 
 import errno
 import os
@@ -18,15 +18,15 @@ from pubswap_protocol.files import sweep, write_whole
 
 
 def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a piece of code in a process of its own."""
+    """Run this code in a separate process."""
     command = [sys.executable, "-c", code, *arguments]
-    # Without coverage, whose file a killed process may leave broken.
+    # Without coverage, because a killed process may leave its data file broken.
     env = {key: value for key, value in os.environ.items() if not key.startswith("COV")}
     return subprocess.run(command, capture_output=True, text=True, timeout=60, env=env)
 
 
 def test_a_file_is_replaced_whole_and_for_its_owner_only(tmp_path: Path) -> None:
-    """The new content is there, nobody else may read it, and nothing else is left."""
+    """It has the new content, nobody else may read it, and no other file is left."""
     path = tmp_path / "file"
     path.write_bytes(b"old")
     path.chmod(0o644)
@@ -39,7 +39,7 @@ def test_a_file_is_replaced_whole_and_for_its_owner_only(tmp_path: Path) -> None
 def test_a_write_is_cut_up_by_the_system_and_still_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A system call that takes only a few bytes at a time is called again."""
+    """A system call that writes only a few bytes is repeated."""
     write = os.write
     monkeypatch.setattr(files.os, "write", lambda descriptor, data: write(descriptor, data[:3]))
     write_whole(tmp_path / "file", b"0123456789")
@@ -49,7 +49,7 @@ def test_a_write_is_cut_up_by_the_system_and_still_whole(
 def test_a_full_disk_is_named_and_the_old_file_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The message has the path, the bytes and the reason; no part of the new file is left."""
+    """The message gives path, size and reason; no part of the new file is left."""
     path = tmp_path / "file"
     write_whole(path, b"old")
 
@@ -66,7 +66,7 @@ def test_a_full_disk_is_named_and_the_old_file_stays(
 
 
 def test_a_file_system_that_takes_only_a_part_leaves_the_old_file(tmp_path: Path) -> None:
-    """A real limit on a file's size, met midway, is said in the same way."""
+    """A real file-size limit, reached midway, gives the same message."""
     code = (
         "import resource, signal, sys\n"
         "from pathlib import Path\n"
@@ -86,7 +86,7 @@ def test_a_file_system_that_takes_only_a_part_leaves_the_old_file(tmp_path: Path
 
 
 def test_what_cut_off_writes_left_is_swept(tmp_path: Path) -> None:
-    """Temporary files go, and all others stay."""
+    """Temporary files are deleted, and all others stay."""
     for name in ("file", "file.tmp", "other.safetensors.tmp"):
         (tmp_path / name).touch()
     sweep(tmp_path)
@@ -94,7 +94,7 @@ def test_what_cut_off_writes_left_is_swept(tmp_path: Path) -> None:
 
 
 def test_a_sealed_file_gives_back_facts_and_tensors() -> None:
-    """Numbers, shapes and dtypes are the same, also for a scalar and a transposed array."""
+    """Values, shapes and dtypes survive, even of a scalar and a transposed array."""
     tensors = {
         "scalar": np.array(3.0, dtype=np.float32),
         "transposed": np.arange(6, dtype=np.int64).reshape(2, 3).T,
@@ -109,7 +109,7 @@ def test_a_sealed_file_gives_back_facts_and_tensors() -> None:
 
 
 def test_a_sealed_file_is_refused_after_any_change() -> None:
-    """Every single flipped bit, every cut and every byte more breaks the seal."""
+    """Any flipped bit, truncation or extra byte breaks the seal."""
     data = b"".join(seal({"a": 1}, {"x": np.arange(4, dtype=np.float32)}))
     unseal(data)
     changed = [
@@ -122,7 +122,7 @@ def test_a_sealed_file_is_refused_after_any_change() -> None:
 
 
 def test_a_state_folder_takes_one_daemon_at_a_time(tmp_path: Path) -> None:
-    """The second one is told which process has it; after the first, the next may."""
+    """The second is told which process holds it; once that has ended, the next may start."""
     code = (
         "import sys\n"
         "from pathlib import Path\n"
@@ -140,7 +140,7 @@ def test_a_state_folder_takes_one_daemon_at_a_time(tmp_path: Path) -> None:
 
 
 def test_a_killed_daemon_s_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
-    """The kernel lets go of the lock although a child lives on."""
+    """The kernel releases it although the child lives on."""
     code = (
         "import os, signal, sys, time\n"
         "from pathlib import Path\n"
@@ -155,6 +155,6 @@ def test_a_killed_daemon_s_forked_child_does_not_keep_the_lock(tmp_path: Path) -
     child = int(python(code, str(tmp_path)).stdout)
     try:
         with locked(tmp_path):
-            os.kill(child, 0)  # it is there
+            os.kill(child, 0)  # the child is still alive
     finally:
         os.kill(child, 9)

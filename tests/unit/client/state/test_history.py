@@ -1,4 +1,4 @@
-"""The history of rounds: torn lines, a full disk, lines that are none, a round made again."""
+"""The history of rounds: a full disk, unreadable lines, and rounds that were repeated."""
 
 import errno
 import os
@@ -35,7 +35,9 @@ def figures(round_: int, start: str = "") -> RoundFigures:
 
 
 def test_a_round_is_there_once_for_each_time_it_was_trained(tmp_path: Path) -> None:
-    """Said again after a restart it is the same; begun again from another adapter it is not."""
+    """Reported again after a restart it counts once; trained again from another adapter it counts
+    twice.
+    """
     path = tmp_path / "history.jsonl"
     for one in (figures(1), figures(1), figures(2), figures(2, "rolled back"), figures(3)):
         history.append(path, one)
@@ -46,7 +48,7 @@ def test_a_round_is_there_once_for_each_time_it_was_trained(tmp_path: Path) -> N
 
 
 def test_a_line_that_is_none_is_passed_over(tmp_path: Path) -> None:
-    """A later version's further figures are, too."""
+    """Extra fields of a later version are ignored too."""
     path = tmp_path / "history.jsonl"
     line = figures(1).model_dump_json()
     path.write_text(f'rubbish\n{line[:-1]},"more":1}}\n[]\n')
@@ -57,7 +59,7 @@ def test_a_line_that_is_none_is_passed_over(tmp_path: Path) -> None:
 def test_a_full_disk_is_said_and_leaves_what_was_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the file's name; no line is lost or half there."""
+    """The error names the file; no line is lost or incomplete."""
     path = tmp_path / "history.jsonl"
     history.append(path, figures(1))
     before, write = path.read_bytes(), files.write_all
