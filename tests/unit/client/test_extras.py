@@ -1,4 +1,4 @@
-"""What each extra is enough for, and what is said where it is missing."""
+"""The commands that each extra supports, and the message if an extra is missing."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ from pubswap_protocol.cli import EXTRAS, extra_for
 
 ROOT = Path(__file__).parents[3]
 
-# `pubswap`, one line after another, where none of these is installed.
+# Run several `pubswap` commands as if these packages were not installed.
 WITHOUT = """
 import contextlib
 import importlib.util
@@ -50,7 +50,7 @@ NO_OPERATOR = {
 
 
 def pubswap_without(packages: set[str], *lines: list[str]) -> list[tuple[int, str]]:
-    """Run commands where these packages are not installed: status and stderr of each."""
+    """Run commands as if these packages were not installed; returns status and stderr of each."""
     order = json.dumps([sorted(packages), lines])
     command = [sys.executable, "-c", WITHOUT, order]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
@@ -59,7 +59,7 @@ def pubswap_without(packages: set[str], *lines: list[str]) -> list[tuple[int, st
 
 
 def test_each_package_is_one_of_its_extra() -> None:
-    """The remedy that is told is pyproject.toml's."""
+    """The advice agrees with pyproject.toml."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]
@@ -85,7 +85,7 @@ LINES = [
 def test_the_operator_s_extra_is_enough_for_the_operator_s_commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without torch and without the server they come as far as the coordinator."""
+    """Without torch and the server's packages, they get as far as contacting the coordinator."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PUBSWAP_OPERATOR_TOKEN", "token")
     monkeypatch.setenv("PUBSWAP_COORDINATOR", "http://127.0.0.1:1")
@@ -106,7 +106,7 @@ def test_the_operator_s_extra_is_enough_for_the_operator_s_commands(
 def test_merging_an_adapter_takes_the_client_s_extra_and_says_so_before_anything_is_fetched(
     tmp_path: Path,
 ) -> None:
-    """The coordinator of this line is not reached."""
+    """The command does not contact the coordinator."""
     address = ["--coordinator", "http://127.0.0.1:1", "--token-file", str(tmp_path / "token")]
     (tmp_path / "token").write_text("token")
     line = ["run", "export", "a", "--format", "merged", "--out", str(tmp_path / "new"), *address]
@@ -116,7 +116,7 @@ def test_merging_an_adapter_takes_the_client_s_extra_and_says_so_before_anything
 
 
 def test_a_missing_package_is_said_with_the_one_extra_that_helps() -> None:
-    """Whatever is missing of it."""
+    """Whichever of its packages are missing."""
     lines = {"operator": ["run", "list"], "client": ["client", "start"], "server": ["serve"]}
     everything = {name for names in EXTRAS.values() for name in names}
     for extra, (status, stderr) in zip(
@@ -129,7 +129,7 @@ def test_a_missing_package_is_said_with_the_one_extra_that_helps() -> None:
 
 
 def test_beside_a_server_the_extra_is_the_command_s_too() -> None:
-    """The first package that is missing is the operator's extra's, which has no torch."""
+    """The package missed first is in the operator's extra, but that has no torch."""
     others = {name for names in EXTRAS.values() for name in names} - set(EXTRAS["server"])
     lines = {"operator": ["run", "list"], "client": ["evaluate"]}
     for extra, (status, stderr) in zip(

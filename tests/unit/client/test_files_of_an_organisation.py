@@ -1,4 +1,4 @@
-"""Membership, settings, run files, PEFT export: what the client keeps and reads."""
+"""The client's files: membership, settings, run files and the PEFT export."""
 
 import json
 import shutil
@@ -33,27 +33,27 @@ MEMBERSHIP = StoredMembership(
 
 
 def test_a_membership_is_kept_for_its_owner_only(tmp_path: Path) -> None:
-    """The token's file reads back, and nobody else may read it."""
+    """The file with the token can be read back, and only by its owner."""
     path = save_membership(tmp_path / "state", MEMBERSHIP)
     assert load_membership(tmp_path / "state") == MEMBERSHIP
     assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_missing_membership_names_the_command_to_run(tmp_path: Path) -> None:
-    """Starting before enrolling says how to enrol."""
+    """Starting before enrolling tells how to enrol."""
     with pytest.raises(InvalidSettings, match="pubswap client enroll"):
         load_membership(tmp_path)
 
 
 def test_a_damaged_membership_is_refused(tmp_path: Path) -> None:
-    """Half a file is not taken for a membership."""
+    """An incomplete file is an error."""
     save_membership(tmp_path, MEMBERSHIP).write_text("{")
     with pytest.raises(InvalidSettings, match="enroll again"):
         load_membership(tmp_path)
 
 
 def test_client_settings_come_from_the_file_and_then_the_options(tmp_path: Path) -> None:
-    """Paths are relative to the file, and an option wins."""
+    """Paths are relative to the file, and options take precedence."""
     (tmp_path / "client.toml").write_text('data = "private.jsonl"\nthreads = 2\n')
     settings = load_settings(tmp_path / "client.toml", threads=1, model=None)
     assert settings.data == tmp_path / "private.jsonl"
@@ -63,7 +63,7 @@ def test_client_settings_come_from_the_file_and_then_the_options(tmp_path: Path)
 def test_a_client_file_names_folders_as_a_run_file_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`~` is a user's folder, and a model that is no hub id lies beside the file."""
+    """`~` is expanded, and a model with a folder next to the file is that folder."""
     monkeypatch.setenv("HOME", "/home/us")
     text = 'data = "~/private.jsonl"\nstate = "here"\nmodel = "models/tiny"\n'
     (tmp_path / "client.toml").write_text(text)
@@ -77,7 +77,7 @@ def test_a_client_file_names_folders_as_a_run_file_does(
 def test_the_vllm_table_is_read_from_the_file_and_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The shared folder is relative to the file; a key need not be written into it."""
+    """The shared folder is relative to the file; the API key can be kept out of it."""
     text = 'engine = "vllm-server"\n[vllm]\nurls = ["http://gpu:8000"]\nadapter_dir = "shared"\n'
     (tmp_path / "client.toml").write_text(text)
     monkeypatch.setenv("PUBSWAP_CLIENT_VLLM__API_KEY", "secret")
@@ -110,7 +110,7 @@ def test_the_vllm_table_is_read_from_the_file_and_the_environment(
     ],
 )
 def test_a_wrong_client_setting_is_named(tmp_path: Path, text: str, message: str) -> None:
-    """The message holds the key, or says that the file is no TOML."""
+    """The message names the key, or says that the file is not TOML."""
     (tmp_path / "client.toml").write_text(text)
     with pytest.raises(InvalidSettings, match=message):
         load_settings(tmp_path / "client.toml")
@@ -120,20 +120,20 @@ def test_a_wrong_client_setting_is_named(tmp_path: Path, text: str, message: str
 def test_a_list_in_the_environment_that_is_no_json_is_refused(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the setting, and with what would be one."""
+    """The message names the setting and shows an example."""
     monkeypatch.setenv(f"PUBSWAP_CLIENT_{name}", "http://gpu:8000")
     with pytest.raises(InvalidSettings, match=f'"{name.lower()[:4]}.*as JSON, such as'):
         load_settings(None)
 
 
 def test_a_missing_settings_file_is_named(tmp_path: Path) -> None:
-    """The operator's typo in a path is said back."""
+    """The message repeats the path, so that a typo is visible."""
     with pytest.raises(InvalidSettings, match=r"nowhere.toml cannot be read"):
         load_settings(tmp_path / "nowhere.toml")
 
 
 def test_the_shipped_run_file_is_valid_and_can_be_overridden() -> None:
-    """Dotted keys override the demo's file, and the rest stays."""
+    """Dotted keys override values of the demo's file; all others stay."""
     run = load_recipe(RUN_FILE, {"swap.strategy": "random", "rounds": 3})
     assert (run.swap.strategy, run.rounds, run.method) == ("random", 3, "pubswap")
 
@@ -150,13 +150,13 @@ def test_the_shipped_run_file_is_valid_and_can_be_overridden() -> None:
 def test_a_wrong_run_file_is_refused_with_its_key(
     overrides: dict[str, object], message: str
 ) -> None:
-    """Nothing is sent before the file is right."""
+    """Nothing is sent before the file is valid."""
     with pytest.raises(InvalidSettings, match=message):
         load_recipe(RUN_FILE, overrides)
 
 
 def test_a_run_file_with_an_unusable_set_is_refused(tmp_path: Path) -> None:
-    """The line that is wrong is named."""
+    """The message names the faulty line."""
     (tmp_path / "public.jsonl").write_text('{"id": "1", "prompt": "1 + 1 ="}\n')
     overrides = {"model.source": str(MODEL), "data.public": str(tmp_path / "public.jsonl")}
     with pytest.raises(InvalidProblems, match=r"line 1: answer"):
@@ -174,7 +174,7 @@ def test_a_run_file_with_an_unusable_set_is_refused(tmp_path: Path) -> None:
 def test_a_model_that_no_member_could_train_is_refused(
     tmp_path: Path, config: dict[str, Any], said: str
 ) -> None:
-    """Before anything is sent: by `pubswap run create`, not by each member's machine."""
+    """By `pubswap run create`, rather than on each member's machine."""
     folder = tmp_path / "model"
     shutil.copytree(MODEL, folder)
     changed = json.loads((folder / "config.json").read_text()) | {"rope_parameters": None} | config
@@ -191,7 +191,7 @@ def test_a_model_that_no_member_could_train_is_refused(
 def test_a_model_that_is_neither_a_folder_nor_on_the_hub_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Offline and not in the cache, the message says what to do."""
+    """If it is not cached and the hub is offline, the message says what to do."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(InvalidSettings, match="download it yourself and give the folder"):
         model_folder("no-such-organisation/no-such-model")
@@ -204,7 +204,7 @@ def test_a_model_that_is_neither_a_folder_nor_on_the_hub_is_refused(
 def test_a_download_that_breaks_off_is_refused_like_any_that_the_hub_does_not_give(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its connections' faults are no errors of the operating system."""
+    """Such a connection error is an httpx error and not an OSError."""
 
     def broken(*_: object, **__: object) -> str:
         raise HTTPError("peer closed connection")
@@ -217,7 +217,7 @@ def test_a_download_that_breaks_off_is_refused_like_any_that_the_hub_does_not_gi
 def test_a_model_in_the_hub_cache_is_found_by_id_and_revision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A hub id and a revision lead to the files that the hub's own cache holds."""
+    """Both together lead to the files in the hub's own cache."""
     revision = "0123456789012345678901234567890123456789"
     snapshot = tmp_path / "models--org--small" / "snapshots" / revision
     snapshot.parent.mkdir(parents=True)
@@ -235,7 +235,7 @@ def test_a_model_in_the_hub_cache_is_found_by_id_and_revision(
 def test_a_model_that_is_half_in_the_hub_cache_is_not_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A download that was stopped is no fault of the model: the next one goes on."""
+    """An interrupted download is not an error of the model; the next one continues it."""
     revision = "0123456789012345678901234567890123456789"
     snapshot = tmp_path / "models--org--small" / "snapshots" / revision
     snapshot.mkdir(parents=True)
@@ -245,7 +245,7 @@ def test_a_model_that_is_half_in_the_hub_cache_is_not_here(
 
 
 def test_an_exported_adapter_has_what_peft_needs(tmp_path: Path) -> None:
-    """The folder names the base, the rank, alpha, and each adapted module."""
+    """The folder gives base, rank, alpha and each adapted module."""
     settings = RunSettings()
     card = model_card(MODEL, settings.lora, "org/small", "main")
     adapter = encode_adapter(card.layout, initial_adapter(card.layout, 0))
@@ -257,7 +257,7 @@ def test_an_exported_adapter_has_what_peft_needs(tmp_path: Path) -> None:
 
 
 def test_an_exported_stack_keeps_the_runs_scale_at_every_rank(tmp_path: Path) -> None:
-    """Modules whose rank differs from the largest are named, with alpha in proportion."""
+    """Modules with a rank below the largest are listed, with alpha in proportion."""
     settings = RunSettings()
     card = model_card(MODEL, settings.lora, "org/small", "main")
     pairs = modules(card.layout)
@@ -272,7 +272,7 @@ def test_an_exported_stack_keeps_the_runs_scale_at_every_rank(tmp_path: Path) ->
 
 
 def test_the_demo_never_deletes_what_it_did_not_write(tmp_path: Path) -> None:
-    """An earlier demo's folder is replaced; any other that holds something is refused."""
+    """An earlier demo's folder is replaced; any other folder that is not empty is refused."""
     prepare_folder(tmp_path / "out")
     (tmp_path / "out" / "old").touch()
     prepare_folder(tmp_path / "out")
@@ -286,7 +286,7 @@ def test_the_demo_never_deletes_what_it_did_not_write(tmp_path: Path) -> None:
 def test_a_missing_operator_token_says_where_it_comes_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The environment goes first; without it, the file must be there, and hold it."""
+    """The environment takes precedence; without it, the file must exist and contain the token."""
     with pytest.raises(InvalidSettings, match="--token-file"):
         operator_token(tmp_path / "operator-token")
     (tmp_path / "operator-token").write_text("\n")
@@ -300,12 +300,12 @@ def test_a_missing_operator_token_says_where_it_comes_from(
     ("size", "text"), [(0, "0 bytes"), (999, "999 bytes"), (12_345, "12.3 kB"), (7.5e9, "7.5 GB")]
 )
 def test_sizes_are_written_for_people(size: float, text: str) -> None:
-    """Three digits and a unit."""
+    """With three digits and a unit."""
     assert size_text(size) == text
 
 
 def test_a_model_with_another_vocabulary_than_its_files_is_refused() -> None:
-    """Token ids of peers are checked against it, and looked up in the model."""
+    """Peers' token ids are checked against it and then looked up in the model."""
     settings = merged({})
     card = model_card(MODEL, settings.lora, "small", None)
     shown = card.model_copy(update={"vocabulary": card.vocabulary + 1})

@@ -1,4 +1,4 @@
-"""The signed manifest of an exported folder, and every way in which a folder may differ from it."""
+"""The signed manifest of an exported folder, and every way in which the folder may differ."""
 
 import os
 import shutil
@@ -29,7 +29,7 @@ def signed(tmp_path: Path) -> Path:
 
 
 def test_a_folder_as_it_was_signed_has_no_fault_by_common_tools_either(signed: Path) -> None:
-    """`sha256sum` and OpenSSH, as who has no PubSwap would call them."""
+    """`sha256sum` and OpenSSH verify it without PubSwap."""
     public = signed.parent / "key.pub"
     assert faults(signed, public) == []
     subprocess.run(["sha256sum", "--check", "--strict", SUMS], cwd=signed, check=True)
@@ -59,7 +59,7 @@ def test_a_changed_bit_a_missing_and_an_added_file_are_named(signed: Path, name:
 
 
 def test_a_manifest_that_was_made_anew_is_not_the_operators(signed: Path) -> None:
-    """Changed sums, sums that another key signed, a cut signature, none."""
+    """Changed sums, another key's signature, a truncated signature, and none."""
     public = signed.parent / "key.pub"
     (signed / NAMES[0]).write_bytes(b"forged")
     make_key(signed.parent / "other")
@@ -122,7 +122,7 @@ def link_manifest(folder: Path) -> None:
 
 def pipe(folder: Path) -> None:
     (folder / NAMES[0]).unlink()
-    os.mkfifo(folder / NAMES[0])  # which nobody writes into: to read it would be to wait for ever
+    os.mkfifo(folder / NAMES[0])  # reading it would block forever
 
 
 def pipe_for_manifest(folder: Path) -> None:
@@ -151,7 +151,7 @@ MUTATIONS = {
 def test_without_a_key_every_change_is_found_too(
     signed: Path, mutation: Callable[[Path], None]
 ) -> None:
-    """And no link is followed."""
+    """Links are not followed."""
     assert faults(signed, None) == []
     mutation(signed)
     assert faults(signed, None) == MUTATIONS[mutation]
@@ -174,7 +174,7 @@ def test_without_a_key_every_change_is_found_too(
 def test_a_manifest_of_another_form_leads_nowhere(
     signed: Path, line: bytes, found: list[str]
 ) -> None:
-    """It names nothing outside the folder, and nothing that other tools read otherwise."""
+    """It cannot name files outside the folder, or lines that other tools read differently."""
     with (signed / SUMS).open("ab") as file:
         file.write(line.replace(b"{zero}", b"0" * 64))
     assert faults(signed, None) == found
@@ -183,7 +183,7 @@ def test_a_manifest_of_another_form_leads_nowhere(
 def test_what_a_file_is_called_says_nothing_else_on_a_terminal(
     signed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Such as that the folder is whole."""
+    """For instance that the folder is unchanged."""
     (signed / "\r\x1b[2Kall is whole").touch()
     with pytest.raises(typer.Exit):
         end_with(faults(signed, None))

@@ -1,4 +1,4 @@
-"""Files as people's editors write them, and what is said of those that cannot be read."""
+"""Files as editors write them, and errors about unreadable ones."""
 
 import codecs
 from pathlib import Path
@@ -15,7 +15,7 @@ from pubswap_protocol.problems import parse_problems, read_problems
 
 
 def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
-    """Problems and settings are read as without it, also from text that was sent on."""
+    """Problems and settings are read as if it were missing, even from text."""
     line = b'{"id": "1", "prompt": "1 + 1 =", "answer": "2"}\n'
     (tmp_path / "private.jsonl").write_bytes(codecs.BOM_UTF8 + line)
     assert [problem.id for problem in read_problems(tmp_path / "private.jsonl")] == ["1"]
@@ -25,7 +25,7 @@ def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
 
 
 def test_a_file_in_another_encoding_is_named(tmp_path: Path) -> None:
-    """Latin-1 is refused with the file's name and what it should be."""
+    """Latin-1 is refused with the file's name and the expected encoding."""
     path = tmp_path / "run.toml"
     path.write_bytes('name = "Zürich"'.encode("latin-1"))
     with pytest.raises(InvalidSettings, match=r"run\.toml is not UTF-8"):
@@ -33,7 +33,7 @@ def test_a_file_in_another_encoding_is_named(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_none_is_told_the_form() -> None:
-    """In words, and with what was given."""
+    """In words, together with the given name."""
     with pytest.raises(ValidationError) as caught:
         CreateInvite(name="Hospital A")
     said = first_fault(caught.value)
@@ -43,7 +43,7 @@ def test_a_name_that_is_none_is_told_the_form() -> None:
 
 
 def test_a_system_s_refusal_says_where_why_and_what_helps() -> None:
-    """Of a read-only disk, and of anything else."""
+    """For a read-only disk; other errors are quoted."""
     said = system_fault(OSError(30, "Read-only file system", "/a/b"))
     assert said == ("/a/b: Read-only file system. Choose a folder on a writable disk.")
     assert system_fault(OSError("no number")) == "no number."
@@ -60,5 +60,5 @@ def test_a_system_s_refusal_says_where_why_and_what_helps() -> None:
     ],
 )
 def test_an_age_is_told_in_its_own_unit(seconds: float | None, text: str) -> None:
-    """Red where a member has been silent for an hour."""
+    """It is red once a member has been silent for an hour."""
     assert age_text(seconds) == text

@@ -1,4 +1,4 @@
-"""Adapter files: canonical form, and everything that is refused before it is used."""
+"""Adapter files: the canonical form, and everything that is refused before use."""
 
 import json
 from pathlib import Path
@@ -36,18 +36,20 @@ GOOD = {
 
 
 def raw(header: Any, data: bytes = b"") -> bytes:
-    """A file with this header, as JSON or as bytes."""
+    """A file with this header, given as JSON or as bytes."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return len(text).to_bytes(8, "little") + text + data
 
 
 def entry(shape: list[Any], begin: Any, end: Any, dtype: str = "F32") -> dict[str, Any]:
-    """One tensor of a header."""
+    """A tensor's entry in a header."""
     return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
 
 
 def test_the_canonical_file_is_plain_safetensors() -> None:
-    """The library reads what we write, and we read what it writes, to the same bytes."""
+    """The library reads what we write, and its own file, once read by us, encodes to the same
+    bytes.
+    """
     data = encode_adapter(LAYOUT, GOOD)
     assert len(data) == LAYOUT.file_bytes
     for name, tensor in load(data).items():
@@ -57,7 +59,7 @@ def test_the_canonical_file_is_plain_safetensors() -> None:
 
 
 def test_a_file_in_another_order_is_refused(tmp_path: Path) -> None:
-    """Of the files that have the same tensors one is taken, so that they have one digest."""
+    """Only one file is accepted for given tensors, so that they have one digest."""
     header, position, parts = {}, 0, []
     for name in sorted(GOOD, reverse=True):
         data = GOOD[name].tobytes()
@@ -73,7 +75,7 @@ def test_a_file_in_another_order_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_initial_adapter_is_a_function_of_the_seed_with_b_zero() -> None:
-    """One A for everyone, within 1/sqrt(in), another for another seed."""
+    """All members get the same A, within 1/sqrt(in); another seed gives another."""
     first, same, other = (initial_adapter(LAYOUT, seed) for seed in (1, 1, 2))
     assert encode_adapter(LAYOUT, first) == encode_adapter(LAYOUT, same)
     for name, tensor in first.items():
@@ -88,7 +90,7 @@ NAME = "m.a.lora_A.weight"
 
 
 def changed(value: float) -> dict[str, Any]:
-    """The good adapter with one number replaced."""
+    """The valid adapter with one number replaced."""
     spoilt = GOOD[NAME].copy()
     spoilt[-1, -1] = value
     return {**GOOD, NAME: spoilt}
@@ -135,7 +137,7 @@ BAD: dict[str, bytes] = {
 
 @pytest.mark.parametrize("message", BAD)
 def test_a_bad_file_is_refused_in_memory_and_on_disk(tmp_path: Path, message: str) -> None:
-    """Both readers refuse it, and say what is wrong."""
+    """Both readers say what is wrong."""
     with pytest.raises(InvalidAdapter, match=message):
         decode_adapter(LAYOUT, BAD[message])
     path = tmp_path / "bad.safetensors"
@@ -145,14 +147,14 @@ def test_a_bad_file_is_refused_in_memory_and_on_disk(tmp_path: Path, message: st
 
 
 def test_an_adapter_that_does_not_fit_is_not_encoded() -> None:
-    """A misshapen tensor is named."""
+    """The message names the misshapen tensor."""
     with pytest.raises(InvalidAdapter, match=NAME):
         encode_adapter(LAYOUT, {**GOOD, NAME: np.zeros((9, 9), np.float32)})
 
 
 @given(st.binary(max_size=300))
 def test_arbitrary_bytes_raise_nothing_but_invalid_adapter(data: bytes) -> None:
-    """The reader never fails in another way."""
+    """The reader never fails with any other error."""
     for attempt in (data, raw(data)):
         try:
             read_header(attempt)
@@ -176,7 +178,7 @@ ENTRY = st.fixed_dictionaries(
 
 @given(st.dictionaries(st.text(max_size=3), ENTRY | JSON, max_size=3) | JSON, st.binary())
 def test_any_json_header_raises_nothing_but_invalid_adapter(header: Any, data: bytes) -> None:
-    """Whatever JSON stands where a dtype, a shape or an offset should."""
+    """Whatever JSON replaces a dtype, a shape or an offset."""
     try:
         read_header(raw(header, data))
     except InvalidAdapter:
@@ -185,7 +187,7 @@ def test_any_json_header_raises_nothing_but_invalid_adapter(header: Any, data: b
 
 @given(st.integers(0, LAYOUT.file_bytes - 1), st.integers(0, 255))
 def test_a_changed_byte_is_refused_or_changes_a_number_only(place: int, value: int) -> None:
-    """After any change of one byte, what is accepted still fits the layout and is finite."""
+    """Any accepted file still fits the layout and is finite."""
     data = bytearray(encode_adapter(LAYOUT, GOOD))
     data[place] = value
     try:

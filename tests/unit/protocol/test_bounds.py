@@ -1,4 +1,4 @@
-"""No message has a number, a text or a list without a bound."""
+"""Every number, string and list of a message has a bound."""
 
 import importlib
 import math
@@ -26,7 +26,7 @@ NAMES = [
 
 
 def models(kind: type[BaseModel] = BaseModel) -> Iterator[type[BaseModel]]:
-    """All models of the wire, of whatever module."""
+    """All models of the wire protocol, in any module."""
     for name in NAMES:
         importlib.import_module(name)
     for found in kind.__subclasses__():
@@ -39,7 +39,7 @@ MODELS = sorted(set(models()), key=lambda model: (model.__module__, model.__name
 
 
 def leaves(schema: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """All schemas within a JSON schema, with where they are."""
+    """All schemas within a JSON schema, with their paths."""
     if isinstance(schema, list):
         for part in schema:
             yield from leaves(part, path)
@@ -52,7 +52,7 @@ def leaves(schema: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def resolved(schema: Any, schemas: dict[str, Any]) -> Any:
-    """A schema with those it refers to in their places."""
+    """A schema with its references replaced by their targets."""
     if isinstance(schema, list):
         return [resolved(part, schemas) for part in schema]
     if not isinstance(schema, dict):
@@ -63,7 +63,7 @@ def resolved(schema: Any, schemas: dict[str, Any]) -> Any:
 
 
 def unbounded_numbers(schema: Any, path: str) -> list[str]:
-    """Where a number has no least or no greatest value."""
+    """Paths of numbers without a minimum or without a maximum."""
     return [
         where
         for where, leaf in leaves(schema, path)
@@ -76,7 +76,9 @@ def unbounded_numbers(schema: Any, path: str) -> list[str]:
 
 
 def is_bounded_text(leaf: dict[str, Any]) -> bool:
-    """Whether a text has a length, few values, a format of its own, or a pattern that ends."""
+    """Whether a string has a maximum length, a set of values, a format, or a pattern of bounded
+    length.
+    """
     if {"maxLength", "enum", "const", "format"} & leaf.keys():
         return True
     pattern = re.sub(r"\[[^]]*\]", "x", leaf.get("pattern", "*"))
@@ -84,7 +86,7 @@ def is_bounded_text(leaf: dict[str, Any]) -> bool:
 
 
 def unbounded_sizes(schema: Any, path: str) -> list[str]:
-    """Where a text, a list or a mapping may have any length."""
+    """Paths of strings, lists and mappings of unbounded size."""
     wrong = []
     for where, leaf in leaves(schema, path):
         if leaf["type"] == "string" and not is_bounded_text(leaf):
@@ -97,7 +99,7 @@ def unbounded_sizes(schema: Any, path: str) -> list[str]:
 
 
 def test_every_number_of_every_message_is_bounded() -> None:
-    """By its schema, so that clients in other languages are told too."""
+    """In its schema, so that clients in other languages know the bounds too."""
     assert len(MODELS) > 40
     wrong = [
         place
@@ -109,7 +111,7 @@ def test_every_number_of_every_message_is_bounded() -> None:
 
 
 def test_every_parameter_and_body_is_bounded_in_numbers_and_length() -> None:
-    """Whatever is sent here, by whomever: the OpenAPI document has a bound for each."""
+    """The OpenAPI document has a bound for everything that any caller may send."""
     document = create_app(ServerSettings()).openapi()
     schemas = document["components"]["schemas"]
     wrong = []
@@ -126,7 +128,7 @@ def test_every_parameter_and_body_is_bounded_in_numbers_and_length() -> None:
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
 def test_no_model_takes_an_infinity(model: type[BaseModel]) -> None:
-    """Whatever float field it is in: it is refused, or null where nothing could be measured."""
+    """A float field refuses it, or turns it into null if a measurement may be missing."""
     for name, field in model.model_fields.items():
         if field.annotation is not float and "float" not in str(field.annotation):
             continue
@@ -143,7 +145,7 @@ def test_no_model_takes_an_infinity(model: type[BaseModel]) -> None:
 
 @pytest.mark.parametrize("wrong", [10**320, 2**63, -1, True, 1.0, "1", None])
 def test_a_count_is_an_integer_of_its_range(wrong: Any) -> None:
-    """Neither a boolean nor a float nor a text is one."""
+    """Booleans, floats and strings are refused."""
     with pytest.raises(ValidationError):
         UpdateMetrics.model_validate({"examples": wrong, "steps": 1})
     with pytest.raises(ValidationError):
@@ -154,6 +156,6 @@ def test_a_count_is_an_integer_of_its_range(wrong: Any) -> None:
 
 @pytest.mark.parametrize("diverged", [math.nan, math.inf, -math.inf, 3e38])
 def test_a_member_whose_training_diverged_reports_no_number(diverged: float) -> None:
-    """Its heartbeats and updates say null, which JSON has."""
+    """Its heartbeats and updates contain null, because JSON has no NaN."""
     assert Progress(round=1, step=1, steps=2, loss=diverged).loss is None
     assert UpdateMetrics(examples=1, steps=1, kl=diverged).kl is None

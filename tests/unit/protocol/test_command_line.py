@@ -1,4 +1,4 @@
-"""What every command has: help that loses no word, and the operator's options."""
+"""All commands: complete help texts, and the operator's options."""
 
 import inspect
 import io
@@ -52,7 +52,7 @@ def help_of(command: str) -> str:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_word_of_a_help_text_is_lost(command: str) -> None:
-    """Square brackets are text, and no markup; backquotes alone mark."""
+    """Square brackets are not parsed as markup; only backquotes are."""
     shown = help_of(command)
     texts = [inspect.cleandoc(COMMANDS[command].help)]
     texts += [parameter.help or "" for parameter in COMMANDS[command].params]
@@ -64,7 +64,7 @@ def test_no_word_of_a_help_text_is_lost(command: str) -> None:
     "command", [name for name in COMMANDS if name.startswith(("run ", "member ", "invite"))]
 )
 def test_an_operators_command_says_where_and_as_whom(command: str) -> None:
-    """Address, token file and a private CA, each by option or environment."""
+    """It has options and environment variables for the address, the token file and a private CA."""
     shown = help_of(command)
     for option, variable in (
         ("--coordinator", "PUBSWAP_COORDINATOR"),
@@ -77,12 +77,12 @@ def test_an_operators_command_says_where_and_as_whom(command: str) -> None:
 
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name.endswith(("list", "show"))])
 def test_what_lists_and_shows_has_json(command: str) -> None:
-    """For programs."""
+    """So that programs can read it."""
     assert "--json" in help_of(command)
 
 
 def test_the_settings_of_a_run_are_listed_with_their_bounds() -> None:
-    """By the keys of its file, with those of its tables."""
+    """By the keys of a run file, including those of its tables."""
     listed = {entry["name"]: entry for entry in entries(Recipe)}
     assert listed["clients"]["default"] == "4"
     assert listed["aggregation.deadline_seconds"]["unit"] == "s"
@@ -95,7 +95,7 @@ def test_the_settings_of_a_run_are_listed_with_their_bounds() -> None:
 
 
 def test_coordinator_and_daemon_write_one_form_of_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """key=value, or JSON: an event of structlog as a record of a library that knows neither."""
+    """As key=value or JSON, for structlog events and standard logging records alike."""
     bound = structlog.get_config()
     root = logging.getLogger()
     monkeypatch.setattr(root, "handlers", [])
@@ -124,7 +124,7 @@ def test_coordinator_and_daemon_write_one_form_of_log(monkeypatch: pytest.Monkey
 
 
 def test_nothing_that_is_logged_passes_for_another_line() -> None:
-    """What a stranger names may hold line ends, quotes, and orders to a terminal."""
+    """Names chosen by strangers may contain line breaks, quotes and terminal escapes."""
     evil = 'x" level=error\n2026-11-23T00:00:00Z error    \x1b[2J\x9b2J\u202eforged'
     record = logging.makeLogRecord({"msg": f"refused {evil}", **values(member=evil)})
     for form in get_args(Form):
@@ -136,7 +136,7 @@ def test_nothing_that_is_logged_passes_for_another_line() -> None:
 def test_what_a_coordinator_calls_itself_moves_no_cursor(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An error quotes it; its lines stay."""
+    """An error quotes it without control characters, except for line breaks."""
 
     def fail() -> None:
         raise ProtocolMismatch("It speaks \x1b[2J\x07version 9.\nUpgrade.")
@@ -150,7 +150,7 @@ def test_what_a_coordinator_calls_itself_moves_no_cursor(
 
 
 def test_a_value_in_toml_moves_no_cursor() -> None:
-    """And is the same when it is read again, also a character beyond those of 16 bits."""
+    """It parses to the same value again, even with characters beyond 16 bits."""
     evil = 'a"\\\x1b[2J\x7f\x9b\u202e\U000e0001é\U0001f600'
     shown = value_text([evil, {"k": evil}])
     assert shown.isprintable() and "é\U0001f600" in shown
@@ -158,7 +158,7 @@ def test_a_value_in_toml_moves_no_cursor() -> None:
 
 
 def test_defaults_are_listed_as_a_file_has_them() -> None:
-    """And not as Python writes them."""
+    """In TOML, not in Python's notation."""
     shown = {entry["name"]: entry["default"] for entry in entries(ClientSettings)}
     assert (shown["shard"], shown["engine"], shown["processes"]) == ("false", "auto", "1")
     assert not {"True", "False", "None"} & set(shown.values())

@@ -1,4 +1,4 @@
-"""The names of bytes."""
+"""Digests, the names of blobs."""
 
 import re
 from pathlib import Path
@@ -21,7 +21,7 @@ DIGEST = f"blake3:{HEXADECIMAL}"
 
 
 def test_bytes_have_one_name_whole_in_pieces_and_in_a_file(tmp_path: Path) -> None:
-    """It is the algorithm's own digest, and fits the interface's pattern."""
+    """It equals BLAKE3's own digest and matches the interface's pattern."""
     pieces = Digester()
     for begin in range(0, len(DATA), 70_001):
         pieces.update(memoryview(DATA)[begin : begin + 70_001])
@@ -36,12 +36,12 @@ def test_bytes_have_one_name_whole_in_pieces_and_in_a_file(tmp_path: Path) -> No
     "other", ["sha256:" + 64 * "a", "blake3:" + 64 * "A", "blake3:" + 63 * "a", 64 * "a", "blake3:"]
 )
 def test_other_names_are_no_digests(other: str) -> None:
-    """Another algorithm, capital letters, another length, no algorithm."""
+    """Another algorithm, capital letters, another length, or no algorithm."""
     assert not re.fullmatch(PATTERN, other)
 
 
 def test_a_blobs_file_tells_its_digest() -> None:
-    """It is called by the digest, in a folder of the first two digits."""
+    """It is named after the digest, in a folder named after the first two digits."""
     assert digest_of_name(file_name(DIGEST)) == DIGEST
     assert folder_name(DIGEST) == HEXADECIMAL[:2]
     assert "." not in file_name(DIGEST)

@@ -16,13 +16,13 @@ from pubswap_protocol.errors import (
 
 
 def tree(root: type[PubSwapError], depth: int = 0) -> list[tuple[int, type[PubSwapError]]]:
-    """The classes with their depths, in the order of definition."""
+    """The classes with their depths, in order of definition."""
     below = [entry for child in root.__subclasses__() for entry in tree(child, depth + 1)]
     return [(depth, root), *below]
 
 
 CLASSES = [error for _, error in tree(PubSwapError)][1:]
-# Never changed: clients of other versions, and scripts, know them. A new class adds a line here.
+# Never change these, because older clients and scripts rely on them. Add a new class's code.
 CODES = """
 backup_fault base_model_mismatch conflict damaged_blob digest_mismatch diverged engine_fault
 error fenced forbidden gone headers_too_large hello_needed idempotency_mismatch invalid
@@ -37,7 +37,7 @@ wrong_offset wrong_state
 
 
 def test_the_drawn_tree_is_the_tree() -> None:
-    """Names, nesting, codes and statuses in the docstring are those of the classes."""
+    """The docstring has the classes' names, nesting, codes and statuses."""
     drawn = re.findall(r"^( *)[+-] (\w+) +(\w+) +(\d+)", errors.__doc__ or "", re.MULTILINE)
     assert {(len(space) // 2, name, code, int(status)) for space, name, code, status in drawn} == {
         (depth, error.__name__, error.code, error.status)
@@ -47,13 +47,13 @@ def test_the_drawn_tree_is_the_tree() -> None:
 
 
 def test_codes_are_unique_and_stay() -> None:
-    """A code names one class; it is a class's name, so that none may be renamed."""
+    """Each code belongs to one class and follows from its name, so classes must not be renamed."""
     assert sorted(error.code for error in [PubSwapError, *CLASSES]) == CODES.split()
 
 
 @pytest.mark.parametrize("error", [one for one in CLASSES if not issubclass(one, LocalFault)])
 def test_an_error_comes_back_from_its_problem_as_itself(error: type[PubSwapError]) -> None:
-    """Class, code and detail survive the wire; without a detail, the title is said."""
+    """Class, code and detail survive the wire; the default detail is the title."""
     again = error_for(
         ProblemDetails.model_validate_json(error("try this").problem("id").model_dump_json())
     )
@@ -66,11 +66,13 @@ def test_an_error_comes_back_from_its_problem_as_itself(error: type[PubSwapError
 def test_a_code_of_no_coordinator_becomes_its_nearest_relative(
     code: str, status: int, kind: type
 ) -> None:
-    """A newer coordinator's is understood by its status, and so is what only we can say of us."""
+    """Codes of newer coordinators, and codes that only a client may raise, are mapped by their
+    status.
+    """
     assert type(error_for(ProblemDetails(title="t", status=status, detail="d", code=code))) is kind
 
 
 def test_a_detail_moves_no_cursor() -> None:
-    """A coordinator's words go to a member's terminal, which does what some characters say."""
+    """A coordinator's text reaches a member's terminal, so its control characters are replaced."""
     problem = ProblemDetails(title="t", status=409, detail="a\x1b[2J\n\x9b8mé", code="conflict")
     assert error_for(problem).detail == "a [2J\n 8mé"

@@ -2,7 +2,7 @@
 
 math_answers.jsonl has answers of every kind in MATH: right ones, wrong ones, and right ones that
 the library cannot compare ("missed"). math_responses.jsonl has whole responses: hedges, thoughts,
-answers without a box. "verl" says why another verdict than verl's is meant.
+answers without a box. "verl" gives the reason where a verdict differs from verl's on purpose.
 """
 
 import json
@@ -27,7 +27,7 @@ CLOSINGS = (
 
 
 def rows(name: str) -> list[dict[str, Any]]:
-    """The lines of a data file beside this one."""
+    """The lines of a data file in this folder."""
     lines = (Path(__file__).parent / name).read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]
 
@@ -36,24 +36,24 @@ ANSWERS, RESPONSES = rows("math_answers.jsonl"), rows("math_responses.jsonl")
 
 
 def verdict(gold: str, response: str, prompt: str = "?") -> float:
-    """Ours."""
+    """Our verdict."""
     return score("math", response, Problem(id="1", prompt=prompt, answer=gold))
 
 
 @cache
 def parsed(gold: str) -> list[Any]:
-    """A right answer as verl has the library read it."""
+    """A reference answer, parsed by the library as in verl."""
     return list(parse(f"\\boxed{{{gold}}}", (LatexExtractionConfig(),)))
 
 
 def reference(gold: str, response: str) -> float:
-    """verl's: reward_score/math_verify.py, as it configures the library."""
+    """verl's verdict, with the library configured as in reward_score/math_verify.py."""
     found = parse(response, (ExprExtractionConfig(), LatexExtractionConfig()))
     return float(verify(parsed(gold), found))
 
 
 def cases(row: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    """Each answer of a row with its verdict."""
+    """Each answer of a row with the expected verdict."""
     for name, right in (("right", 1.0), ("wrong", 0.0), ("missed", 0.0)):
         yield from ((answer, right) for answer in row.get(name, []))
 
@@ -66,7 +66,9 @@ def test_the_table_is_large_enough() -> None:
 
 @pytest.mark.parametrize("row", ANSWERS, ids=lambda row: f"{row['kind']}: {row['gold']}")
 def test_answers_in_five_closings(row: dict[str, Any]) -> None:
-    """A right answer is right in each closing, and a fragment of it is wrong in each."""
+    """A right answer is right in each closing; wrong ones, such as fragments of it, are wrong in
+    each.
+    """
     for answer, right in cases(row):
         for closing in CLOSINGS:
             response = closing.replace("@", answer)
@@ -75,13 +77,13 @@ def test_answers_in_five_closings(row: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("row", RESPONSES, ids=lambda row: f"{row['gold']}: {row['response']}")
 def test_whole_responses(row: dict[str, Any]) -> None:
-    """A response is read once, after its thoughts; naming several values gains nothing."""
+    """A response is parsed once, without its thoughts; naming several values gains nothing."""
     assert verdict(row["gold"], row["response"]) == float(row["right"])
 
 
 @pytest.mark.full
 def test_answers_are_judged_as_verl_judges_them() -> None:
-    """But for those that say why; verl reads mathematics between dollar signs only."""
+    """Except where the table gives a reason; verl only reads mathematics between dollar signs."""
     for row in ANSWERS:
         for answer, right in cases(row):
             responses = [
@@ -93,7 +95,7 @@ def test_answers_are_judged_as_verl_judges_them() -> None:
 
 
 def test_responses_are_judged_as_verl_judges_them() -> None:
-    """But for those that say why."""
+    """Except where the table gives a reason."""
     for row in RESPONSES:
         differs = reference(row["gold"], row["response"]) != float(row["right"])
         assert differs == ("verl" in row), row

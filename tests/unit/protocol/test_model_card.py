@@ -1,4 +1,4 @@
-"""A base model's identity, and the adapter layout from its headers."""
+"""A base model's identity, and the adapter layout derived from its file headers."""
 
 import json
 import shutil
@@ -49,7 +49,7 @@ LORA = LoraSettings(rank=3, alpha=6)
 )
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 def test_the_layout_is_peft_s_own(tmp_path: Path, make: Callable[[], PreTrainedModel]) -> None:
-    """Names and shapes are those of a real PEFT adapter on all linear layers."""
+    """Names and shapes equal those of a real PEFT adapter on all linear layers."""
     torch.manual_seed(0)
     model = make()
     model.save_pretrained(tmp_path)
@@ -66,7 +66,7 @@ def test_the_layout_is_peft_s_own(tmp_path: Path, make: Callable[[], PreTrainedM
 
 
 def test_target_modules_may_be_named() -> None:
-    """Only the named layers are adapted, and a name that matches none is refused."""
+    """Only these layers are adapted, and a name without a match is refused."""
     lora = LoraSettings(target_modules=("q_proj", "v_proj"))
     layout = model_card(MODEL, lora, "m", None).layout
     assert all(".q_proj." in name or ".v_proj." in name for name in layout.tensors)
@@ -83,7 +83,7 @@ def test_target_modules_may_be_named() -> None:
     ],
 )
 def test_models_differ_when_a_file_does(tmp_path: Path, file: str, part: str) -> None:
-    """The message names the part, and what to do."""
+    """The message names the part that differs, and the model to use."""
     folder = tmp_path / "copy"
     shutil.copytree(MODEL, folder)
     card = model_card(MODEL, LORA, "m", "main")
@@ -99,7 +99,7 @@ def test_models_differ_when_a_file_does(tmp_path: Path, file: str, part: str) ->
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer.json", "model.safetensors"])
 def test_a_folder_that_is_no_model_is_refused(tmp_path: Path, file: str) -> None:
-    """The missing file is named."""
+    """The message names the missing file."""
     folder = tmp_path / "copy"
     shutil.copytree(MODEL, folder)
     (folder / file).unlink()
@@ -108,7 +108,7 @@ def test_a_folder_that_is_no_model_is_refused(tmp_path: Path, file: str) -> None
 
 
 def test_end_of_sequence_comes_from_the_generation_config_first(tmp_path: Path) -> None:
-    """As a list or a number; none at all is refused."""
+    """As a list or a number; a model without any is refused."""
     folder = tmp_path / "copy"
     shutil.copytree(MODEL, folder)
     (folder / "generation_config.json").write_text('{"eos_token_id": [4, 5]}')
@@ -121,7 +121,7 @@ def test_end_of_sequence_comes_from_the_generation_config_first(tmp_path: Path) 
 
 
 def test_a_config_may_name_no_architecture(tmp_path: Path) -> None:
-    """The card then names the model's type."""
+    """The card then gives the model type."""
     folder = tmp_path / "copy"
     shutil.copytree(MODEL, folder)
     config = json.loads((folder / "config.json").read_text())
@@ -131,7 +131,7 @@ def test_a_config_may_name_no_architecture(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"model_type": "x"}'])
 def test_a_config_that_is_no_model_s_is_refused(tmp_path: Path, text: str) -> None:
-    """Broken JSON or a missing vocabulary is said of the file by name."""
+    """For broken JSON or a missing vocabulary, the message names the file."""
     folder = tmp_path / "copy"
     shutil.copytree(MODEL, folder)
     (folder / "config.json").write_text(text)
@@ -140,7 +140,7 @@ def test_a_config_that_is_no_model_s_is_refused(tmp_path: Path, text: str) -> No
 
 
 def named_model(folder: Path, config: dict[str, object], *names: str) -> Path:
-    """A folder with a config, and square weights of these names."""
+    """A folder with a config, and square weights with these names."""
     shutil.copytree(MODEL, folder)
     save_file({f"{name}.weight": np.zeros((4, 4), np.float32) for name in names}, folder / WEIGHTS)
     kept = json.loads((folder / "config.json").read_text())
@@ -169,7 +169,7 @@ EXPERT = "model.layers.0.mlp.experts.3.up_proj"
 def test_layers_that_nobody_can_adapt_are_refused_with_those_that_can_be(
     tmp_path: Path, config: dict[str, object], more: list[str], said: str
 ) -> None:
-    """From names and config alone; with the named layers the card is made."""
+    """Names and config are enough; with the suggested layers, the card can be made."""
     folder = named_model(tmp_path / "model", config, *ATTENTION, *more)
     with pytest.raises(InvalidSettings, match=said):
         model_card(folder, LORA, "m", None)
@@ -195,7 +195,7 @@ def test_layers_that_nobody_can_adapt_are_refused_with_those_that_can_be(
 def test_rows_beyond_rotations_that_change_with_them_are_refused(
     config: dict[str, object], limit: int | None
 ) -> None:
-    """The message says how long rows may be; other rotations have no such limit."""
+    """The message gives the longest possible rows; other rotary embeddings have no such limit."""
     check_positions(config, limit or 10**6)
     if limit:
         with pytest.raises(InvalidSettings, match=f"at most {limit} together, not {limit + 1}"):
@@ -203,7 +203,7 @@ def test_rows_beyond_rotations_that_change_with_them_are_refused(
 
 
 def sharded(folder: Path) -> Path:
-    """The model in two files and an index."""
+    """The model in two files with an index."""
     shutil.copytree(MODEL, folder)
     tensors = load_file(folder / WEIGHTS)
     (folder / WEIGHTS).unlink()
@@ -220,7 +220,7 @@ def sharded(folder: Path) -> Path:
 def test_weights_are_those_that_transformers_loads(
     tmp_path: Path, copy: Callable[[Path], Path]
 ) -> None:
-    """Not the same ones by other names beside them, as in Mistral's folders."""
+    """A second copy under other names is ignored, as in Mistral's folders."""
     folder = copy(tmp_path / "model")
     card = model_card(folder, LORA, "m", None)
     assert card.layout == model_card(MODEL, LORA, "m", None).layout
@@ -232,7 +232,7 @@ def test_weights_are_those_that_transformers_loads(
 
 @pytest.mark.parametrize("parts", [["a"], {"a": 5}, None])
 def test_an_index_that_names_no_files_is_refused(tmp_path: Path, parts: object) -> None:
-    """It is JSON, and still no model's."""
+    """Even though it is valid JSON."""
     folder = sharded(tmp_path / "model")
     (folder / f"{WEIGHTS}.index.json").write_text(json.dumps({"weight_map": parts}))
     with pytest.raises(InvalidSettings, match="weight_map names no files"):
@@ -240,7 +240,7 @@ def test_an_index_that_names_no_files_is_refused(tmp_path: Path, parts: object) 
 
 
 def test_a_missing_file_of_several_is_named(tmp_path: Path) -> None:
-    """A download that was stopped has not all that its index names."""
+    """An interrupted download lacks files that its index names."""
     folder = sharded(tmp_path / "model")
     (folder / "model-00002-of-00002.safetensors").unlink()
     with pytest.raises(InvalidSettings, match=r"has no model-00002-of-00002\.safetensors"):
@@ -250,7 +250,7 @@ def test_a_missing_file_of_several_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "damaged",
     [
-        lambda data: data[:-1],  # a download that was stopped
+        lambda data: data[:-1],  # an interrupted download
         lambda data: data[:100],
         lambda data: b"",
         lambda data: b"version https://git-lfs.github.com/spec/v1\n",
@@ -260,7 +260,7 @@ def test_a_missing_file_of_several_is_named(tmp_path: Path) -> None:
 def test_weights_that_are_not_all_there_are_refused(
     tmp_path: Path, damaged: Callable[[bytes], bytes]
 ) -> None:
-    """No member has such weights; the message names the file, and what to do."""
+    """No member could have the same weights; the message names the file and what to do."""
     folder = tmp_path / "copy"
     shutil.copytree(MODEL, folder)
     (folder / WEIGHTS).write_bytes(damaged((MODEL / WEIGHTS).read_bytes()))
@@ -271,7 +271,7 @@ def test_weights_that_are_not_all_there_are_refused(
 
 @pytest.mark.parametrize("text", ["{", "[]"])
 def test_a_damaged_json_file_of_a_model_is_named(tmp_path: Path, text: str) -> None:
-    """The generation config, and the config where only the layout is asked for."""
+    """The generation config, and the config even if only the layout is needed."""
     folder = tmp_path / "copy"
     shutil.copytree(MODEL, folder)
     (folder / "generation_config.json").write_text(text)

@@ -1,4 +1,4 @@
-"""What a receiver is offered: to the wire and back, what is refused, and what is drawn for it."""
+"""Offers to a receiver: encoding, what is refused, and how candidates are drawn."""
 
 import dataclasses
 from collections import Counter
@@ -22,7 +22,7 @@ RULES = ResponseRules((3, 7, 5), responses_per_prompt=4, max_response_tokens=4, 
 
 
 def response(*tokens: int) -> Response:
-    """A response of these tokens."""
+    """A response with these tokens."""
     logprobs = -np.arange(1, len(tokens) + 1) / 8
     return Response(np.array(tokens, np.int32), logprobs.astype(np.float32))
 
@@ -44,7 +44,7 @@ def same(one: Response, other: Response) -> bool:
 
 
 def test_offers_come_back_as_they_were_sent() -> None:
-    """Own responses, places, and candidates with the donors' log-probabilities."""
+    """Own responses, places, and candidates with their donors' log-probabilities."""
     found = decode_offers(encode_offers(RULES.prompts, OFFERS), RULES)
     for sent, received in zip(OFFERS, found, strict=True):
         assert received.places == sent.places
@@ -53,7 +53,7 @@ def test_offers_come_back_as_they_were_sent() -> None:
 
 
 def test_the_largest_file_of_offers_fits_its_bound() -> None:
-    """Every response as long as may be, every place with all its candidates, seeds and donors."""
+    """All responses of full length, and all candidates for every place, with seeds and donors."""
     longest = dataclasses.replace(response(*[9] * 4096), seed=1, donor=2)
     rules = dataclasses.replace(RULES, max_response_tokens=4096)
     data = encode_offers(rules.prompts, [Offer([longest] * 4, (0, 1), [longest] * 6)] * 3)
@@ -61,7 +61,7 @@ def test_the_largest_file_of_offers_fits_its_bound() -> None:
 
 
 def test_an_exchange_without_any_offer_is_a_file_too() -> None:
-    """Where nobody needs a peer's response, there are no candidates."""
+    """If nobody needs a peer's response, there are no candidates."""
     offers = [Offer(OWN, (), [])] * 3
     assert [len(o.candidates) for o in decode_offers(encode_offers((3, 7, 5), offers), RULES)] == [
         0,
@@ -71,14 +71,14 @@ def test_an_exchange_without_any_offer_is_a_file_too() -> None:
 
 
 def test_the_first_of_an_order_take_the_places() -> None:
-    """They are marked as a peer's; everything else stays where it was."""
+    """They are marked as donated; all other responses stay where they were."""
     group = OFFERS[0].taken([2, 0, 1])
     assert [r.tokens.tolist() for r in group] == [[1], [7], [3], [5]]
     assert [r.donated for r in group] == [False, True, False, True]
 
 
 def changed(**arrays: Any) -> bytes:
-    """The offers' file with some of its tensors replaced, or left out where None."""
+    """The file of offers with some tensors replaced, or omitted if None."""
     tensors = load(encode_offers(RULES.prompts, OFFERS)) | arrays
     data: bytes = save({name: array for name, array in tensors.items() if array is not None})
     return data
@@ -114,7 +114,9 @@ def exchange(correct: dict[str, Any], seed: int, candidates: int | None) -> Exch
 
 
 def test_candidates_are_peers_right_responses_for_the_places_of_keep() -> None:
-    """Places and alpha are those without a choice; a pool that is too small is offered whole."""
+    """The places and their share are the same as without a choice; a small pool is offered
+    entirely.
+    """
     rng = np.random.default_rng(0)
     for trial in range(500):
         share, size = rng.random(), 2 * int(rng.integers(1, 5))
@@ -135,7 +137,7 @@ def test_candidates_are_peers_right_responses_for_the_places_of_keep() -> None:
 
 
 def test_one_candidate_for_each_place_leaves_no_choice() -> None:
-    """It is the draw that everyone gets without a choice."""
+    """It equals the draw without a choice."""
     correct = {"a": np.zeros((1, 4), bool), "b": np.ones((1, 4), bool), "c": np.ones((1, 4), bool)}
     for seed in range(50):
         (drawn,) = exchange(correct, seed, 1).draws("a")
@@ -144,7 +146,7 @@ def test_one_candidate_for_each_place_leaves_no_choice() -> None:
 
 
 def test_candidates_are_drawn_uniformly_and_short_enough() -> None:
-    """Over many seeds every eligible response is offered about equally often; others never."""
+    """Over many seeds, all eligible responses are offered about equally often, and others never."""
     correct = {"a": np.zeros((1, 4), bool), "b": np.ones((1, 4), bool), "c": np.ones((1, 4), bool)}
     fit = {"c": np.array([[True, False, True, False]])}
     counts: Counter[tuple[str, int]] = Counter()
@@ -158,7 +160,7 @@ def test_candidates_are_drawn_uniformly_and_short_enough() -> None:
 
 
 def test_no_damage_to_a_file_gets_past_the_rules() -> None:
-    """With bytes flipped anywhere it is refused, or what comes out obeys the rules."""
+    """With flipped bytes it is refused, or the decoded offers obey the rules."""
     data, rng = encode_offers(RULES.prompts, OFFERS), np.random.default_rng(4)
     refused = 0
     for _ in range(2000):

@@ -15,7 +15,7 @@ from pubswap_protocol.problems import (
 
 
 def test_problems_are_read_as_they_were_written(tmp_path: Path) -> None:
-    """Defaults are left out and come back; metadata and Unicode survive."""
+    """Defaults are omitted and restored; metadata and Unicode survive."""
     problems = [
         Problem(id="1", prompt="2 + 2 =", answer="4"),
         Problem(id="2", prompt="π?", answer="3", topic="π", verifier="exact", metadata={"a": [1]}),
@@ -40,7 +40,7 @@ def test_problems_are_read_as_they_were_written(tmp_path: Path) -> None:
     ],
 )
 def test_an_unusable_file_is_refused_by_line(tmp_path: Path, data: bytes, message: str) -> None:
-    """The file, the line and the field are named."""
+    """The message names file, line and field."""
     (tmp_path / "p.jsonl").write_bytes(data)
     with pytest.raises(InvalidProblems, match=message):
         read_problems(tmp_path / "p.jsonl")
@@ -48,7 +48,7 @@ def test_an_unusable_file_is_refused_by_line(tmp_path: Path, data: bytes, messag
 
 @pytest.mark.parametrize("value", ["[]", '{"a":1}', "1"])
 def test_a_line_of_more_values_than_memory_has_room_for_is_refused(value: str) -> None:
-    """Each may take a thousand bytes; a text that is as long is read."""
+    """Each value may take a thousand bytes, unlike a string of the same length."""
     before = '{"id": "1", "prompt": "p", "answer": "4", "metadata": {"x": '
     listed = "[" + ",".join([value] * ((1 << 20) + 2)) + "]"
     with pytest.raises(InvalidProblems, match=r"set, line 1: .* more than 1,048,576 values"):
@@ -57,7 +57,7 @@ def test_a_line_of_more_values_than_memory_has_room_for_is_refused(value: str) -
 
 
 def test_a_line_that_no_problem_fills_is_refused() -> None:
-    """The longest prompt and answer fit, also where JSON escapes each of their characters."""
+    """The longest prompt and answer fit, even if JSON escapes every character."""
     longest = "\\u00e9" * MAX_TEXT
     line = '{"id": "1", "prompt": "' + longest + '", "answer": "' + longest + '"}'
     assert len(parse_problems(line)[0].prompt) == MAX_TEXT
@@ -66,19 +66,19 @@ def test_a_line_that_no_problem_fills_is_refused() -> None:
 
 
 def test_a_line_ends_at_newlines_alone() -> None:
-    """JSON may hold what Unicode calls a line's end."""
+    """Unicode's other line separators may occur within JSON strings."""
     text = '{"id": "1", "prompt": "one\u2028two\u0085", "answer": "3"}\r\n'
     (problem,) = parse_problems(text)
     assert problem.prompt == "one\u2028two\u0085"
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    """A typo in a path is said back."""
+    """The message repeats the path, so that a typo is visible."""
     with pytest.raises(InvalidProblems, match=r"nowhere.jsonl cannot be read"):
         read_problems(tmp_path / "nowhere.jsonl")
 
 
 def test_the_name_of_a_verifier_moves_no_cursor() -> None:
-    """It is said on the terminal, by a process that has no log's form, where there is no such."""
+    """If it does not exist, a process without a log format prints the name on the terminal."""
     problem = Problem(id="1", prompt="?", answer="4", verifier="none\x1b[2J\x9b\nerror")
     assert problem.verifier == "none [2J  error"

@@ -1,4 +1,4 @@
-"""Prompts that are too long are left out or refused before a run begins, and by no step of it."""
+"""Prompts that are too long are left out or refused before a run begins, never during a step."""
 
 import json
 import shutil
@@ -48,7 +48,7 @@ RECIPE = {
 
 
 def sums(name: str, count: int, long: tuple[int, ...] = ()) -> list[Problem]:
-    """Sums of a set, of which those at the places `long` are too long."""
+    """Sums of a set; the prompts at the indices `long` are too long."""
     return [
         Problem(id=f"{name}{n}", prompt=LONG if n in long else f"{n} + 1 =", answer=str(n + 1))
         for n in range(count)
@@ -56,7 +56,7 @@ def sums(name: str, count: int, long: tuple[int, ...] = ()) -> list[Problem]:
 
 
 def written(folder: Path, long: str, **changes: Any) -> Path:
-    """A recipe whose set `long` has a long prompt in its third line."""
+    """A recipe whose set `long` has a long prompt on its third line."""
     for name in ("public", "test", "own"):
         write_problems(folder / f"{name}.jsonl", sums(name, 6, (2,) if name == long else ()))
     sets = {"data.public": "public.jsonl", "data.test": "test.jsonl", "data.private": ["own.jsonl"]}
@@ -67,7 +67,7 @@ def written(folder: Path, long: str, **changes: Any) -> Path:
 
 
 def test_a_limit_lists_lines_ids_and_lengths() -> None:
-    """The first five, and how many more; what fits to the token is no fault."""
+    """For the first five, and how many more; a prompt of exactly the limit passes."""
     limit = PromptLimit(7, len)
     limit.check([Problem(id="a", prompt="seven77", answer="1")], "the set")
     long = [Problem(id=f"p{n}", prompt="x" * (7 + n % 2), answer="1") for n in range(20)]
@@ -80,7 +80,7 @@ def test_a_limit_lists_lines_ids_and_lengths() -> None:
 
 @pytest.mark.parametrize("name", ["public", "test", "own"])
 def test_a_long_prompt_of_any_set_is_refused_with_its_line(tmp_path: Path, name: str) -> None:
-    """By what `run create` and `simulate` do first, and by `recipe check`."""
+    """By the first check of `run create` and `simulate`, and by `recipe check`."""
     recipe = load_recipe(written(tmp_path, name))
     files = make_sets(recipe)
     with pytest.raises(InvalidProblems, match=rf"{name}\.jsonl: 1 of 6 .* line 3 \({name}2: "):
@@ -89,7 +89,9 @@ def test_a_long_prompt_of_any_set_is_refused_with_its_line(tmp_path: Path, name:
 
 
 def test_what_a_recipe_says_of_template_and_ends_is_in_its_run(tmp_path: Path) -> None:
-    """Options are the settings', and stop tokens stand beside the model's own in the card."""
+    """The settings have the template's options, and the card has the stop tokens after the model's
+    own.
+    """
     written(tmp_path, "")
     path = tmp_path / "told.toml"
     path.write_text(
@@ -105,13 +107,13 @@ def test_what_a_recipe_says_of_template_and_ends_is_in_its_run(tmp_path: Path) -
 
 
 def test_nobody_draws_from_the_public_set_without_public_steps(tmp_path: Path) -> None:
-    """fedavg may have any."""
+    """So with fedavg its prompts may have any length."""
     recipe = load_recipe(written(tmp_path, "public", method="fedavg"))
     check_lengths(MODEL, recipe.run_settings, make_sets(recipe))
 
 
 def test_a_recipe_leaves_long_prompts_out_of_what_it_prepares(tmp_path: Path) -> None:
-    """Counted with the recipe's own model, template and limit; the manifest says how many."""
+    """Counted with the recipe's own model, template and limit; the manifest has the number."""
     rows = [problem.model_dump() for problem in sums("s", 40, long=(3, 17))]
     (tmp_path / "all.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     spec = {"source": "jsonl", "from": str(tmp_path / "all.jsonl"), "private_size": 20}
@@ -122,13 +124,13 @@ def test_a_recipe_leaves_long_prompts_out_of_what_it_prepares(tmp_path: Path) ->
     recipe = load_recipe(path, values)
     files = make_sets(recipe, tmp_path / "split")
     [left] = read_manifest(tmp_path / "split").left_out
-    # The second of the two long ones is the same prompt again.
+    # Both long prompts are the same text, and both are counted.
     assert (left.reason, left.rows) == ("a prompt of more than 40 tokens", 2)
     check_lengths(MODEL, recipe.run_settings, files)
 
 
 def test_prepare_counts_with_the_model_that_it_is_given(tmp_path: Path) -> None:
-    """Tasks too; a split that was made without one is refused, and nothing changed."""
+    """For tasks too; a split prepared without a model is refused and left unchanged."""
     short = {"tasks": "chain_sum", "private-size": 5, "public-size": 4, "test-size": 4}
     options = [part for key, value in short.items() for part in (f"--{key}", str(value))]
     line = ["prepare", "reasoning-gym", "--out", str(tmp_path / "any"), *options]
@@ -151,7 +153,7 @@ def _all(folder: Path) -> list[Problem]:
 
 
 def test_a_task_whose_prompts_are_all_too_long_ends(tmp_path: Path) -> None:
-    """It gives none, and says so, instead of making prompts for ever."""
+    """It reports that there are none, instead of generating prompts forever."""
     spec = DataSpec(
         source="reasoning-gym", tasks={"gcd": {}}, private_size=2, public_size=2, test_size=2
     )
@@ -160,13 +162,13 @@ def test_a_task_whose_prompts_are_all_too_long_ends(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_tokenizer_is_said_to_be_one(tmp_path: Path) -> None:
-    """No traceback for a mistyped folder."""
+    """A mistyped folder gives no traceback."""
     with pytest.raises(InvalidSettings, match="has no readable tokenizer"):
         prompt_limit(tmp_path, RUN)
 
 
 def test_a_config_that_is_no_object_is_said_to_be_none(tmp_path: Path) -> None:
-    """transformers raises a TypeError for it."""
+    """transformers would raise a TypeError."""
     folder = shutil.copytree(MODEL, tmp_path / "model")
     (folder / "config.json").write_text("[]")
     with pytest.raises(InvalidSettings, match="has no readable tokenizer"):
@@ -176,7 +178,7 @@ def test_a_config_that_is_no_object_is_said_to_be_none(tmp_path: Path) -> None:
 def test_an_evaluator_refuses_a_test_set_that_it_cannot_tell_of(
     policy: Policy, tmp_path: Path
 ) -> None:
-    """At its start: the figures of an empty one, or of too many topics, are none."""
+    """At its start: an empty set, or too many topics to report."""
     many = [Problem(id=str(n), prompt="1", answer="1", topic=str(n)) for n in range(10_001)]
     run: Any = SimpleNamespace(id="r", settings=policy.settings)
     nothing: Any = None
@@ -190,7 +192,7 @@ def test_an_evaluator_refuses_a_test_set_that_it_cannot_tell_of(
 
 
 def test_a_member_refuses_the_runs_sets_before_it_works(policy: Policy, tmp_path: Path) -> None:
-    """A coordinator counts without the chat template, so a member may be the first to see it."""
+    """A coordinator counts without the chat template, so a member may be the first to notice."""
     asked = []
 
     def problem_set(run: str, kind: SetKind) -> str:

@@ -1,4 +1,4 @@
-"""reasoning-gym's own verifiers: what they would run as Python is not run."""
+"""reasoning-gym's own verifiers, without the Python code that they would run."""
 
 import re
 from pathlib import Path
@@ -19,9 +19,9 @@ CALCULATED = (
     "puzzle24",
     "simple_integration",
 )
-# They run what they have made themselves, when they make a problem.
+# These only run code that they generated themselves, when they create a problem.
 OWN_CODE = ("basic_arithmetic", "codeio", "generators_00_49", "generators_50_99")
-PARSER = "propositional_logic"  # has a parse_expr of its own, which runs nothing
+PARSER = "propositional_logic"  # has its own parse_expr, which runs nothing
 
 
 def judged(task: str, answer: str, entry: dict[str, Any]) -> float:
@@ -32,7 +32,7 @@ def judged(task: str, answer: str, entry: dict[str, Any]) -> float:
 
 @pytest.mark.parametrize("task", [*LISTS, *CALCULATED])
 def test_no_answer_is_run(task: str, tmp_path: Path) -> None:
-    """Neither a call by name, nor one of a name that is spelt out, nor one without brackets."""
+    """Neither a plain call, nor one spelled with chr(), nor one without parentheses."""
     entry = library().create_dataset(task, size=1, seed=0)[0]
     made = tmp_path / "made"
     code = f"open({str(made)!r}, 'w')"
@@ -45,7 +45,7 @@ def test_no_answer_is_run(task: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("task", [*LISTS, *CALCULATED])
 def test_no_part_of_a_problem_is_run(task: str, tmp_path: Path) -> None:
-    """The coordinator's public problems are judged by every member."""
+    """Every member judges the coordinator's public problems."""
     entry = library().create_dataset(task, size=1, seed=0)[0]
     made = tmp_path / "made"
     code = f"open({str(made)!r}, 'w')"
@@ -59,14 +59,14 @@ def test_no_part_of_a_problem_is_run(task: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("task", [*LISTS, *CALCULATED])
 def test_right_answers_are_right(task: str) -> None:
-    """The library's own answers get the full score, and a wrong one does not."""
+    """The library's own answers get the full score, and a wrong answer gets 0."""
     for entry in library().create_dataset(task, size=5, seed=1):
         assert judged(task, entry["answer"], entry) == 1.0
         assert judged(task, "1", entry) == 0.0
 
 
 def test_other_right_answers_are_right() -> None:
-    """Also where they are written otherwise than the library's."""
+    """Even if they are written differently from the library's."""
     countdown = {"answer": "", "metadata": {"numbers": [3, 8, 2], "target": 14}}
     assert judged("countdown", "8 - (-3)*2.", countdown | {"answer": "8 + 3*2"}) == 1.0
     integral = {"answer": "x**2 + C", "metadata": {"integrand": "2*x", "variable": "x"}}
@@ -74,7 +74,7 @@ def test_other_right_answers_are_right() -> None:
 
 
 def test_no_other_task_runs_python() -> None:
-    """A later version of the library may; then it is to be looked at."""
+    """If a later version of the library adds one, it must be reviewed."""
     runs = re.compile(r"\b(?:eval|exec|sympify|parse_expr)\(")
     found = {
         path.stem

@@ -1,4 +1,4 @@
-"""Responses as they travel."""
+"""Encoded responses."""
 
 import gc
 from dataclasses import replace
@@ -30,7 +30,7 @@ GROUPS = [[response(1, 2, 9), response(9)], [response(4, 9), response(5, 6, 7, 8
 
 
 def test_a_file_that_is_held_is_no_heap_of_objects() -> None:
-    """The garbage collector has a few objects to go through for ten files of 100 responses."""
+    """Ten files of 100 responses add only a few objects for the garbage collector."""
     rules = replace(RULES, responses_per_prompt=50)
     data = encode_responses(rules.prompts, [[response(1, 9)] * 50] * 2)
 
@@ -45,7 +45,7 @@ def test_a_file_that_is_held_is_no_heap_of_objects() -> None:
         assert len(held[0].groups()[1]) == 50
         return more
 
-    # Once of several times: what else this process does makes objects, too.
+    # Take the smallest of several tries, because the rest of the process creates objects too.
     assert min(grown() for _ in range(5)) < 500
 
 
@@ -61,7 +61,7 @@ def test_responses_come_back_as_they_were_sent() -> None:
 
 
 def edited(**arrays: Any) -> bytes:
-    """The good file with some tensors replaced."""
+    """The valid file with some tensors replaced."""
     return save({**load(encode_responses(RULES.prompts, GROUPS)), **arrays})
 
 
@@ -90,13 +90,13 @@ def edited(**arrays: Any) -> bytes:
     ],
 )
 def test_a_file_that_breaks_a_rule_is_refused(data: bytes, message: str) -> None:
-    """The rule is named."""
+    """The message names the rule."""
     with pytest.raises(InvalidResponses, match=message):
         decode_responses(data, RULES)
 
 
 def test_rules_are_about_one_public_step() -> None:
-    """The same file is refused by the rules of another K."""
+    """The rules for another K refuse the same file."""
     data = encode_responses(RULES.prompts, GROUPS)
     with pytest.raises(InvalidResponses, match="shape"):
         decode_responses(data, replace(RULES, responses_per_prompt=4))

@@ -1,4 +1,4 @@
-"""Which steps are public, and which prompts each step takes."""
+"""The schedule: public steps, and the prompts of each step."""
 
 from collections import Counter
 from typing import Any
@@ -23,7 +23,7 @@ from pubswap_protocol.settings import GrpoSettings, RunSettings, SwapSettings
 
 
 def settings(period: int = 2, **fields: Any) -> RunSettings:
-    """A run with this swap period and a tau of 10."""
+    """Settings with this swap period and a tau of 10."""
     return RunSettings(**{"local_steps": 10, "swap": SwapSettings(period=period), **fields})
 
 
@@ -32,7 +32,7 @@ def settings(period: int = 2, **fields: Any) -> RunSettings:
     [(1, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]), (2, [2, 4, 6, 8, 10]), (4, [4, 8]), (8, [8])],
 )
 def test_the_last_step_of_each_period_is_public(period: int, public: list[int]) -> None:
-    """Step s of 1..tau is public when s mod period = 0; public steps count from 1."""
+    """Step s of 1..tau is public if s mod period = 0; public steps are numbered from 1."""
     run = settings(period)
     found = {s: public_step(run, s) for s in range(1, 11)}
     assert [s for s, k in found.items() if k is not None] == public
@@ -55,7 +55,7 @@ def test_the_last_step_of_each_period_is_public(period: int, public: list[int]) 
 def test_as_many_public_steps_come_early_or_late(
     schedule: Any, period: int, public: list[int]
 ) -> None:
-    """They count from 1 there, too; private steps walk the private set as ever."""
+    """They are numbered from 1 as well; private steps walk the private set as usual."""
     run = settings(
         swap=SwapSettings(period=period, schedule=schedule), grpo=GrpoSettings(prompts_per_step=2)
     )
@@ -87,7 +87,7 @@ def test_an_epoch_takes_each_problem_once(size: int, count: int) -> None:
 
 
 def test_private_batches_go_on_from_round_to_round() -> None:
-    """Over two rounds no private problem comes twice before all have come."""
+    """Over two rounds, no private problem repeats before all have been used."""
     run = settings(grpo=GrpoSettings(prompts_per_step=4))
     steps = [s for s in range(1, 11) if public_step(run, s) is None]
     places = [private_place(run, r, s) for r in (1, 2) for s in steps]
@@ -98,7 +98,7 @@ def test_private_batches_go_on_from_round_to_round() -> None:
 
 
 def test_public_batches_are_the_same_for_everyone_and_go_on_too() -> None:
-    """They depend on seed, round and public step alone."""
+    """They depend only on seed, round and public step."""
     run = settings(grpo=GrpoSettings(prompts_per_step=4))
     seen = [i for r in (1, 2) for k in range(1, 6) for i in public_batch(run, 40, r, k)]
     assert sorted(seen) == list(range(40))
@@ -118,7 +118,7 @@ def test_public_batches_are_the_same_for_everyone_and_go_on_too() -> None:
 def test_a_pipelined_public_step_is_overtaken_once(
     period: int, steps: int, order: list[int]
 ) -> None:
-    """By the private step behind it; the last step of a round has none and waits."""
+    """By the next private step; the last step of a round has none, and waits."""
     run = settings(local_steps=steps, swap=SwapSettings(period=period, mode="pipelined"))
     assert update_order(run) == order
     for step in range(1, steps + 1):
@@ -131,7 +131,7 @@ def test_a_pipelined_public_step_is_overtaken_once(
 
 @pytest.mark.parametrize("run", [settings(), settings(method="fedavg")], ids=["sync", "fedavg"])
 def test_steps_are_made_in_their_order_otherwise(run: RunSettings) -> None:
-    """Nothing is overtaken, and nothing is stale."""
+    """No step is overtaken or stale."""
     assert update_order(run) == list(range(1, 11))
     assert {overtaken(run, step) for step in range(1, 11)} == {None}
     assert {staleness(run, step) for step in range(1, 11)} == {0}
@@ -148,7 +148,7 @@ def test_steps_are_made_in_their_order_otherwise(run: RunSettings) -> None:
 def test_only_a_private_step_that_comes_next_is_sampled_ahead(
     period: int, mode: Any, ahead: dict[int, int | None]
 ) -> None:
-    """Before the update of the one before it; nothing is where there is no overlap."""
+    """It is sampled before the previous step's update; without overlap, none is."""
     swap = SwapSettings(period=period, mode=mode)
     run = settings(local_steps=6, swap=swap, grpo=GrpoSettings(overlap=1))
     assert {step: sampled_ahead(run, step) for step in update_order(run)} == ahead
@@ -157,7 +157,7 @@ def test_only_a_private_step_that_comes_next_is_sampled_ahead(
 
 
 def test_draws_are_functions_of_their_key() -> None:
-    """The same key gives the same numbers, and keys do not run into each other."""
+    """The same key gives the same numbers, and different keys never collide by concatenation."""
     assert seed_for("a", "bc") != seed_for("ab", "c")
     assert seed_for(1, 2) != seed_for("1", "2") != seed_for(12)
     assert rng_for("x").integers(1 << 30) == rng_for("x").integers(1 << 30)

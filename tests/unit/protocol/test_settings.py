@@ -13,7 +13,7 @@ from pubswap_protocol.settings import RunSettings
 
 
 def test_defaults_are_the_paper_s() -> None:
-    """The values of the paper's appendix, where the run file is silent."""
+    """Unset values are those of the paper's appendix."""
     run = RunSettings()
     grpo = run.grpo
     assert (run.clients, run.method, run.swap.strategy, run.swap.period) == (
@@ -53,7 +53,7 @@ def test_defaults_are_the_paper_s() -> None:
     ],
 )
 def test_a_setting_of_another_value_must_be_known(table: str, name: str, value: Any) -> None:
-    """A run with one requires of each client that it knows of it, and of no other setting."""
+    """A run with such a value requires clients that know this setting, and no other."""
     run = RunSettings.model_validate({table: {name: value}})
     assert RunSettings.model_validate_json(run.model_dump_json()) == run
     assert required(run) == [f"{table}.{name}"]
@@ -149,7 +149,7 @@ def test_a_setting_of_another_value_must_be_known(table: str, name: str, value: 
     ],
 )
 def test_what_cannot_be_is_refused_with_its_key(values: dict[str, Any], message: str) -> None:
-    """An unknown key, a value out of range, an impossible combination."""
+    """An unknown key, a value out of range, or an impossible combination."""
     with pytest.raises(ValidationError) as caught:
         RunSettings.model_validate(values)
     first = caught.value.errors()[0]
@@ -158,13 +158,13 @@ def test_what_cannot_be_is_refused_with_its_key(values: dict[str, Any], message:
 
 @pytest.mark.parametrize("values", [{"method": "fedavg"}, {"swap": {"strategy": "random"}}])
 def test_an_odd_k_is_fine_without_keep(values: dict[str, Any]) -> None:
-    """Only `keep` needs halves."""
+    """Only `keep` splits a group in halves."""
     RunSettings.model_validate({**values, "grpo": {"responses_per_prompt": 7}})
 
 
 @pytest.mark.parametrize("swap", [{"period": 1}, {"donors": "likely", "strategy": "random"}])
 def test_the_baselines_do_not_look_at_the_swap_s_settings(swap: dict[str, Any]) -> None:
-    """A sweep over methods may leave them as they are."""
+    """So a sweep over methods may leave them as they are."""
     RunSettings.model_validate({"method": "fedavg", "swap": {"mode": "pipelined", **swap}})
 
 
@@ -181,7 +181,7 @@ EXTREMES = [
 
 @pytest.mark.parametrize(("key", "values"), EXTREMES)
 def test_no_run_has_a_number_with_which_training_ends(key: str, values: dict[str, Any]) -> None:
-    """It is refused with its key, by whoever reads the settings and in a run file."""
+    """The error names the key, for settings and for a run file."""
     with pytest.raises(ValidationError, match=key.rpartition(".")[2]):
         RunSettings.model_validate(values)
     with pytest.raises(InvalidSettings, match=f"{key}: "):

@@ -1,4 +1,4 @@
-"""Decoding under tokenizers of a hub, which may be made to fill the memory."""
+"""Decoding with tokenizers from a hub, which could be crafted to fill the memory."""
 
 import json
 import resource
@@ -33,7 +33,7 @@ HARMLESS = {
 
 @pytest.mark.parametrize("name", HARMLESS)
 def test_the_decoders_that_models_come_with_are_taken(name: str) -> None:
-    """Each kind that the library has, and the sequence of Llama 2."""
+    """All kinds in the library, and the sequence of Llama 2."""
     tokenizer = load_tokenizer(TOKENIZER)
     tokenizer.decoder = HARMLESS[name]
     load_tokenizer(tokenizer.to_str().encode())
@@ -41,13 +41,13 @@ def test_the_decoders_that_models_come_with_are_taken(name: str) -> None:
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_tokenizer_whose_decoder_multiplies_a_text_is_refused(name: str) -> None:
-    """By replacements one after another, by a regular expression, in a nested sequence."""
+    """By chained replacements, by a regular expression, or in a nested sequence."""
     with pytest.raises(ValueError, match=r"times as long|characters"):
         load_tokenizer(BOMBS[name])
 
 
 def test_replacements_are_counted_as_the_library_reads_them() -> None:
-    """A text becomes as much longer as the check says, and no more: at most eight times."""
+    """A text grows no more than the check computes, at most eightfold."""
     most = replacing(("1", "12345678"))
     text = load_tokenizer(most).encode("1111").ids
     grown = decode(load_tokenizer(most), np.array(text, dtype=np.int32))
@@ -57,7 +57,9 @@ def test_replacements_are_counted_as_the_library_reads_them() -> None:
 
 
 def test_a_text_is_cut_where_no_verifier_reads_on() -> None:
-    """32 responses of the longest pieces cost the memory of one; each is too long, so wrong."""
+    """32 responses of the longest pieces need the memory of one; each is too long, and so
+    scores 0.
+    """
     piece = "7" * MOST_PIECE_CHARACTERS
     tokenizer = load_tokenizer(tokenizer_with(lambda file: _rename(file, piece)))
     number = tokenizer.token_to_id(piece)
@@ -65,7 +67,7 @@ def test_a_text_is_cut_where_no_verifier_reads_on() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     texts = [decode(tokenizer, tokens) for tokens in responses]
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    assert grown < 64 << 10  # KiB; all of them whole are 128 MiB, in bytes alone
+    assert grown < 64 << 10  # KiB; uncut, they take at least 128 MiB
     assert {len(text) for text in texts} == {MAX_RESPONSE_CHARACTERS + 1}
     problem: Any = type("P", (), {"answer": texts[0]})
     assert score("exact", texts[0], problem) == 0.0

@@ -1,4 +1,4 @@
-"""Updates in reduced precision: round trips, bounds, error feedback, and what is refused."""
+"""Updates in reduced precision: round trips, bounds, error feedback, and refusals."""
 
 import json
 from collections.abc import Callable
@@ -43,7 +43,7 @@ FLOAT32 = st.floats(width=32, allow_nan=False, min_value=-(2.0**100), max_value=
 
 
 def adapter(seed: int, size: float = 1.0, layout: AdapterLayout = LAYOUT) -> Adapter:
-    """Normal factors."""
+    """Normally distributed factors."""
     rng = np.random.default_rng(seed)
     return {
         name: (size * rng.standard_normal(shape)).astype(np.float32)
@@ -56,7 +56,7 @@ def run_in(precision: Precision) -> RunSettings:
 
 
 def view(folder: Path, precision: Precision, body: bytes, base: Adapter) -> Adapter:
-    """What the coordinator reads: the adapter that an update stands for."""
+    """The adapter that the coordinator reads from an update."""
     update, start = folder / "update", folder / "start"
     update.write_bytes(body)
     start.write_bytes(encode_adapter(LAYOUT, base))
@@ -66,7 +66,7 @@ def view(folder: Path, precision: Precision, body: bytes, base: Adapter) -> Adap
 
 @given(st.lists(FLOAT32, min_size=1, max_size=20))
 def test_bfloat16_is_the_nearest_with_ties_to_even(numbers: list[float]) -> None:
-    """Against all neighbours: none is nearer, and of two as near the even one is taken."""
+    """No neighbouring value is nearer, and a tie goes to the even one."""
     exact = np.array(numbers, np.float32)
     bits = to_bfloat16(exact)
     for number, own in zip(exact.astype(np.float64), bits, strict=True):
@@ -81,7 +81,7 @@ def test_bfloat16_is_the_nearest_with_ties_to_even(numbers: list[float]) -> None
 
 @given(st.integers(0, 1000), st.sampled_from([(3, 8), (8, 3), (1, 1), (1, 8), (8, 1), (5, 5)]))
 def test_int8_is_within_half_a_step_of_its_direction(seed: int, shape: tuple[int, int]) -> None:
-    """Each row of a wide matrix, each column of a tall one, has a scale of its own."""
+    """Each row of a wide matrix, or column of a tall one, has its own scale."""
     array = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
     array[0] *= 1000
     levels, scales = to_int8(array)
@@ -93,14 +93,14 @@ def test_int8_is_within_half_a_step_of_its_direction(seed: int, shape: tuple[int
 
 @pytest.mark.parametrize("value", [0.0, 1e-45])
 def test_int8_of_nothing_is_nothing(value: float) -> None:
-    """A row of zeros, or of numbers too small for a scale, has level 0 and no NaN."""
+    """Zeros, or numbers too small for a scale, have level 0 and give no NaN."""
     levels, scales = to_int8(np.full((2, 3), value, np.float32))
     assert not from_int8(levels, scales).any()
 
 
 @pytest.mark.parametrize("precision", REDUCED)
 def test_an_update_comes_back_as_base_plus_difference(tmp_path: Path, precision: Precision) -> None:
-    """What is left out is small, and sent and left out are the difference exactly."""
+    """The residual is small, and sent plus residual is exactly the difference."""
     base, trained = adapter(1), adapter(2)
     body, left = encode_update(LAYOUT, precision, trained, base, {})
     found = view(tmp_path, precision, body, base)
@@ -117,7 +117,7 @@ def test_an_update_comes_back_as_base_plus_difference(tmp_path: Path, precision:
 
 @pytest.mark.parametrize("precision", REDUCED)
 def test_rows_are_those_of_the_tensor(tmp_path: Path, precision: Precision) -> None:
-    """Some rows are read to the same bits as the whole, and the base may have more tensors."""
+    """Reading some rows gives the same bits as reading all, and the base may have more tensors."""
     (tmp_path / "base").write_bytes(encode_adapter(LAYOUT, adapter(1)))
     base = AdapterFile(tmp_path / "base", LAYOUT)
     for name, shape in LAYOUT.tensors.items():
@@ -132,7 +132,7 @@ def test_rows_are_those_of_the_tensor(tmp_path: Path, precision: Precision) -> N
 
 @pytest.mark.parametrize("precision", REDUCED)
 def test_an_update_of_rank_1_comes_back_too(tmp_path: Path, precision: Precision) -> None:
-    """Whole and in rows, though its one scale could be a row's and a column's."""
+    """Whole and by rows, although its single scale could be a row's or a column's."""
     layout = AdapterLayout(tensors={"x.lora_A.weight": (1, 9), "x.lora_B.weight": (7, 1)})
     base, trained = adapter(1, layout=layout), adapter(2, layout=layout)
     (tmp_path / "base").write_bytes(encode_adapter(layout, base))
@@ -148,7 +148,7 @@ def test_an_update_of_rank_1_comes_back_too(tmp_path: Path, precision: Precision
 
 
 def test_float32_is_the_adapter_itself(tmp_path: Path) -> None:
-    """Nothing is left out, and the base plays no part."""
+    """There is no residual, and the base does not matter."""
     body, left = encode_update(LAYOUT, "float32", adapter(2), adapter(1), adapter(3))
     assert (body, left) == (encode_adapter(LAYOUT, adapter(2)), {})
     found = view(tmp_path, "float32", body, adapter(1))
@@ -158,10 +158,10 @@ def test_float32_is_the_adapter_itself(tmp_path: Path) -> None:
 
 
 def sent_and_true(folder: Path, precision: Precision, feedback: bool) -> tuple[float, float]:
-    """The distance of the sent from the true sum after 50 rounds, and one step of rounding.
+    """The distance between sent and true sums after 50 rounds, and one rounding step.
 
-    Each round moves every number by the same small step, and one number of each direction by a
-    large one to and fro: the small step is below half a level, and rounds to nothing.
+    Each round moves every number by the same small step, and one number of each direction back and
+    forth by a large one: the small step is below half a level, and rounds to 0.
     """
     drift = {name: np.full(shape, 1e-3, np.float32) for name, shape in LAYOUT.tensors.items()}
     base = {name: np.zeros(shape, np.float32) for name, shape in LAYOUT.tensors.items()}
@@ -182,7 +182,9 @@ def sent_and_true(folder: Path, precision: Precision, feedback: bool) -> tuple[f
 
 
 def test_error_feedback_keeps_the_sum_true(tmp_path: Path) -> None:
-    """Over 50 rounds what was sent stays within one step of the truth; without it, it does not."""
+    """Over 50 rounds the sent sum stays within one step of the true one; without it, it drifts
+    away.
+    """
     distance, step = sent_and_true(tmp_path, "int8", feedback=True)
     assert distance <= step
     astray, _ = sent_and_true(tmp_path, "int8", feedback=False)
@@ -190,7 +192,7 @@ def test_error_feedback_keeps_the_sum_true(tmp_path: Path) -> None:
 
 
 def test_error_feedback_in_bfloat16(tmp_path: Path) -> None:
-    """There, too, the sum of the sent follows the sum of the true differences."""
+    """The sent sum follows the true one in this precision too."""
     base = {name: np.zeros(shape, np.float32) for name, shape in LAYOUT.tensors.items()}
     moved = {name: np.full(shape, 1.003, np.float32) for name, shape in LAYOUT.tensors.items()}
     for feedback, stays in ((True, True), (False, False)):
@@ -223,7 +225,7 @@ def test_reduced_updates_of_a_real_layout_are_a_half_and_a_quarter() -> None:
 @pytest.mark.parametrize("value", [np.nan, np.inf, 2 * LARGEST])
 @pytest.mark.parametrize("precision", REDUCED)
 def test_training_that_diverged_sends_nothing(precision: Precision, value: float) -> None:
-    """The client refuses before the coordinator has to, and names the tensor."""
+    """The client itself refuses, and names the tensor."""
     trained = adapter(1)
     trained["x.lora_B.weight"][2, 1] = value
     with pytest.raises(InvalidAdapter, match=r"x\.lora_B\.weight"):
@@ -231,7 +233,7 @@ def test_training_that_diverged_sends_nothing(precision: Precision, value: float
 
 
 def spoilt(precision: Precision, tensor: str, value: bytes) -> bytes:
-    """An update in which a tensor's first number is another."""
+    """An update with the first number of a tensor replaced."""
     body = bytearray(encode_update(LAYOUT, precision, adapter(1), adapter(2), {})[0])
     specs, start = read_header(bytes(body))
     begin = start + specs[tensor].begin
@@ -243,7 +245,7 @@ def spoilt(precision: Precision, tensor: str, value: bytes) -> bytes:
 def test_a_run_whose_updates_have_too_many_tensors_is_not_created(
     precision: Precision, fits: bool, tiny_qwen3: Path, card_of: Callable[[Path], ModelCard]
 ) -> None:
-    """The scales of int8 are tensors, too; a run that could take no update never begins."""
+    """The scales of int8 are tensors too; such a run could never accept an update."""
     pairs = range(MAX_TENSORS // 4 + 1)
     tensors = {f"{n}.lora_{side}.weight": (1, 1) for n in pairs for side in "AB"}
     card = card_of(tiny_qwen3).model_copy(update={"layout": AdapterLayout(tensors=tensors)})
@@ -253,7 +255,7 @@ def test_a_run_whose_updates_have_too_many_tensors_is_not_created(
 
 
 def float32(value: float) -> bytes:
-    """Its four bytes."""
+    """The number's four bytes."""
     return np.float32(value).tobytes()
 
 
@@ -267,7 +269,7 @@ def float32(value: float) -> bytes:
 def test_numbers_out_of_range_are_refused(
     tmp_path: Path, precision: Precision, tensor: str, value: bytes
 ) -> None:
-    """Not finite, negative scales, and what no training moves a factor by."""
+    """Numbers that are not finite, negative scales, and changes larger than any training makes."""
     path = tmp_path / "update"
     path.write_bytes(spoilt(precision, tensor, value))
     update = open_update(path, LAYOUT, precision)
@@ -276,7 +278,7 @@ def test_numbers_out_of_range_are_refused(
 
 
 def test_the_largest_update_that_is_made_is_taken(tmp_path: Path) -> None:
-    """The client's and the coordinator's bounds are the same one."""
+    """Client and coordinator use the same bound."""
     base = {name: np.zeros(shape, np.float32) for name, shape in LAYOUT.tensors.items()}
     far = {name: np.full(shape, LARGEST, np.float32) for name, shape in LAYOUT.tensors.items()}
     for precision in REDUCED:
@@ -286,7 +288,7 @@ def test_the_largest_update_that_is_made_is_taken(tmp_path: Path) -> None:
 
 
 def with_header(body: bytes, change: str, by: str) -> bytes:
-    """The file with its header's text changed."""
+    """The file with this change in the text of its header."""
     length = int.from_bytes(body[:8], "little")
     text = body[8 : 8 + length].decode().rstrip().replace(change, by)
     raw = text.encode() + b" " * (-len(text) % 8)
@@ -316,7 +318,7 @@ BODY = encode_update(LAYOUT, "int8", adapter(1), adapter(2), {})[0]
 def test_files_that_are_not_exactly_the_run_s_are_refused(
     tmp_path: Path, body: bytes, why: str
 ) -> None:
-    """Names, dtypes, shapes, size, and every byte of the header."""
+    """Names, dtypes, shapes, size and every byte of the header must match."""
     path = tmp_path / "update"
     path.write_bytes(body)
     with pytest.raises(InvalidAdapter, match=why):
@@ -324,7 +326,7 @@ def test_files_that_are_not_exactly_the_run_s_are_refused(
 
 
 def test_the_file_is_plain_safetensors(tmp_path: Path) -> None:
-    """Another reader finds I8 tensors and one scale for each direction of the rank."""
+    """Another reader finds I8 tensors, and one scale per direction of the rank."""
     header = json.loads(BODY[8 : 8 + int.from_bytes(BODY[:8], "little")])
     assert header["x.lora_A.weight"]["dtype"] == "I8"
     assert header["x.lora_A.weight" + SCALE]["shape"] == [4, 1]

@@ -1,4 +1,4 @@
-"""Verification in worker processes: real hangs and real crashes."""
+"""Verification in worker processes that really hang and crash."""
 
 import multiprocessing
 import os
@@ -19,7 +19,7 @@ PROBLEM = Problem(id="1", prompt="?", answer="4")
 
 @pytest.mark.parametrize("trouble", ["hang", "spin", "power", "crash", "raise", "grow"])
 def test_a_verifier_that_fails_scores_0_and_costs_the_others_nothing(trouble: str) -> None:
-    """Those before and after it keep their scores, and the next call works too."""
+    """Responses before and after it keep their scores, and the next call works."""
     texts = ["right", trouble, "right", "wrong", "right"]
     with VerifierPool(seconds=0.2 if trouble == "hang" else 0.5, scorer=misbehaving) as pool:
         assert pool.score_many("math", [("right", PROBLEM)]) == [1.0]
@@ -30,15 +30,19 @@ def test_a_verifier_that_fails_scores_0_and_costs_the_others_nothing(trouble: st
 
 
 def test_what_responses_leave_in_memory_costs_the_others_nothing() -> None:
-    """A process that is half full is replaced: the fourth GiB that is kept had no room."""
+    """A process is replaced once half its memory is in use; otherwise the fourth kept GiB would not
+    fit.
+    """
     with VerifierPool(scorer=misbehaving) as pool:
         assert pool.score_many("math", [("keep", PROBLEM)] * 9) == [1.0] * 9
 
 
 def test_the_limit_is_one_of_computing_and_a_new_process_is_cheap() -> None:
-    """A response that waits is not cut off; ten that compute for ever import the library once."""
+    """A response that sleeps is not cut off; ten that compute forever import the library only
+    once.
+    """
     with VerifierPool(seconds=0.3, scorer=misbehaving) as pool:
-        assert pool.score("math", ("doze", PROBLEM)).score == 1.0  # a second, asleep
+        assert pool.score("math", ("doze", PROBLEM)).score == 1.0  # sleeps for a second
         started = time.monotonic()
         subprocess.run([sys.executable, "-c", "import math_verify"], check=True)
         imported = time.monotonic() - started
@@ -51,7 +55,7 @@ def test_the_limit_is_one_of_computing_and_a_new_process_is_cheap() -> None:
 
 @pytest.mark.parametrize("ended_by", [signal.SIGTERM, signal.SIGKILL])
 def test_a_process_that_is_ended_from_outside_costs_no_response(ended_by: signal.Signals) -> None:
-    """A service that is stopped, or a machine short of memory, has the answer asked for again."""
+    """After a kill by a stopping service or the OOM killer, the response is verified again."""
     with VerifierPool(scorer=misbehaving) as pool:
         pool.score("math", ("right", PROBLEM))
         (child,) = multiprocessing.active_children()
@@ -61,7 +65,7 @@ def test_a_process_that_is_ended_from_outside_costs_no_response(ended_by: signal
 
 
 def test_a_problem_s_own_verifier_goes_before_the_run_s() -> None:
-    """In one call, some are exact and some are mathematics."""
+    """One call may mix exact and math problems."""
     own = PROBLEM.model_copy(update={"verifier": "math", "answer": "1/2"})
     with VerifierPool() as pool:
         assert pool.score_many("exact", [("0.5", own), ("4", PROBLEM), ("04", PROBLEM)]) == [
@@ -72,14 +76,14 @@ def test_a_problem_s_own_verifier_goes_before_the_run_s() -> None:
 
 
 def test_bounded_verifiers_need_no_process() -> None:
-    """`exact` and `choice` are answered at once, in this process."""
+    """`exact` and `choice` run in this process."""
     with VerifierPool() as pool:
         assert pool.score_many("exact", [("4", PROBLEM)] * 500) == [1.0] * 500
         assert not multiprocessing.active_children()
 
 
 def test_threads_share_a_pool() -> None:
-    """Several callers at once each get their own answers."""
+    """Concurrent callers each get their own scores."""
     results: dict[int, list[float]] = {}
     with VerifierPool(workers=2) as pool:
 
@@ -97,7 +101,7 @@ def test_threads_share_a_pool() -> None:
 
 
 def test_closing_leaves_no_process_behind() -> None:
-    """After the block nothing runs any more, and the pool may be closed again."""
+    """The pool may be closed twice."""
     with VerifierPool() as pool:
         pool.score_many("math", [("4", PROBLEM)])
     pool.close()

@@ -1,4 +1,4 @@
-"""What each verifier takes for right and wrong."""
+"""The verdicts of each verifier."""
 
 import time
 
@@ -36,7 +36,7 @@ def problem(answer: str, **fields: object) -> Problem:
     ],
 )
 def test_the_answer_is_where_a_person_would_look(text: str, answer: str) -> None:
-    """Tags go before a line, a line before a box, a box before the last line."""
+    """Tags take precedence over an answer line, that over a box, and a box over the last line."""
     assert extract_answer(text) == answer
 
 
@@ -133,7 +133,7 @@ def test_the_answer_is_where_a_person_would_look(text: str, answer: str) -> None
     ],
 )
 def test_verdicts(name: str, response: str, answer: str, right: bool) -> None:
-    """1.0 or 0.0, and nothing between."""
+    """The score is 1.0 or 0.0, and nothing in between."""
     assert score(name, response, problem(answer)) == float(right)
 
 
@@ -157,7 +157,7 @@ def test_verdicts(name: str, response: str, answer: str, right: bool) -> None:
     ids=lambda text: text[:16],
 )
 def test_no_response_is_read_for_long(text: str) -> None:
-    """`exact` and `choice` run without a limit of time: reading must not be quadratic."""
+    """`exact` and `choice` have no time limit, so parsing must not be quadratic."""
     start = time.thread_time()
     for name in ("exact", "choice"):
         score(name, text, problem("A"))
@@ -167,7 +167,7 @@ def test_no_response_is_read_for_long(text: str) -> None:
 
 @pytest.mark.parametrize("name", ["oracle", "", "reasoning_gym:", "Math"])
 def test_an_unknown_verifier_is_refused_with_the_list(name: str) -> None:
-    """The message names those that exist."""
+    """The message names the existing ones."""
     with pytest.raises(InvalidSettings, match="choice, exact, math, reasoning_gym"):
         check_verifier(name)
     with pytest.raises(InvalidSettings):
@@ -176,13 +176,13 @@ def test_an_unknown_verifier_is_refused_with_the_list(name: str) -> None:
 
 @pytest.mark.parametrize("task", ["telepathy", "composite"])
 def test_an_unknown_reasoning_gym_task_is_refused(task: str) -> None:
-    """The task is named; so is the one that is no task without others."""
+    """The message names the task, or `composite`, which is only made of others."""
     with pytest.raises(InvalidSettings, match=f"no task '{task}'"):
         score(f"reasoning_gym:{task}", "x", problem("x"))
 
 
 def test_versions_name_the_rule_and_the_library() -> None:
-    """A member with another math-verify would give other rewards."""
+    """Another version of math-verify may give other rewards."""
     assert verifier_version("exact") == "exact@8"
     assert verifier_version("math").startswith("math@8+0.")
     assert verifier_version("reasoning_gym:gcd").startswith("reasoning_gym:gcd@8+0.")

@@ -1,4 +1,4 @@
-"""What holds of the paper's claims, from results made so that it does, does not, or is open."""
+"""Verdicts on the paper's claims, from made-up results for, against, and undecided."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -19,7 +19,7 @@ MOMENTUM: Mapping[str, Value] = {"aggregation.server_optimizer": "momentum", "me
 
 
 def runs(setting: Mapping[str, Value], tau: int, final: float, drift: float = 1.0) -> list[Result]:
-    """Five seeds around a final pass@1 and a drift."""
+    """Five seeds around this final pass@1 and drift."""
     results = []
     for seed in range(5):
         noise = rng_for(seed, "claims", str(setting), tau).normal(0, 0.003, 2)
@@ -89,7 +89,7 @@ CLAIMS = [
 def test_each_claim_is_told_from_its_opposite(
     words: str, made: Callable[[], list[Result]], expected: Verdict
 ) -> None:
-    """Made as the paper says it holds; made the other way round it does not."""
+    """It holds for results as in the paper, and does not for reversed ones."""
     judged = found(made(), words)
     assert judged
     assert {finding.verdict for finding in judged} == {expected}
@@ -97,7 +97,7 @@ def test_each_claim_is_told_from_its_opposite(
 
 
 def test_fewer_replaced_later_is_read_off_the_public_steps() -> None:
-    """A share that stays as it is decides nothing; one that falls does."""
+    """A constant share is undecided; a falling one holds."""
     steady = [*runs(FEDAVG, 24, 0.6), *runs(KEEP, 24, 0.7)]
     (finding,) = found(steady, "fewer responses")
     assert finding.verdict == "undecided"
@@ -109,7 +109,7 @@ def test_fewer_replaced_later_is_read_off_the_public_steps() -> None:
 
 
 def test_nothing_is_said_of_rows_that_there_are_not() -> None:
-    """No claim about a method or a tau without results, and none without FedAvg."""
+    """There is no claim about a method or tau without results, and none without FedAvg."""
     assert found(runs(FEDAVG, 24, 0.6), "") == []
     assert found(runs(KEEP, 24, 0.6), "") == []
     compared = found([*runs(FEDAVG, 24, 0.6), *runs(KEEP, 24, 0.7)], "")
@@ -124,7 +124,7 @@ def test_nothing_is_said_of_rows_that_there_are_not() -> None:
 
 
 def test_an_interval_that_covers_zero_or_one_seed_decides_nothing() -> None:
-    """Whatever the mean is."""
+    """Whatever the mean."""
     wide = difference({0: 0.9, 1: 0.4, 2: 0.6}, {0: 0.5, 1: 0.5, 2: 0.5})
     assert verdict(wide, 1) == verdict(wide, -1) == "undecided"
     assert verdict(difference({0: 0.9}, {0: 0.1}), 1) == "undecided"
@@ -133,14 +133,14 @@ def test_an_interval_that_covers_zero_or_one_seed_decides_nothing() -> None:
 
 
 def test_agreement_by_chance_decides_nothing() -> None:
-    """Two seeds, or any number with the very same difference, have an interval of no width."""
+    """Two seeds, or any number, with the very same difference give an interval without width."""
     two = difference({0: 0.43, 1: 0.38}, {0: 0.4, 1: 0.35})
     same = difference({0: 0.5, 1: 0.5, 2: 0.5}, {0: 0.25, 1: 0.25, 2: 0.25})
     assert verdict(two, 1) == verdict(two, -1) == verdict(same, 1) == "undecided"
 
 
 def _falling(result: Result) -> Result:
-    """alpha falls by 0.04 with each public step, a little less for a larger seed."""
+    """The result with alpha falling by 0.04 per public step, a little less for larger seeds."""
     rounds = []
     for summary in result.run.rounds:
         swaps = []

@@ -1,4 +1,4 @@
-"""Which code made a result."""
+"""The commit recorded in a result."""
 
 import subprocess
 from pathlib import Path
@@ -13,7 +13,7 @@ def _git(folder: Path, *words: str) -> str:
 
 
 def test_a_result_names_the_commit_and_whether_the_code_had_changed(tmp_path: Path) -> None:
-    """Changes that are not committed are told, and what is only installed there has no commit."""
+    """Uncommitted changes are marked, and an installed package has no commit."""
     source, installed = tmp_path / "code", tmp_path / ".venv"
     source.mkdir()
     installed.mkdir()

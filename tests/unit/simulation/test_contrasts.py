@@ -1,4 +1,4 @@
-"""The primary contrast and the exploratory ones, against scipy's tests and figures by hand."""
+"""The primary contrast and the exploratory ones, against scipy's tests and hand calculations."""
 
 import pytest
 from scipy import stats
@@ -32,7 +32,7 @@ def runs(setting: dict[str, Value], seeds: int, tau: int = 12) -> list[Result]:
 
 
 def test_the_primary_contrast_is_scipys_paired_t_test() -> None:
-    """Of the seeds that both rows have, at the largest tau at which both have any."""
+    """Over the seeds that both rows have, at the largest tau for which both have any."""
     results = runs(KEEP, 10) + runs(NONE, 8) + runs(KEEP, 3, tau=4) + runs(NONE, 3, tau=4)
     primary = make_report(sections([*results, *runs(KEEP, 2, tau=24)]), PRIMARY).primary
     assert primary is not None
@@ -47,7 +47,9 @@ def test_the_primary_contrast_is_scipys_paired_t_test() -> None:
 
 
 def test_all_others_are_corrected_by_holm() -> None:
-    """Each row less the first of the two, over its own seeds; the base model is none of them."""
+    """Each compares the contrast's first row with another over shared seeds; the base model is not
+    included.
+    """
     results = runs(KEEP, 10) + runs(NONE, 10) + runs(RANDOM, 10) + runs(FEDAVG, 6)
     _, found = contrasts(sections(results), PRIMARY)
     assert [one.contrast.partition(" - ")[2] for one in found] == [
@@ -66,27 +68,27 @@ def test_all_others_are_corrected_by_holm() -> None:
 
 
 def test_the_base_model_is_that_of_round_0() -> None:
-    """As in the tables; the runs of its row have finals of their own."""
+    """As in the tables, not the final scores of the row's runs."""
     primary, _ = contrasts(sections(runs(KEEP, 3) + runs(FEDAVG, 3)), "FedAvg - base model")
     expected = [score - 0.4 for score in scores(FEDAVG, 3)]
     assert primary.by_seed == pytest.approx(dict(enumerate(expected)))
 
 
 def test_holms_correction_is_that_of_the_textbook() -> None:
-    """Smallest first by m, m - 1, ...; never below one before it, never above 1."""
+    """From the smallest, times m, m - 1, ...; never below an earlier one and never above 1."""
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.6, 0.9]) == [1.0, 1.0]
     assert holm([]) == []
 
 
 def test_no_width_has_no_p_value() -> None:
-    """Neither one seed nor differences that are all the same."""
+    """Neither a single seed nor identical differences have one."""
     assert p_value(estimate([0.1])) is None
     assert p_value(estimate([0.1, 0.1, 0.1])) is None
 
 
 @pytest.mark.parametrize("named", ["FedAvg - PubSwap-keep, period 2", "nothing", "FedAvg - "])
 def test_a_contrast_of_rows_that_there_are_not_is_refused(named: str) -> None:
-    """With the rows that there are."""
+    """The message lists the existing rows."""
     with pytest.raises(InvalidSettings, match="There are: FedAvg; base model"):
         contrasts(sections(runs(FEDAVG, 2)), named)

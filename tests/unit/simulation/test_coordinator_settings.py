@@ -10,7 +10,7 @@ from pubswap_simulation.coordinator import coordinator_settings
 def test_nothing_outside_the_folder_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bucket and a notification address of a coordinator's environment are no simulation's."""
+    """A bucket and a notification address in the environment of a coordinator are ignored."""
     monkeypatch.setenv("PUBSWAP_BUCKET_ENDPOINT", "https://bucket.example")
     monkeypatch.setenv("PUBSWAP_NOTIFY_URL", "https://notify.example")
 

@@ -1,4 +1,4 @@
-"""What `scripts/diagnose_exchange.py` says of an exchange, against figures by hand."""
+"""The figures of `scripts/diagnose_exchange.py` against hand calculations."""
 
 import importlib.util
 import sys
@@ -16,13 +16,13 @@ def diagnosis() -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["diagnose_exchange"] = module  # where a dataclass looks for its own names
+    sys.modules["diagnose_exchange"] = module  # dataclasses look their module up there
     spec.loader.exec_module(module)
     return module
 
 
 def test_keep_fills_up_to_half_with_what_peers_have(diagnosis: ModuleType) -> None:
-    """Two clients, three prompts of four responses each."""
+    """For two clients and three prompts with four responses each."""
     yes, no = True, False
     first = [[no, no, no, no], [no, no, no, no], [yes, yes, no, no]]
     second = [[no, yes, no, no], [no, no, no, no], [yes, yes, yes, yes]]
@@ -35,7 +35,7 @@ def test_keep_fills_up_to_half_with_what_peers_have(diagnosis: ModuleType) -> No
 def test_a_donated_response_has_the_advantage_of_the_group_that_it_comes_into(
     diagnosis: ModuleType,
 ) -> None:
-    """One right of eight and three more: 1/2 over sqrt(2/7)."""
+    """One right of eight, plus three donated ones: 1/2 over sqrt(2/7)."""
     group = diagnosis.Group(right=1, of_peers=20, size=8)
     assert group.replaced == 3
     assert group.advantage == pytest.approx(0.5 / (2 / 7) ** 0.5)

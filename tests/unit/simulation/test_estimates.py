@@ -1,4 +1,4 @@
-"""Means with intervals, and differences paired by seed, against hand figures."""
+"""Means with intervals, and differences paired by seed, against hand calculations."""
 
 import math
 from statistics import StatisticsError, mean, stdev
@@ -26,7 +26,7 @@ def test_quantiles_are_those_of_the_printed_table(freedom: int, quantile: float)
 
 
 def test_the_density_between_the_quantiles_is_95_percent() -> None:
-    """By summing the density itself, which needs no special function but gamma."""
+    """Summed over the density itself, which only needs the gamma function."""
     freedom, steps = 4, 20_000
     end = t_quantile(freedom)
     scale = math.gamma((freedom + 1) / 2) / math.gamma(freedom / 2) / math.sqrt(freedom * math.pi)
@@ -37,7 +37,7 @@ def test_the_density_between_the_quantiles_is_95_percent() -> None:
 
 
 def test_an_interval_is_the_mean_and_t_standard_errors() -> None:
-    """n = 5: 2.7764 standard errors either way."""
+    """For n = 5, 2.7764 standard errors on either side."""
     values = [0.5, 0.52, 0.47, 0.55, 0.49]
     found = estimate(values)
     half = 2.776445 * stdev(values) / math.sqrt(5)
@@ -47,7 +47,7 @@ def test_an_interval_is_the_mean_and_t_standard_errors() -> None:
 
 
 def test_one_seed_has_no_interval_and_none_no_mean() -> None:
-    """Nothing is made up where nothing can be told."""
+    """Nothing is invented without data."""
     alone = estimate([0.4])
     assert (alone.n, alone.mean, alone.low, alone.half_width) == (1, 0.4, None, None)
     with pytest.raises(StatisticsError):
@@ -55,7 +55,7 @@ def test_one_seed_has_no_interval_and_none_no_mean() -> None:
 
 
 def test_differences_are_paired_by_seed() -> None:
-    """Seeds that one side lacks do not count; a shift that all share has a narrow interval."""
+    """Seeds missing on one side do not count; a common shift has a narrow interval."""
     theirs = {0: 0.1, 1: 0.5, 2: 0.9, 3: 0.3, 8: 0.0}
     ours = {seed: value + 0.02 for seed, value in theirs.items() if seed != 8} | {7: 1.0}
     ours[2] += 0.01
@@ -72,14 +72,14 @@ def test_differences_are_paired_by_seed() -> None:
 
 
 def test_signs_are_counted_beyond_rounding() -> None:
-    """0.1 + 0.2 is 0.3, whatever the last bit says."""
+    """0.1 + 0.2 equals 0.3, whatever the last bit."""
     found = paired({0: 0.1 + 0.2, 1: 0.5, 2: 0.2}, {0: 0.3, 1: 0.4, 2: 0.4})
     assert found is not None
     assert (found.above, found.equal, found.below) == (1, 1, 1)
 
 
 def test_a_cell_of_any_text_is_one_cell() -> None:
-    """A topic with a bar or of several lines breaks no table."""
+    """A topic with a vertical bar or a line break does not break the table."""
     table = grid(["", "a|b", "two\nlines"], [["row", "1", "2"]])
     assert table.splitlines() == [
         r"|  | a\|b | two lines |",

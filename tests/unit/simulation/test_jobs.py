@@ -1,4 +1,4 @@
-"""From a recipe and a command line to the runs of a simulation."""
+"""From a recipe and a command line to the jobs of a simulation."""
 
 import json
 from itertools import permutations
@@ -51,7 +51,7 @@ def recipe(tmp_path: Path) -> Path:
 
 
 def test_a_recipe_is_one_run_of_all_its_clients(tmp_path: Path, recipe: Path) -> None:
-    """Each client has its own file, and nobody is ever taken for late."""
+    """Each client has its own file, and quorums wait for everybody."""
     [job] = Planner(recipe, tmp_path, {"rounds": 2}).one(seed=5)
     assert {name: [p.name for p in paths] for name, paths in job.private.items()} == {
         "client-1": ["a.jsonl"],
@@ -64,7 +64,7 @@ def test_a_recipe_is_one_run_of_all_its_clients(tmp_path: Path, recipe: Path) ->
 
 
 def test_a_sweep_is_all_settings_and_seeds_each_once(tmp_path: Path, recipe: Path) -> None:
-    """Baselines are single clients with the same total steps, whatever else is varied."""
+    """Baselines have single clients with the same total steps, whatever else varies."""
     jobs = Planner(recipe, tmp_path, {}).sweep((), {})
     of_seed_0 = [(job.members, job.client, job.setting) for job in jobs if job.settings.seed == 0]
     assert of_seed_0 == [
@@ -85,7 +85,7 @@ def test_a_sweep_is_all_settings_and_seeds_each_once(tmp_path: Path, recipe: Pat
 
 @pytest.mark.parametrize("members", ["pooled", "alone"])
 def test_one_client_needs_no_others(tmp_path: Path, recipe: Path, members: str) -> None:
-    """What a recipe says of how many must be here, and of their ranks, is nothing to a baseline."""
+    """A baseline ignores the recipe's minimum number of members and their ranks."""
     several: dict[str, Value] = {
         "members.minimum": 2,
         "aggregation.rule": "svd",
@@ -97,7 +97,7 @@ def test_one_client_needs_no_others(tmp_path: Path, recipe: Path, members: str) 
 
 
 def test_a_clients_topics_are_those_of_its_own_problems(tmp_path: Path, recipe: Path) -> None:
-    """Public ones that are added to them are nobody's own."""
+    """Public problems that are added to them do not count."""
     topics = ["sums", "sums", "gcd", "sums", "gcd"]
     problems = [Problem(id=f"a{n}", prompt="?", answer="1", topic=t) for n, t in enumerate(topics)]
     write_problems(tmp_path / "a.jsonl", problems)
@@ -109,7 +109,7 @@ def test_a_clients_topics_are_those_of_its_own_problems(tmp_path: Path, recipe: 
 def test_axes_and_seeds_of_the_command_line_multiply_the_recipes(
     tmp_path: Path, recipe: Path
 ) -> None:
-    """--vary adds an axis to every setting, and --seeds takes the place of the recipe's."""
+    """--vary adds an axis to every setting, and --seeds replaces the recipe's seeds."""
     jobs = Planner(recipe, tmp_path, {}).sweep((7,), {"swap.period": (2, 3)})
     found = [
         (job.settings.method, job.settings.swap.period, job.settings.seed)
@@ -121,7 +121,7 @@ def test_axes_and_seeds_of_the_command_line_multiply_the_recipes(
 
 
 def test_a_key_is_another_for_whatever_decides_a_result(tmp_path: Path, recipe: Path) -> None:
-    """The seed, a setting or a problem; and the same for the same."""
+    """Another seed, setting or problem changes it; the same ones give the same key."""
 
     def key(seed: int = 0, **given: int) -> str:
         [job] = Planner(recipe, tmp_path, dict(given)).one(seed)
@@ -144,7 +144,7 @@ def test_a_key_is_another_for_whatever_decides_a_result(tmp_path: Path, recipe: 
 def test_members_own_settings_are_in_the_key_where_they_decide_a_result(
     tmp_path: Path, recipe: Path
 ) -> None:
-    """Held-out problems make another run, wherever they are set; threads and a default do not."""
+    """Held-out problems give another key; threads and default values do not."""
 
     def key(text: str = "", **options: int) -> str:
         config = tmp_path / "client.toml"
@@ -160,7 +160,7 @@ def test_members_own_settings_are_in_the_key_where_they_decide_a_result(
 
 
 def test_a_key_does_not_depend_on_the_order_of_values(tmp_path: Path, recipe: Path) -> None:
-    """What `--set` names first makes no second folder for the same run."""
+    """The order of `--set` options creates no second folder for the same run."""
     given: dict[str, Value] = {"method": "fedavg", "grpo.learning_rate": 1e-3, "fedprox.mu": 0.1}
     keys = {
         Planner(recipe, tmp_path, dict(order)).one(0)[0].key()
@@ -174,18 +174,20 @@ STUDY = shipped_folder() / "small" / "study" / "runs"
 
 @pytest.mark.parametrize("folder", sorted(STUDY.iterdir())[::10], ids=lambda folder: folder.name)
 def test_results_of_the_study_are_still_found(tmp_path: Path, folder: Path) -> None:
-    """Their settings, in any order, have the names of their folders: nothing is done again."""
+    """Their settings, in any order, give the names of their folders, so nothing is run again."""
     result = Result.model_validate_json((folder / RESULT).read_bytes())
     given = dict(reversed(result.setting.items()))
     jobs = Planner(f"small/{result.recipe}", tmp_path, given).one(result.seed)
     specs = run_specs(jobs, tmp_path, None, {}, keep_work=False, keep_adapters=False)
-    assert folder.name in {spec.key for spec in specs}  # one for each client by itself
+    assert folder.name in {spec.key for spec in specs}  # one for each single client
 
 
 def test_weights_by_improvement_without_held_out_problems_are_refused(
     tmp_path: Path, recipe: Path
 ) -> None:
-    """All would weigh alike, unsaid; with held-out problems, or one client by itself, they run."""
+    """All weights would silently be equal; with held-out problems, or a single client, they are
+    accepted.
+    """
     config = tmp_path / "client.toml"
     jobs = Planner(recipe, tmp_path, {"aggregation.weights": "improvement"}).one(0)
     options = {"config": config, "options": {}, "keep_work": False, "keep_adapters": False}
@@ -198,7 +200,9 @@ def test_weights_by_improvement_without_held_out_problems_are_refused(
 
 @pytest.mark.parametrize("text", ["round_steps = 2", "round_seconds = 60"])
 def test_clients_that_make_fewer_steps_are_refused(tmp_path: Path, recipe: Path, text: str) -> None:
-    """Their rewards would be told of other rounds, and a run's table ended with a traceback."""
+    """Their rewards would be assigned to wrong rounds, and the run's table would fail with a
+    traceback.
+    """
     config = tmp_path / "client.toml"
     config.write_text(text)
     jobs = Planner(recipe, tmp_path, {}).one(0)
@@ -218,13 +222,13 @@ def test_clients_that_make_fewer_steps_are_refused(tmp_path: Path, recipe: Path,
 def test_what_cannot_be_simulated_is_refused_with_the_key(
     tmp_path: Path, recipe: Path, given: dict[str, Any], said: str
 ) -> None:
-    """Before anything is run."""
+    """Before anything runs."""
     with pytest.raises(InvalidSettings, match=said):
         Planner(recipe, tmp_path, dict(given)).one(None)
 
 
 def test_pooled_files_that_share_an_id_are_refused(tmp_path: Path, recipe: Path) -> None:
-    """Two problems of one id would be one to whoever counts them."""
+    """Two problems with one id would be counted as one."""
     (tmp_path / "b.jsonl").write_bytes((tmp_path / "a.jsonl").read_bytes())
     [job] = Planner(recipe, tmp_path, {"members": "pooled"}).one(None)
     with pytest.raises(InvalidProblems, match="'a0'"):
@@ -232,7 +236,7 @@ def test_pooled_files_that_share_an_id_are_refused(tmp_path: Path, recipe: Path)
 
 
 def test_values_are_read_as_toml_reads_them() -> None:
-    """Strings need no quotation marks."""
+    """But strings need no quotation marks."""
     assert parse_given(["a.b=2", "c=0.5", "d=true", "e=keep", "f= x=y "]) == {
         "a.b": 2,
         "c": 0.5,
@@ -250,14 +254,14 @@ def test_values_are_read_as_toml_reads_them() -> None:
 
 @pytest.mark.parametrize("text", ["key", "=1", "key="])
 def test_a_value_without_its_key_is_refused(text: str) -> None:
-    """With what was given."""
+    """The message gives the expected form."""
     with pytest.raises(PubSwapError, match="KEY=VALUE"):
         parse_given([text])
 
 
 @pytest.mark.parametrize("text", ["", "a", "1-", "-1", "1,,2", "4-0"])
 def test_seeds_that_are_none_are_refused(text: str) -> None:
-    """With the two forms that there are."""
+    """The message shows both valid forms."""
     with pytest.raises(InvalidSettings, match="0-4"):
         parse_seeds(text)
 
@@ -265,7 +269,7 @@ def test_seeds_that_are_none_are_refused(text: str) -> None:
 def test_a_title_leaves_out_what_all_runs_share_and_nothing_else(
     tmp_path: Path, recipe: Path
 ) -> None:
-    """An axis that only some name tells them apart, whatever its one value is."""
+    """An axis that only some runs name distinguishes them, even with a single value."""
     planner = Planner(recipe, tmp_path, {"rounds": 2})
     jobs = [planner.one(0)[0], *Planner(recipe, tmp_path, {"rounds": 2, "swap.period": 3}).one(0)]
     specs = run_specs(jobs, tmp_path, None, {}, keep_work=False, keep_adapters=False)

@@ -1,4 +1,4 @@
-"""How the report's pictures are laid out, and what can be told apart in them."""
+"""The layout of the report's figures, and that their rows can be told apart."""
 
 import matplotlib as mpl
 import pytest
@@ -23,7 +23,7 @@ from support.client.results import made_result, study
 
 
 def panel_inches(rows: int) -> float:
-    """The height of a panel above a legend of so many rows, in one column."""
+    """The height of a panel above a legend with this many rows, in one column."""
     with mpl.rc_context(SETTINGS):
         figure, axes = plt.subplots(figsize=(5.5, 3.8))
         legend(figure, "made up", [("a label of " + "many " * 10, LineStyle(BLACK, "o"))] * rows)
@@ -34,12 +34,12 @@ def panel_inches(rows: int) -> float:
 
 
 def test_a_long_legend_leaves_the_panels_their_height() -> None:
-    """Fourteen rows take nothing from what three have above them."""
+    """A panel above fourteen rows is as high as one above three."""
     assert panel_inches(14) > 0.95 * panel_inches(3)
 
 
 def test_no_two_rows_of_a_legend_look_alike() -> None:
-    """Neither the paper's with many periods, nor dozens of variants: colour and marker differ."""
+    """Colour or marker differ, even with many periods and dozens of variants."""
     names = [("fedavg", None), ("fedprox", None), ("pubswap", "random"), ("pubswap", "keep")]
     rows = [
         Method(name=name, strategy=strategy, period=period, variant=variant)
@@ -52,20 +52,20 @@ def test_no_two_rows_of_a_legend_look_alike() -> None:
 
 
 def test_an_axis_shows_whole_intervals() -> None:
-    """One below 0 too; where there is none, nothing below 0 is shown."""
+    """Including values below 0, but nothing below 0 if there are none."""
     assert span([Curve([1], [20.0], [-10.0], [50.0])]) == (-13.0, 53.0)
     assert span([Curve([1], [1.0], [0.0], [2.0])])[0] == 0.0
 
 
 def test_a_line_at_0_is_off_the_axis() -> None:
-    """As that of a row in which nothing is ever replaced."""
+    """For instance a row in which nothing is ever replaced."""
     low, high = span([Curve([1, 2], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0])])
     assert low < 0 < high
     assert span([Curve([1], [0.0], [0.0], [0.0]), Curve([1], [0.2], [0.2], [0.2])])[0] < 0
 
 
 def test_the_papers_rows_have_one_colour_in_all_pictures() -> None:
-    """Public steps without exchange are as green among all rows as they are in the curves."""
+    """Public steps without exchange are the same green among all rows as in the curves."""
     results = study(seeds=range(3))
     silent: dict[str, Value] = {"method": "pubswap", "swap.max_donated_tokens": 1}
     results += [made_result([0.4, 0.5], 24, seed, setting=silent) for seed in range(3)]
@@ -87,12 +87,12 @@ def test_the_papers_rows_have_one_colour_in_all_pictures() -> None:
 
 
 def plain(result: Result) -> dict[str, Value]:
-    """A result's setting without its alpha, so that all are one comparison."""
+    """A result's setting without its alpha, so that all form one comparison."""
     return {axis: value for axis, value in result.setting.items() if not axis.startswith("data.")}
 
 
 def test_points_stand_at_their_tau() -> None:
-    """Of every row, with nothing shifted."""
+    """In every row, without horizontal offsets."""
     section = comparison()
     with mpl.rc_context(SETTINGS):
         figure = against_tau(section, [m for m in section.methods if m.kind == "federated"])
@@ -103,7 +103,7 @@ def test_points_stand_at_their_tau() -> None:
 
 
 def test_every_row_is_shown_with_its_n_and_its_name_in_words() -> None:
-    """One panel for each tau; the topics' cells have intervals, their rows n."""
+    """There is a panel for each tau; in the heat map, cells have intervals and rows have n."""
     section = comparison()
     with mpl.rc_context(SETTINGS):
         figure, topics = arms(section), heat_map(section)
@@ -121,7 +121,7 @@ def test_every_row_is_shown_with_its_n_and_its_name_in_words() -> None:
 
 
 def test_the_primary_contrast_is_a_dot_for_each_seed_and_their_mean() -> None:
-    """In points, with the interval below the last seed, and zero in the picture."""
+    """In percentage points, with the interval below the last seed and zero in view."""
     values = {200: 0.02, 201: -0.01, 204: 0.005}
     difference = paired(values, dict.fromkeys(values, 0.0))
     assert difference is not None

@@ -1,4 +1,4 @@
-"""What it costs to reach a pass@1, against figures by hand."""
+"""The cost of reaching a pass@1, against hand calculations."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from support.client.results import made_result
 
 
 def test_the_cost_is_that_of_the_first_round_that_has_it() -> None:
-    """Means over seeds, where every seed gets there; else only how many do."""
+    """It is a mean over seeds if all of them get there, and otherwise only their number."""
     fedavg = {"method": "fedavg"}
     results = [
         made_result(scores, 4, seed, setting=fedavg)
@@ -29,7 +29,7 @@ def test_the_cost_is_that_of_the_first_round_that_has_it() -> None:
 
 
 def test_what_is_charged_for_nothing_is_said() -> None:
-    """Responses of public steps without exchange; and that seconds are those of the wall."""
+    """Public steps without exchange still send responses; seconds are wall-clock time."""
     silent: dict[str, Value] = {"method": "pubswap", "swap.max_donated_tokens": 1}
     keep: dict[str, Value] = {"method": "pubswap"}
     found = [made_result([0.3, 0.4], 4, setting=setting) for setting in (keep, silent)]

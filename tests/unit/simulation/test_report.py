@@ -1,4 +1,4 @@
-"""A report's tables against figures computed another way from the same results."""
+"""A report's tables, against figures computed another way from the same results."""
 
 from pathlib import Path
 from statistics import mean, stdev
@@ -29,7 +29,7 @@ def only(results: list[Result]) -> SectionReport:
 
 
 def test_the_table_has_mean_interval_and_paired_difference() -> None:
-    """Final and best of five seeds, by the textbook's formulas."""
+    """For the final and best scores of five seeds, by the textbook's formulas."""
     fedavg = [[0.4, 0.5 + 0.01 * seed, 0.48 + 0.01 * seed * seed] for seed in range(5)]
     keep = [[0.4, 0.6 - 0.01 * seed, 0.55 + 0.013 * seed] for seed in range(5)]
     section = only(
@@ -57,13 +57,13 @@ def test_the_table_has_mean_interval_and_paired_difference() -> None:
 
 
 def test_fedprox_is_shown_with_the_best_mu_at_each_tau() -> None:
-    """Chosen by the mean final pass@1 on the seeds that every mu has; all are listed."""
+    """Chosen by the mean final pass@1 on the seeds that all mu share; every mu is listed."""
     finals = {(0.001, 4): 0.5, (0.01, 4): 0.6, (0.1, 4): 0.5, (0.001, 12): 0.7, (0.01, 12): 0.6}
     results = [
         made_result([0.4, final], tau, seed, setting={"method": "fedprox", "fedprox.mu": mu})
         for (mu, tau), value in finals.items()
         for seed in range(1 if mu == 0.1 else 2)
-        # At seed 1, which not all have, 0.001 is the best.
+        # At seed 1, which not every mu has, 0.001 is the best.
         for final in [0.9 if (seed, mu, tau) == (1, 0.001, 4) else value]
     ]
     section = only(results)
@@ -80,7 +80,7 @@ def test_fedprox_is_shown_with_the_best_mu_at_each_tau() -> None:
 
 
 def test_clients_alone_are_averaged_seed_by_seed() -> None:
-    """Over the seeds that every client has; each client's row is there too."""
+    """Over the seeds that all clients have; each client also has its own row."""
     finals = {("client-1", 0): 0.5, ("client-2", 0): 0.7, ("client-1", 1): 0.9}
     section = only(
         [
@@ -98,7 +98,7 @@ def test_clients_alone_are_averaged_seed_by_seed() -> None:
 
 
 def test_what_is_varied_makes_rows_or_sections() -> None:
-    """What changes the method is a row of its own; what changes the problem is a section."""
+    """A change of the method is another row; a change of the problem is another section."""
     results = [
         made_result([0.4, 0.5], setting=FEDAVG | {"data.prepare.alpha": 0.3}),
         made_result([0.4, 0.6], setting=FEDAVG | {"data.prepare.alpha": 0.1}),
@@ -125,7 +125,7 @@ def test_what_is_varied_makes_rows_or_sections() -> None:
 
 
 def test_what_goes_beyond_the_paper_is_compared_with_its_own_method() -> None:
-    """FedAvg with a server optimizer with FedAvg, a donor ratio with keep; seed by seed."""
+    """A server optimizer with FedAvg, and a donor ratio with keep, seed by seed."""
     momentum = FEDAVG | {"aggregation.server_optimizer": "momentum"}
     decoupled = KEEP | {"grpo.donor_ratio": "decoupled"}
     finals = [(FEDAVG, 0.5, 0.6), (momentum, 0.6, 0.9), (KEEP, 0.7, 0.8), (decoupled, 0.6, 0.6)]
@@ -144,8 +144,9 @@ def test_what_goes_beyond_the_paper_is_compared_with_its_own_method() -> None:
 
 
 def test_what_is_left_out_or_not_done_is_named(tmp_path: Path) -> None:
-    """Of the same seed and row the first counts; a run is missing if a sweep has planned it, and
-    a row with fewer seeds than another is not."""
+    """The first result of a seed and row counts; a run is missing if a sweep planned it, but not
+    because other rows have more seeds.
+    """
     results = [
         made_result([0.4, 0.5], tau, seed, setting=FEDAVG) for tau in (4, 12) for seed in (0, 1)
     ]
@@ -163,7 +164,7 @@ def test_what_is_left_out_or_not_done_is_named(tmp_path: Path) -> None:
 
 
 def test_results_that_several_versions_of_the_rules_have_judged_are_named() -> None:
-    """With how many each has judged; those of one are no note."""
+    """The note counts the results of each version; with one version there is no note."""
     results = [made_result([0.4, 0.5], seed=seed) for seed in range(3)]
     judged = [
         result.model_copy(
@@ -177,7 +178,7 @@ def test_results_that_several_versions_of_the_rules_have_judged_are_named() -> N
 
 
 def test_a_variant_is_what_differs_from_the_recipe() -> None:
-    """And not from the default: a recipe's own learning rate is no variant; rows are in words."""
+    """Not from the default: a recipe's own learning rate is no variant; rows are named in words."""
     usual = {"grpo.learning_rate": 0.001}
     recipes_own = [
         (0.5, FEDAVG, "federated"),
@@ -203,7 +204,7 @@ def test_a_variant_is_what_differs_from_the_recipe() -> None:
 
 
 def test_a_default_is_a_variant_where_the_recipe_has_its_own() -> None:
-    """Also one that no run writes down, or that is unset; a client alone aggregates nothing."""
+    """Even if the run does not record it, or it is unset; a single client aggregates nothing."""
     usual = {"grpo.learning_rate_shape": "warmup", "aggregation.clip_norm": 2.0}
     recipes_own = [
         made_result([0.4, 0.5], setting=FEDAVG | usual).model_copy(update={"setting": FEDAVG}),
@@ -226,7 +227,7 @@ def test_a_default_is_a_variant_where_the_recipe_has_its_own() -> None:
 
 
 def test_a_recipe_that_was_edited_is_another_row_or_section() -> None:
-    """Though neither names it as an axis: no mean is over the runs of both."""
+    """Although neither names it as an axis, no mean mixes runs of both versions."""
 
     def under(key: str, value: Value, final: float, seed: int) -> Result:
         made = made_result([0.4, final], seed=seed, setting=FEDAVG | {key: value})
@@ -249,7 +250,7 @@ def test_a_recipe_that_was_edited_is_another_row_or_section() -> None:
 
 
 def test_drift_and_replaced_share_come_from_the_rounds() -> None:
-    """Means over rounds, public steps and clients; alpha by client beside them."""
+    """As means over rounds, public steps and clients; alpha is also shown by client."""
     section = only(
         [
             made_result([0.4, 0.5, 0.6], 4, seed, setting=KEEP, drift=2.0 + seed, replaced=0.2)
@@ -269,7 +270,7 @@ def test_drift_and_replaced_share_come_from_the_rounds() -> None:
 
 
 def test_bytes_are_of_one_client_and_round_beside_full_fine_tuning() -> None:
-    """The evaluator's downloads do not count; float32, up and down."""
+    """The evaluator's downloads do not count; full fine-tuning is in float32, up and down."""
     section = only([made_result([0.4, 0.5, 0.6], 4, setting=KEEP)])
     (cost,) = section.costs
     sent = cost.by_client_and_round
@@ -293,14 +294,14 @@ def test_bytes_are_of_one_client_and_round_beside_full_fine_tuning() -> None:
     ],
 )
 def test_rows_are_named_in_words(axis: str, value: Value, words: str) -> None:
-    """What a method has beyond the paper's, behind its name."""
+    """Deviations from the paper's method follow its name."""
     varied = [made_result([0.4, 0.5], 4, setting=KEEP | {axis: value})]
     section = only([made_result([0.4, 0.5], 4, setting=KEEP), *varied])
     assert f"PubSwap-keep, period 2, {words}" in section.tables[0].rows
 
 
 def test_a_model_without_a_name_is_given_none() -> None:
-    """`Model model` says it twice."""
+    """Otherwise the text would say "Model model"."""
     result = made_result([0.4, 0.5], 4, setting=FEDAVG)
     assert "Model tiny of 5,000" in markdown(make_report(sections([result])), {}, {})
     card = result.run.model.model_copy(update={"source": "/somewhere/model"})
@@ -310,7 +311,7 @@ def test_a_model_without_a_name_is_given_none() -> None:
 
 
 def test_what_donated_tokens_were_is_told_by_round() -> None:
-    """Of rows that have any, rounds in their order; of older results, nothing."""
+    """For rows that have any, in order of rounds; older results have none."""
     kept = [made_result([0.4, *[0.5] * 11], 4, seed, setting=KEEP) for seed in (0, 1)]
     told = [
         result.model_copy(
@@ -335,7 +336,7 @@ def test_what_donated_tokens_were_is_told_by_round() -> None:
 
 
 def test_topics_of_the_last_round_are_told_by_row() -> None:
-    """The base model's are those of round 0."""
+    """The base model's scores are those of round 0."""
     section = only([made_result([0.4, 0.5], 4, seed, setting=FEDAVG) for seed in (0, 1)])
     assert section.by_topic["base model"][4]["counting"].mean == pytest.approx(0.5)
     assert section.by_topic["FedAvg"][4]["counting"].mean == pytest.approx(0.6)
@@ -344,7 +345,7 @@ def test_topics_of_the_last_round_are_told_by_row() -> None:
 def test_a_topic_with_dollar_signs_is_drawn_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may hold no formula that a picture could show."""
+    """Matplotlib must not parse it as a formula."""
     results = [made_result([0.4, 0.5], 4, seed, setting=FEDAVG) for seed in (0, 1)]
     [section] = sections(results)
     score = only(results).by_topic["FedAvg"][4]["counting"]
@@ -355,7 +356,7 @@ def test_a_topic_with_dollar_signs_is_drawn_as_it_is(
 
 
 def test_pass_at_1_is_told_on_each_clients_own_topics() -> None:
-    """Weighed by how often it has each, and by those that were tested; of pooled sets, nothing."""
+    """Weighted by the client's share of each tested topic; pooled sets have none."""
     mixed = {"client-1": {"algebra": 3, "geometry": 1}, "client-2": {"counting": 2, "other": 5}}
     plain = [made_result([0.4, 0.5], 4, seed, setting=FEDAVG) for seed in (0, 1)]
     results = [result.model_copy(update={"topics": mixed}) for result in plain]
@@ -375,7 +376,7 @@ def test_pass_at_1_is_told_on_each_clients_own_topics() -> None:
 
 
 def test_curves_go_over_the_steps_of_the_whole_run() -> None:
-    """Step 0 is the base model; a public step is where it is in the run."""
+    """Step 0 is the base model; a public step keeps its position in the run."""
     first, second = (made_result([0.4, score, 0.7], 4, setting=KEEP) for score in (0.5, 0.6))
     found = curve({0: (first,), 1: (second,)}, pass_over_steps, scale=1)
     assert found.steps == [0, 4, 8]
@@ -388,14 +389,14 @@ def test_curves_go_over_the_steps_of_the_whole_run() -> None:
     [("early", [1, 2, 6, 7]), ("late", [4, 5, 9, 10]), ("even", [2, 4, 7, 9])],
 )
 def test_public_steps_are_where_the_schedule_has_them(schedule: str, steps: list[int]) -> None:
-    """Two of five local steps, in each of two rounds."""
+    """Two of five local steps in each of two rounds."""
     setting = KEEP | {"swap.schedule": schedule}
     result = made_result([0.4, 0.5, 0.6], 5, setting=setting)
     assert list(replaced_over_steps(result)) == steps
 
 
 def test_a_running_mean_has_the_interval_of_the_seeds_running_means() -> None:
-    """Noise that the mean takes away is not in it."""
+    """The interval excludes noise that the running mean averages out."""
     assert list(smoothed({1: 0.0, 2: 3.0, 3: 0.0, 4: 3.0}, 3).values()) == [1.5, 1.0, 2.0, 1.5]
     result = made_result([0.4, 0.5], 4, setting=KEEP)
     cell = {seed: (result.model_copy(update={"seed": seed}),) for seed in range(3)}
@@ -410,7 +411,7 @@ def test_a_running_mean_has_the_interval_of_the_seeds_running_means() -> None:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a study, and of a run with another alpha."""
+    """The folder of a study, with one more run for another alpha."""
     other = made_result([0.4, 0.5], setting=FEDAVG | {"data.prepare.alpha": 0.3})
     folder = tmp_path_factory.mktemp("report") / "store"
     return write_store(folder, [*study(seeds=range(2), alphas=(0.1,)), other])
@@ -418,14 +419,14 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def out(store: Path) -> Path:
-    """The folder of that store's report."""
+    """The folder with that store's report."""
     found = read_sections(store)
     write(found, make_report(found), store.parent / "out", paper=True)
     return store.parent / "out"
 
 
 def test_a_store_is_written_as_markdown_json_and_pictures(store: Path, out: Path) -> None:
-    """Every section with its tables; what is read back is what was written."""
+    """Every section has its tables, and the JSON reads back as written."""
     data = make_report(read_sections(store))
     assert Report.model_validate_json((out / "report.json").read_text()) == data
     written = (out / "report.md").read_text()
@@ -459,7 +460,7 @@ def test_a_store_is_written_as_markdown_json_and_pictures(store: Path, out: Path
 
 
 def test_the_smallest_store_makes_a_report(tmp_path: Path) -> None:
-    """One run of one seed: no intervals, no verdicts, and nothing fails."""
+    """One run of one seed has no intervals and no verdicts, and nothing fails."""
     found = read_sections(write_store(tmp_path, [made_result([0.4, 0.5], 4, setting=KEEP)]))
     data = make_report(found)
     write(found, data, tmp_path / "out", paper=False)
@@ -470,7 +471,7 @@ def test_the_smallest_store_makes_a_report(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_the_same_store_gives_the_same_bytes(store: Path, out: Path, tmp_path: Path) -> None:
-    """A report can be committed, and changes when results do."""
+    """So a committed report changes only when results do."""
     found = read_sections(store)
     write(found, make_report(found), tmp_path, paper=True)
     for path in sorted(out.iterdir()):
@@ -478,7 +479,7 @@ def test_the_same_store_gives_the_same_bytes(store: Path, out: Path, tmp_path: P
 
 
 def test_a_store_with_no_result_is_refused(tmp_path: Path) -> None:
-    """It says what makes one."""
+    """The message says which command makes one."""
     with pytest.raises(InvalidSettings, match="pubswap simulate RECIPE"):
         read_sections(tmp_path)
     with pytest.raises(InvalidSettings, match="is not a folder"):
@@ -486,7 +487,7 @@ def test_a_store_with_no_result_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_result_without_evaluations_is_refused() -> None:
-    """It is named by recipe, setting and seed."""
+    """The message gives recipe, setting and seed."""
     result = made_result([0.4, 0.5], seed=7, setting=FEDAVG)
     run = result.run.model_copy(update={"rounds": result.run.rounds[1:]})
     with pytest.raises(InvalidSettings, match=r"'small'.*fedavg.*seed 7.*rounds \[1\] only"):
@@ -494,7 +495,7 @@ def test_a_result_without_evaluations_is_refused() -> None:
 
 
 def test_figures_have_the_digits_that_their_interval_allows() -> None:
-    """A share is in per cent with one digit; anything else follows its interval."""
+    """Shares are in per cent with one digit; the precision of others follows their interval."""
     share = Estimate(n=5, mean=0.4731, low=0.4613, high=0.4849)
     assert text(share, True) == "47.3 ± 1.2 (5)"
     assert text(Estimate(n=3, mean=12.345, low=12.245, high=12.445), False) == "12.35 ± 0.10 (3)"
@@ -505,7 +506,7 @@ def test_figures_have_the_digits_that_their_interval_allows() -> None:
 
 
 def test_the_papers_figures_are_those_of_the_recipes_or_all() -> None:
-    """Beside a small study there is nothing of the same name, so that all are shown."""
+    """A small study matches none by name, so all are shown."""
     assert set(paper_figures({"qwen3-4b-deepmath", "small"})) == {"qwen3-4b-deepmath"}
     assert len(paper_figures({"small"})) == 9
     assert "## The paper's own figures" in markdown(

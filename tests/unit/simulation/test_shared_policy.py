@@ -1,4 +1,4 @@
-"""Members that share one policy, and do not notice."""
+"""Members that share one policy without noticing."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def test_each_member_finds_its_own_factors(
     policy: "Policy", random_adapter: Callable[..., Adapter]
 ) -> None:
-    """Whatever the others have loaded or trained in between."""
+    """Whatever the others loaded or trained in between."""
     shared = SharedPolicy(policy)
     turns = [shared.member() for _ in range(3)]
     wanted = [random_adapter(policy.card.layout, seed) for seed in range(3)]
@@ -30,7 +30,7 @@ def test_each_member_finds_its_own_factors(
             policy.load_adapter(adapter)
     with turns[1], torch.no_grad():
         for factor in policy.factors():
-            factor.add_(1)  # as an optimizer does it: in place
+            factor.add_(1)  # in place, like an optimizer
     for number in (2, 0, 1, 1, 0):
         with turns[number]:
             for name, array in policy.adapter().items():
@@ -39,7 +39,7 @@ def test_each_member_finds_its_own_factors(
 
 
 def test_an_optimizer_goes_on_where_it_was(policy: "Policy") -> None:
-    """Two members' AdamW take the steps that each takes by itself."""
+    """Two members' AdamW make the same steps as each would alone."""
 
     def step(optimizer: torch.optim.Optimizer) -> None:
         for place, factor in enumerate(policy.trainable()):
@@ -69,7 +69,7 @@ def test_an_optimizer_goes_on_where_it_was(policy: "Policy") -> None:
 def test_the_base_model_follows_the_member(
     tmp_path: Path, policy: "Policy", random_adapter: Callable[..., Adapter]
 ) -> None:
-    """FedEx-LoRA's residuals of one member are not under another's adapter."""
+    """One member's FedEx-LoRA residuals never apply to another's adapter."""
     stack = tmp_path / "residual.safetensors"
     layout = policy.card.layout
     stack.write_bytes(encode_adapter(layout, random_adapter(layout, seed=9)))
@@ -87,7 +87,7 @@ def test_the_base_model_follows_the_member(
 
 
 def test_one_turn_at_a_time_whatever_a_trainer_can_do(policy: "Policy") -> None:
-    """Every method of a trainer is one turn, and its values are its own."""
+    """Each call of a trainer's method is one turn; its attributes remain accessible."""
 
     class Trainer:
         round = 3
@@ -110,7 +110,7 @@ def test_one_turn_at_a_time_whatever_a_trainer_can_do(policy: "Policy") -> None:
 
 
 def test_nobodys_turn_comes_after_the_end(policy: "Policy") -> None:
-    """Whoever waits for it leaves."""
+    """A member that waits for its turn stops."""
     shared = SharedPolicy(policy)
     turn = shared.member()
     shared.stop()
@@ -146,7 +146,7 @@ library.fclose(out)
 def test_threads_share_one_heap_where_it_is_kept_small(
     tmp_path: Path, kind: str, most: int
 ) -> None:
-    """glibc's own account of its arenas; left alone, threads get some of their own."""
+    """As glibc itself reports; by default, threads get their own arenas."""
     report = tmp_path / "heaps.xml"
     subprocess.run([sys.executable, "-c", HEAPS, kind, str(report)], check=True)
     heaps = report.read_text().count("<heap nr=")

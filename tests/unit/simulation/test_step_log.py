@@ -1,4 +1,4 @@
-"""What the steps of a simulated client did, through kills."""
+"""The log of a simulated client's steps, across kills."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def report(log: StepLog, round_: int, step: int, reward: float, *donated: float)
 
 
 def test_a_log_goes_on_after_a_kill(tmp_path: Path) -> None:
-    """A torn line is done again, a step made twice counts once, and each step was told."""
+    """A torn line is replaced, a repeated step counts once, and every step is reported."""
     told: list[int] = []
     path = tmp_path / "rewards"
     log = StepLog(path, lambda: told.append(1))
@@ -67,7 +67,7 @@ def test_a_step_that_was_kept_but_not_reported_is_added_at_the_round_s_end(
 
 
 def test_donated_tokens_are_summed_up_by_round(tmp_path: Path) -> None:
-    """Over both clients, each token alike; a line without any tells nothing."""
+    """Over both clients, weighted by tokens; lines without any do not count."""
     first = StepLog(tmp_path / "first", lambda: None)
     report(first, 1, 1, 0.5)
     report(first, 1, 2, 0.5, 30, 0.5, 0.25)

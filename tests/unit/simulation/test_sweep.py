@@ -1,4 +1,4 @@
-"""Which GPU each process of a sweep sees, and which results are taken as done."""
+"""The GPU that each process of a sweep sees, and the results that count as done."""
 
 from collections.abc import Generator, Sequence
 from pathlib import Path
@@ -18,9 +18,10 @@ from support.client.results import made_result, write_store
 
 
 def test_processes_are_shared_out_over_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In turn: each process sees one GPU alone, and takes no CPU where that GPU is not there.
+    """In turn: each process sees a single GPU, and does not fall back to the CPU if that is
+    missing.
 
-    Without devices nothing is changed.
+    Without devices nothing changes.
     """
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     found = [
@@ -37,7 +38,7 @@ def test_processes_are_shared_out_over_the_devices(monkeypatch: pytest.MonkeyPat
 def test_devices_are_counted_among_those_that_are_allowed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As torch counts them, and one that is not allowed is refused."""
+    """Indices count within CUDA_VISIBLE_DEVICES, as in torch; a device outside it is refused."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
     assert visible_devices(1, ["cuda:1"])[0]["CUDA_VISIBLE_DEVICES"] == "6"
     with pytest.raises(InvalidSettings, match="allows 4,6"):
@@ -46,13 +47,15 @@ def test_devices_are_counted_among_those_that_are_allowed(
 
 @pytest.mark.parametrize("name", ["gpu0", "cuda:x", "", "0"])
 def test_what_is_no_device_is_refused(name: str) -> None:
-    """With the form that there is."""
+    """The message shows the valid form."""
     with pytest.raises(InvalidSettings, match="cuda:0,cuda:1"):
         visible_devices(1, [name])
 
 
 def test_a_result_that_other_rules_have_judged_is_said_to_be_one(tmp_path: Path) -> None:
-    """With what to remove for another; it counts as done, as it may have taken days."""
+    """The message says what to remove to run it again; it counts as done, because it may have taken
+    days.
+    """
     result = made_result([0.4, 0.5])
     here = verifier_version(result.run.settings.verifier)
     runs = [result.run.model_copy(update={"verifier_version": one}) for one in (here, "math@0")]
@@ -72,7 +75,7 @@ def test_a_result_that_other_rules_have_judged_is_said_to_be_one(tmp_path: Path)
 
 
 def test_a_run_that_was_begun_by_other_rules_does_not_go_on(tmp_path: Path) -> None:
-    """Its rounds would be judged by both."""
+    """Its rounds would be judged by two versions."""
     job: Any = SimpleNamespace(settings=made_result([0.4, 0.5]).run.settings)
     begun, no_one = tmp_path / "founded", Any
     begun.write_text(f"run-id {verifier_version('math')}")

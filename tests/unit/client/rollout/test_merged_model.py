@@ -65,7 +65,7 @@ def test_each_adapted_weight_is_the_sum_rounded_once(
         assert torch.equal(weight, expected[name]), name
 
 
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # raised by PEFT below
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # PEFT's own
 def test_a_merged_model_answers_as_peft_s_and_ends_where_the_run_s_did(tmp_path: Path) -> None:
     """The tokenizer equals the base's in every byte; no other file of its folder is copied."""
     base = base_in(tmp_path / "base", torch.float32)

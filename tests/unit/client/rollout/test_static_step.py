@@ -212,7 +212,7 @@ def test_the_cache_is_given_back_with_the_responses(
         made.append(weakref.ref(self))
 
     def record(self: StaticStep) -> None:
-        self._replay = partial(StaticStep._forward, weakref.proxy(self))  # a graph keeps no host objects alive
+        self._replay = partial(StaticStep._forward, weakref.proxy(self))  # a graph holds no host
 
     monkeypatch.setattr(PreallocatedLayer, "__init__", noting)
     monkeypatch.setattr(StaticStep, "record", record)

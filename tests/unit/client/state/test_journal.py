@@ -1,4 +1,4 @@
-"""The progress folder: what is saved comes back bit for bit, and nothing else is believed."""
+"""The progress folder: saved state is restored bit for bit, and anything else is rejected."""
 
 import logging
 from collections.abc import Callable
@@ -27,7 +27,7 @@ METRICS = StepMetrics(0.1, 1e-9, 0.0, 1 / 3, 0.5, 7.25, 58, 0.123456789, float("
 
 
 def rollout() -> PrivateRollout:
-    """Two groups of two responses, sampled ahead."""
+    """Two groups of two responses that were sampled ahead."""
     rng = np.random.default_rng(7)
     groups = [
         PrivateGroup(
@@ -47,13 +47,13 @@ def rollout() -> PrivateRollout:
 
 
 def checkpoint(steps: int = 2) -> Checkpoint:
-    """A round after some steps, with numbers that are not round."""
+    """A round after some steps, with values that are not round numbers."""
     rng = np.random.default_rng(steps)
     factor = rng.normal(size=(3, 5)).astype(np.float32)
     state = {
         "step/layer.lora_A.weight": np.array(steps, dtype=np.float32),
         "exp_avg/layer.lora_A.weight": rng.normal(size=(3, 5)).astype(np.float32),
-        # Denormal numbers.
+        # Subnormal numbers.
         "exp_avg_sq/layer.lora_A.weight": np.full((3, 5), np.float32(1e-42)),
     }
     snapshot = Snapshot(
@@ -102,7 +102,7 @@ def same(one: Checkpoint | None, other: Checkpoint) -> bool:
 
 
 def test_a_checkpoint_comes_back_bit_for_bit(tmp_path: Path) -> None:
-    """Factors, optimizer, metrics and place are those that were saved last."""
+    """Factors, optimizer state, metrics and position are those saved last."""
     store = Journal(tmp_path / "progress", OWNER)
     assert store.checkpoint() is None
     store.save(checkpoint(1))
@@ -113,7 +113,7 @@ def test_a_checkpoint_comes_back_bit_for_bit(tmp_path: Path) -> None:
 
 
 def test_a_public_step_s_batch_comes_back_until_its_step_is_saved(tmp_path: Path) -> None:
-    """Own and received bytes are kept as they are, and go with the step's checkpoint."""
+    """Own and received bytes are kept unchanged, and deleted with the step's checkpoint."""
     store = Journal(tmp_path, OWNER)
     assert (store.sampled(STEP), store.received(STEP)) == (None, None)
     store.save_sampled(STEP, b"ours\0")
@@ -132,7 +132,7 @@ def test_a_public_step_s_batch_comes_back_until_its_step_is_saved(tmp_path: Path
     ids=lambda o: next(iter(o)),
 )
 def test_another_step_s_batch_is_not_taken(tmp_path: Path, other: dict[str, object]) -> None:
-    """What a crash kept from being removed is passed over, and overwritten."""
+    """A file that a crash left behind is ignored and overwritten."""
     store = Journal(tmp_path, OWNER)
     store.save_sampled(STEP, b"old")
     step = replace(STEP, **other)  # type: ignore[arg-type]
@@ -176,7 +176,7 @@ def test_a_file_that_cannot_be_believed_is_set_aside(
     reason: str,
     name: str,
 ) -> None:
-    """It is kept under another name, the log says why, and the work begins without it."""
+    """It is renamed, the log says why, and work starts without it."""
     store = Journal(tmp_path, OWNER)
     store.save(checkpoint())
     store.save_sampled(STEP, b"ours")
@@ -194,13 +194,13 @@ def test_a_file_that_cannot_be_believed_is_set_aside(
     "other", [{"run": "r2"}, {"terms": "blake3:" + "4" * 64}], ids=["run", "terms"]
 )
 def test_another_run_s_checkpoint_is_not_taken(tmp_path: Path, other: dict[str, str]) -> None:
-    """Neither another run's, nor that of this run with other settings."""
+    """Nor is this run's checkpoint under other settings."""
     Journal(tmp_path, OWNER).save(checkpoint())
     assert Journal(tmp_path, replace(OWNER, **other)).checkpoint() is None
 
 
 def test_a_write_that_was_cut_off_does_not_touch_the_checkpoint(tmp_path: Path) -> None:
-    """A new daemon removes the half of a file and finds the whole one."""
+    """A new daemon deletes the partial file and finds the complete one."""
     Journal(tmp_path, OWNER).save(checkpoint())
     (tmp_path / "checkpoint.safetensors.tmp").write_bytes(b"half")
     assert same(Journal(tmp_path, OWNER).checkpoint(), checkpoint())
@@ -208,7 +208,7 @@ def test_a_write_that_was_cut_off_does_not_touch_the_checkpoint(tmp_path: Path) 
 
 
 def test_another_version_s_checkpoint_is_not_taken(tmp_path: Path) -> None:
-    """Its metrics are others than this version's."""
+    """Its metrics have other fields."""
     Journal(tmp_path, OWNER).save(checkpoint())
     path = tmp_path / "checkpoint.safetensors"
     facts, tensors = unseal(path.read_bytes())

@@ -1,4 +1,4 @@
-"""The client's folder of residuals, and what a stack may look like."""
+"""The client's folder of residuals, and the valid shapes of a stack."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,7 +34,7 @@ def stack(rank: int, seed: int = 0) -> bytes:
 
 
 class ResidualSource:
-    """Blobs, and how often each was asked for."""
+    """A fake coordinator that counts the requests for its blobs."""
 
     def __init__(self, *blobs: bytes) -> None:
         self.blobs = {digest_of(blob): blob for blob in blobs}
@@ -46,14 +46,14 @@ class ResidualSource:
 
 
 def residuals(api: Any, folder: Path) -> Residuals:
-    """The folder of a client whose run has the layout above."""
+    """The residuals folder of a client whose run has LAYOUT."""
     settings = RunSettings(aggregation=AggregationSettings(rule="fedex"))
     run: Any = SimpleNamespace(id="run", model=SimpleNamespace(layout=LAYOUT), settings=settings)
     return Residuals(api, run, folder)
 
 
 def test_residuals_are_fetched_once_and_come_in_the_order_asked_for(tmp_path: Path) -> None:
-    """A client that starts again takes them from its folder."""
+    """After a restart, a client takes them from its folder."""
     api = ResidualSource(stack(4, 1), stack(6, 2))
     first, second = api.blobs
     for wanted in ([first], [second, first], [first, second]):
@@ -64,7 +64,9 @@ def test_residuals_are_fetched_once_and_come_in_the_order_asked_for(tmp_path: Pa
 
 
 def test_what_no_task_names_any_more_is_removed(tmp_path: Path) -> None:
-    """A coordinator that names others each time fills no disk; what comes back is fetched again."""
+    """So a coordinator that names new ones each time cannot fill the disk; a removed one is fetched
+    again.
+    """
     api = ResidualSource(*(stack(4, seed) for seed in range(3)))
     first, *others = api.blobs
     folder = residuals(api, tmp_path)
@@ -79,7 +81,7 @@ def test_what_no_task_names_any_more_is_removed(tmp_path: Path) -> None:
 
 
 def test_a_damaged_residual_is_fetched_again(tmp_path: Path) -> None:
-    """What is on disk is believed by its digest alone."""
+    """A file on disk is only used if its digest matches."""
     api = ResidualSource(stack(4))
     (digest,) = api.blobs
     residuals(api, tmp_path).files([digest], 1)
@@ -103,7 +105,7 @@ def test_a_damaged_residual_is_fetched_again(tmp_path: Path) -> None:
 def test_a_stack_that_does_not_fit_the_run_is_refused(
     tmp_path: Path, tensors: dict[str, tuple[int, int]]
 ) -> None:
-    """Names, the outer sizes, and one rank for the two factors of a module."""
+    """Names and outer sizes must match, and both factors of a module must have the same rank."""
     layout = AdapterLayout(tensors=tensors)
     path = tmp_path / "stack.safetensors"
     zeros = {name: np.zeros(shape, np.float32) for name, shape in tensors.items()}
@@ -113,7 +115,7 @@ def test_a_stack_that_does_not_fit_the_run_is_refused(
 
 
 def test_what_a_client_sends_depends_on_the_rule() -> None:
-    """Everything, or under FFA-LoRA the B alone."""
+    """All factors, or only the B factors under FFA-LoRA."""
     assert sent_layout(LAYOUT, "fedex") == LAYOUT
     assert sent_layout(LAYOUT, "ffa").tensors == {"m.lora_B.weight": (7, 2)}
     assert modules(LAYOUT) == [("m.lora_A.weight", "m.lora_B.weight")]
@@ -131,7 +133,7 @@ def test_what_a_client_sends_depends_on_the_rule() -> None:
 def test_a_base_model_that_moves_is_refused_where_a_copy_would_not_follow(
     tmp_path: Path, rule: Any, engine: Any, alone: bool, fits: bool
 ) -> None:
-    """vLLM and other processes hold the base model themselves."""
+    """vLLM and other processes have copies of the base model."""
     run = RunSettings(aggregation=AggregationSettings(rule=rule))
     client = ClientSettings(state=tmp_path, engine=engine)
     if fits:

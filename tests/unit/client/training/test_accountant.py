@@ -23,9 +23,9 @@ PHI = NormalDist().cdf
 
 
 def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
-    """Of one Gaussian mechanism: Balle and Wang (2018), theorem 8, solved by bisection.
+    """Epsilon of one Gaussian mechanism: Balle and Wang (2018), theorem 8, solved by bisection.
 
-    delta = Phi(1 / 2s - e s) - exp(e) Phi(-1 / 2s - e s), s the noise multiplier.
+    delta = Phi(1 / 2s - e s) - exp(e) Phi(-1 / 2s - e s), where s is the noise multiplier.
     """
     low, high = 0.0, 100.0
     for _ in range(100):
@@ -40,15 +40,15 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
 def test_without_sampling_it_is_the_gaussian_mechanisms(
     sigma: float, epochs: int, steps: int
 ) -> None:
-    """T releases of E epochs are one of noise multiplier sigma / sqrt(T E): within 0.02 above it.
+    """T releases of E epochs equal one of noise multiplier sigma / sqrt(T E), up to 0.02 above.
 
-    And below what Renyi divergence gives by hand, T E a / 2 sigma^2 + log(1 / delta) / (a - 1).
+    It is below the bound from Renyi divergence, T E a / 2 sigma^2 + log(1 / delta) / (a - 1).
     """
     found = epsilon_of([Releases(1.0, sigma, epochs, steps)], 1e-5)
     exact = gaussian_epsilon(sigma / math.sqrt(epochs * steps), 1e-5)
     assert exact <= found < exact + 0.02
     rho = epochs * steps / (2 * sigma**2)
-    renyi = rho + 2 * math.sqrt(rho * math.log(1e5))  # at the best order
+    renyi = rho + 2 * math.sqrt(rho * math.log(1e5))  # for the best order
     assert found < renyi
 
 
@@ -75,14 +75,14 @@ def test_with_sampling_it_is_what_an_integral_gives() -> None:
 def test_it_is_below_the_published_figure_of_the_renyi_accountant() -> None:
     """TensorFlow Privacy's tutorial, MNIST: noise 1.1, batches of 256, 60 epochs, delta 1e-5.
 
-    The Renyi accountant's figure is 3.01; that of privacy loss distributions is smaller.
+    The Renyi accountant gives 3.01; privacy loss distributions give less.
     """
     found = epsilon_of([Releases(256 / 60_000, 1.1, 1, 60 * 60_000 // 256)], 1e-5)
     assert 2.0 < found < 3.01
 
 
 def test_releases_of_one_kind_add_up_and_several_kinds_compose() -> None:
-    """In any order, and none costs nothing."""
+    """In any order; no release costs nothing."""
     one, other = Releases(0.02, 1.0, 2, 12), Releases(0.04, 1.2, 1, 3)
     both = epsilon_of([one, other], 1e-5)
     assert both == epsilon_of([other, one], 1e-5) > epsilon_of([one], 1e-5)
@@ -103,7 +103,7 @@ def test_releases_of_one_kind_add_up_and_several_kinds_compose() -> None:
 def test_a_runs_noise_is_the_least_that_keeps_its_epsilon(
     epsilon: float, records: int, b: int, tau: int, rounds: int
 ) -> None:
-    """All rounds together come to the target and not above; a hundredth less noise would."""
+    """All rounds together stay within the target; one per cent less noise would exceed it."""
     values = {"method": "fedavg", "local_steps": tau, "rounds": rounds}
     values |= {"grpo": {"prompts_per_step": b}, "privacy": {"epsilon": epsilon}}
     one = releases_of_round(RunSettings.model_validate(values), records)
@@ -115,7 +115,7 @@ def test_a_runs_noise_is_the_least_that_keeps_its_epsilon(
 
 
 def test_a_run_of_one_release_has_noise_however_large_its_epsilon() -> None:
-    """The least that is looked for keeps more than it asks."""
+    """The search has a minimum, which keeps a smaller epsilon than asked for."""
     settings = RunSettings.model_validate(
         {
             "method": "fedavg",
@@ -131,14 +131,14 @@ def test_a_run_of_one_release_has_noise_however_large_its_epsilon() -> None:
 
 
 def test_a_run_of_public_steps_alone_costs_nothing() -> None:
-    """Nothing private is released in it."""
+    """It releases nothing private."""
     settings = RunSettings.model_validate({"swap": {"period": 1}, "privacy": {"epsilon": 1.0}})
     one = releases_of_round(settings, 100)
     assert (one.steps, epsilon_of([one], 1e-5)) == (0, 0)
 
 
 def test_without_the_extra_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before a model is loaded; a run without privacy needs nothing."""
+    """Before a model is loaded; a run without privacy does not need it."""
     monkeypatch.setattr(
         accountant, "find_spec", lambda name: None if name == "dp_accounting" else find_spec(name)
     )

@@ -1,4 +1,4 @@
-"""Evidence: below 0 for what was sampled, above it for what was not; in the update itself, too."""
+"""Evidence: negative for sampled responses and positive for others, in the update too."""
 
 import math
 import statistics
@@ -49,7 +49,7 @@ def sampled(policy: Policy, seed: int = SEED, temperature: float = TEMPERATURE) 
 
 
 def batch_of(groups: Groups, seed: int = SEED) -> Batch:
-    """A batch of responses that claim to be drawn with this seed."""
+    """A batch of responses that are claimed to be drawn with this seed."""
     claimed = seeded(groups, seed)
     rewards = [float(k % 2) for k in range(COUNT)]
     return collate(
@@ -58,13 +58,13 @@ def batch_of(groups: Groups, seed: int = SEED) -> Batch:
 
 
 def against(policy: Policy, groups: Groups) -> float:
-    """The larger evidence against all, as the policy sees them."""
+    """The larger of the two kinds of evidence against all responses, seen by this policy."""
     found = response_evidence(policy, batch_of(groups), TEMPERATURE, budget=200).sums()
     return max(combined(*found.sum(dim=0).tolist()))
 
 
 def drifted(adapter: Adapter, by: float, seed: int) -> Adapter:
-    """An adapter in its neighbourhood."""
+    """An adapter near this one."""
     rng = np.random.default_rng(seed)
     return {
         name: factor + by * rng.standard_normal(factor.shape).astype(np.float32)
@@ -78,10 +78,11 @@ def said(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
 
 
 def test_evidence_is_a_likelihood_ratio() -> None:
-    """Over what other noise draws, the mean of sampled / other is 1, for each noise, by claims and
-    by our own policy; over what is sampled, those of what is sampled hotter and colder.
+    """Over tokens from other noise, the mean of sampled / other is 1 for each draw of the noise, by
+    claims and by our own policy; over sampled tokens, so are the means for hotter and colder
+    sampling.
 
-    That holds of any two distributions; and in the mean the evidence is for whoever is right.
+    This holds for any two distributions; on average the evidence favours the truth.
     """
     torch.manual_seed(0)
     count, words = 5000, 20
@@ -97,7 +98,7 @@ def test_evidence_is_a_likelihood_ratio() -> None:
         drawn, guessed = (logits.softmax(dim=1) * each.neg().exp() for each in (claimed, own))
         for each in (drawn, guessed, drawn * hotter.exp(), drawn * colder.exp()):
             assert each.sum(dim=1).numpy() == pytest.approx(1, abs=1e-3)
-        assert float(apart.max()) <= 1 + 1e-4  # who claims what we would say is at no distance
+        assert float(apart.max()) <= 1 + 1e-4  # the same claims have no distance
         other = gumbel_sample(logits, 1.0, seeds, positions + 1)
         assert float(found(other, logits)[:2].mean(dim=1).min()) > 0
         for by in (0.0, 0.2):
@@ -110,7 +111,7 @@ def test_evidence_is_a_likelihood_ratio() -> None:
 
 
 def test_a_claim_takes_the_place_of_what_we_know_less_well() -> None:
-    """A donor whose policy differs from ours, and who says so, is judged by its own."""
+    """A donor whose policy differs from ours, and claims so, is judged by its own policy."""
     torch.manual_seed(1)
     theirs = torch.randn(5000, 2)
     ours = theirs + 1.5 * torch.randn_like(theirs)
@@ -118,18 +119,18 @@ def test_a_claim_takes_the_place_of_what_we_know_less_well() -> None:
     sent = gumbel_sample(theirs, 1.0, seeds, positions)
     claimed, own, *_ = token_evidence(ours, sent, said(theirs, sent), seeds, positions).mean(dim=1)
     exact, _, *_ = token_evidence(theirs, sent, said(theirs, sent), seeds, positions).mean(dim=1)
-    assert float(claimed) == pytest.approx(float(exact), abs=1e-4)  # of two tokens all is known
+    assert float(claimed) == pytest.approx(float(exact), abs=1e-4)  # all is known of two tokens
     assert claimed < own - 0.1
 
 
 def farther(distance: float, near: float = NEAR) -> float:
-    """The log-likelihood ratio of a distance of log-odds: another policy's to one of the round."""
+    """Log-likelihood ratio of a distance in log-odds: another policy against one of this round."""
     laplace = [math.exp(-distance / b) / (2 * b) for b in (FARTHER * near, near)]
     return math.log(laplace[0] / laplace[1])
 
 
 def test_distances_are_of_log_odds() -> None:
-    """Nothing where both are sure, and a bound for what no claim can be."""
+    """It is 0 if both are certain, and bounded for impossible claims."""
     ours = torch.tensor([0.5, 0.5, 0.99, 0.5, 0.5, 0.5])
     claims = torch.tensor([0.5, 0.9, 0.999, 1.0, 0.0, 0.02]).log()
     logits = torch.stack([ours.log(), (1 - ours).log()], dim=1)
@@ -140,7 +141,7 @@ def test_distances_are_of_log_odds() -> None:
 
 
 def test_the_scale_is_that_of_the_middle_donor() -> None:
-    """The nearer one of two, so that one of them cannot move it; and never less than NEAR."""
+    """The nearer of two, so that one donor cannot shift it; and never below NEAR."""
     assert calibrated([2.0, 9.0, 3.0]) == 3.0
     assert calibrated([2.0, 9.0]) == 2.0
     assert calibrated([0.1, 0.2, 9.0]) == NEAR
@@ -148,7 +149,7 @@ def test_the_scale_is_that_of_the_middle_donor() -> None:
 
 
 def test_policies_that_drifted_far_are_not_doubted_if_most_did(policy: Policy) -> None:
-    """Then our own policy is no judge, and only a donor that is much farther is another one."""
+    """Our own policy is then the outlier, and only a donor that is much farther away is suspect."""
     own = policy.adapter()
     drawn = []
     for seed, by in ((1, 0.12), (2, 0.12), (3, 0.12), (4, 6.0)):
@@ -169,8 +170,8 @@ def test_policies_that_drifted_far_are_not_doubted_if_most_did(policy: Policy) -
 def test_the_evidence_against_a_response_is_that_it_was_not_sampled_to_its_end(
     policy: Policy,
 ) -> None:
-    """The mean, over all places after which it may be other noise's, of the tokens' ratios; of what
-    speaks for another policy the sum.
+    """The mean over all positions after which other noise may be used, of the tokens' ratios;
+    evidence for another policy is their sum.
     """
     batch = batch_of(replayed(policy))
     found = response_evidence(policy, batch, TEMPERATURE, budget=200).sums()
@@ -191,7 +192,7 @@ def test_the_evidence_against_a_response_is_that_it_was_not_sampled_to_its_end(
 
 
 def test_any_of_some_hypotheses_is_found_at_the_cost_of_their_number() -> None:
-    """The mean of the ratios, also where they are no numbers that can be written out."""
+    """The result is the mean of the ratios, even where exp would overflow."""
     assert either(-2.0, -2.0) == -2.0
     assert either(1.0, -1.0) == pytest.approx(math.log(math.cosh(1.0)))
     for three in ((5000.0, -5000.0, 0.0), (-5000.0, 0.0, 5000.0)):
@@ -199,11 +200,11 @@ def test_any_of_some_hypotheses_is_found_at_the_cost_of_their_number() -> None:
 
 
 def test_a_token_outside_of_the_likeliest_is_held_against_them() -> None:
-    """Among more than 64 tokens the sent one is counted too, wherever it stands."""
+    """Among more than 64 tokens, the sent token always counts, whatever its rank."""
     logits = torch.linspace(5, -5, 200)[None]
     seed, position, token = torch.tensor([3]), torch.tensor([1]), torch.tensor([199])
     found = token_evidence(logits, token, said(logits, token), seed, position)[:2]
-    assert float(found.min()) > 1 and float(found.max()) < 5  # no token decides
+    assert float(found.min()) > 1 and float(found.max()) < 5  # no single token decides
     best = torch.full_like(logits, -9)
     best[0, 199] = 40
     found = token_evidence(best, token, said(best, token), seed, position)
@@ -212,7 +213,7 @@ def test_a_token_outside_of_the_likeliest_is_held_against_them() -> None:
 
 @pytest.mark.parametrize("claim", [0.0, -1e30, -3.4e38])
 def test_no_claim_makes_evidence_that_is_no_number(claim: float) -> None:
-    """Log-probabilities of which the protocol knows no more than that they are finite."""
+    """The protocol only requires log-probabilities to be finite."""
     torch.manual_seed(0)
     logits, tokens = torch.randn(50, 80) * 5, torch.arange(50)
     claims = torch.full((50,), claim)
@@ -229,25 +230,27 @@ def greedy(policy: Policy) -> Groups:
 
 
 def written(policy: Policy) -> Groups:
-    """The same text to every prompt, of which the donor says that it is certain."""
+    """The same text for every prompt, claimed with certainty."""
     tokens = np.array([20, 21, 22, 23, 24, 1], np.int32)
     return [[Response(tokens, np.zeros(6, np.float32))] * COUNT for _ in PROMPTS]
 
 
 def written_with_care(policy: Policy) -> Groups:
-    """The same with the log-probabilities that it has."""
+    """The same text with its true log-probabilities."""
     return told(policy, written(policy))
 
 
 def told(policy: Policy, groups: Groups) -> Groups:
-    """The responses with the log-probabilities that this policy gives them."""
+    """The responses with this policy's log-probabilities."""
     batch = batch_of(groups)
     logprobs = iter(response_logprobs(policy, batch, TEMPERATURE, 1 << 16).numpy())
     return [[replace(one, logprobs=next(logprobs)[: len(one.tokens)]) for one in g] for g in groups]
 
 
 def forged(policy: Policy) -> Groups:
-    """Drawn by other noise, with the least log-probability by which the noise would choose each."""
+    """Drawn with other noise; claims the least log-probability for which the right noise picks each
+    token.
+    """
     batch, groups = batch_of(replayed(policy)), replayed(policy)
     needed = []
 
@@ -273,7 +276,7 @@ def forged(policy: Policy) -> Groups:
 
 
 def half_rewritten(policy: Policy) -> Groups:
-    """The beginnings of sampled ones with the ends of others."""
+    """The first halves of sampled responses with second halves of others."""
 
     def mixed(one: Response, other: Response) -> Response:
         half = max(1, len(one.tokens) // 2)
@@ -285,7 +288,7 @@ def half_rewritten(policy: Policy) -> Groups:
 
 
 def best_of_eight(policy: Policy) -> Groups:
-    """Of eight draws the one whose tokens have the largest sum, as if that were right."""
+    """The draw out of eight with the largest sum of tokens, as if that were the right one."""
     draws = [sampled(policy, seed=SEED + number) for number in range(8)]
     return [
         [max((draw[p][k] for draw in draws), key=lambda r: r.tokens.sum()) for k in range(COUNT)]
@@ -316,7 +319,7 @@ ATTACKS = [
 
 
 def test_what_another_policy_nearby_has_sampled_is_not_doubted(policy: Policy) -> None:
-    """Neither are our own responses."""
+    """Nor are our own responses."""
     own = policy.adapter()
     honest = sampled(policy)
     assert doubtful(128, against(policy, honest)) is False
@@ -327,14 +330,14 @@ def test_what_another_policy_nearby_has_sampled_is_not_doubted(policy: Policy) -
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
 def test_what_was_not_sampled_is_doubted(policy: Policy, attack: Responses) -> None:
-    """Also by a receiver whose policy is not the donor's."""
+    """Even by a receiver with another policy than the donor's."""
     groups = attack(policy)
     policy.load_adapter(drifted(policy.adapter(), 0.02, seed=0))
     assert doubtful(128, against(policy, groups)) is True
 
 
 def donated(groups: Groups, rows: Sequence[int]) -> Batch:
-    """A batch of which these rows come from the donors 5 and 6."""
+    """A batch in which these rows come from donors 5 and 6."""
     batch = batch_of(groups)
     flags, donors = torch.zeros(batch.rows, dtype=torch.bool), torch.zeros(batch.rows).long()
     for row in rows:
@@ -346,7 +349,9 @@ def donated(groups: Groups, rows: Sequence[int]) -> Batch:
 def test_the_update_finds_the_evidence_in_its_own_pass(
     policy: Policy, run_settings: RunSettings, tokens: int
 ) -> None:
-    """Those of donated rows with a seed, by donor, whatever the packs; and nothing else changes."""
+    """For donated rows with a seed, by donor, whatever the packs; the update itself does not
+    change.
+    """
     start = policy.adapter()
     groups, rows = replayed(policy), [1, 2, 3, 17, 40]
     evidence = response_evidence(policy, batch_of(groups), TEMPERATURE, budget=200).sums()

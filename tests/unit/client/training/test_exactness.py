@@ -1,4 +1,4 @@
-"""Every fast path of the update equals the plain reference: same loss, same gradients."""
+"""Every fast path of the update equals the plain reference in loss and gradients."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +26,9 @@ Epochs = list[tuple[float, list[torch.Tensor]]]
 
 
 def random_batch(make_responses: Callable[..., list[Response]], seed: int) -> Batch:
-    """Four groups of four: lengths 1 to 12 (12 is truncated), donors, one all-equal group."""
+    """Four groups of four: lengths 1 to 12 (12 is truncated), donors, and one group of equal
+    rewards.
+    """
     rng = np.random.default_rng(seed)
     groups = []
     for number in range(4):
@@ -47,7 +49,7 @@ def changed(settings: RunSettings, method: str = "pubswap", **grpo: Any) -> RunS
 
 
 def recording(policy: Policy, gradients: list[list[torch.Tensor]]) -> torch.optim.Optimizer:
-    """Plain gradient descent that notes the gradients it is given (after clipping)."""
+    """Plain gradient descent that records the gradients it gets (after clipping)."""
     optimizer = torch.optim.SGD(policy.trainable(), lr=RATE)
     optimizer.register_step_pre_hook(
         lambda *_: gradients.append([f.grad.clone() for f in policy.trainable()])  # type: ignore[union-attr]
@@ -58,7 +60,7 @@ def recording(policy: Policy, gradients: list[list[torch.Tensor]]) -> torch.opti
 def both(
     policy: Policy, batch: Batch, settings: RunSettings, **how: Any
 ) -> tuple[Epochs, StepMetrics, list[list[torch.Tensor]], Adapter, Adapter]:
-    """The reference's epochs, ours, and the adapters that both end with."""
+    """The reference's epochs, ours, and both resulting adapters."""
     start = policy.adapter()
     round_start = [torch.full_like(factor, 0.1) for factor in policy.trainable()]
     plain = torch.optim.SGD(policy.trainable(), lr=RATE)
@@ -77,7 +79,7 @@ def load(
     run_settings: RunSettings,
     random_adapter: Callable[..., Adapter],
 ) -> Callable[[str], Policy]:
-    """A function that loads one of MODELS, with an adapter that changes it."""
+    """A function that loads one of MODELS with an adapter that changes its outputs."""
 
     def loading(name: str) -> Policy:
         folder = request.getfixturevalue(name)
@@ -118,7 +120,9 @@ def test_the_update_equals_the_reference(
     budget: int,
     checkpointing: bool,
 ) -> None:
-    """Loss and every gradient within 1e-5, in one pack, in several recomputed ones, row by row."""
+    """Loss and all gradients within 1e-5, in one pack, in several recomputed ones, and row by
+    row.
+    """
     settings = changed(run_settings, max_grad_norm=1e9, **changes)
     batch = random_batch(make_responses, seed=len(str(changes)))
     expected, metrics, gradients, reached, ours = both(
@@ -142,7 +146,7 @@ def test_random_batches_equal_the_reference(
     run_settings: RunSettings,
     seed: int,
 ) -> None:
-    """Over random lengths and a random budget."""
+    """For random lengths and a random budget."""
     settings = changed(run_settings, kl_beta=0.05)
     budget = int(np.random.default_rng(seed).integers(1, 300))
     batch = random_batch(make_responses, seed)
@@ -154,7 +158,7 @@ def test_random_batches_equal_the_reference(
 def test_checkpointing_computes_every_layer_once_more(
     policy: Policy, make_responses: Callable[..., list[Response]], run_settings: RunSettings
 ) -> None:
-    """In each epoch's backward pass, and leaves the model as it was."""
+    """In each epoch's backward pass; the model is left as it was."""
     calls: list[None] = []
     layer = policy.model.get_base_model().get_decoder().layers[0].self_attn
     handle = layer.register_forward_hook(lambda *_: calls.append(None))
@@ -174,7 +178,7 @@ def test_checkpointing_computes_every_layer_once_more(
 def test_dropped_groups_leave_the_others_as_they_are(
     policy: Policy, make_responses: Callable[..., list[Response]], run_settings: RunSettings
 ) -> None:
-    """Without a KL term, dropping groups of equal rewards changes nothing but the work."""
+    """Without a KL term, dropping groups of equal rewards only saves work."""
     batch = random_batch(make_responses, seed=3)
     counts: list[int] = []
     embedding = policy.model.get_input_embeddings()
@@ -206,7 +210,7 @@ def test_the_padded_fallback_equals_the_reference(
     checkpointing: bool,
     linear_head: bool,
 ) -> None:
-    """Any model's update, row by row as well as all at once, with its own logits or with W h."""
+    """Row by row and all at once, with the model's own logits or W h."""
     policy.path, policy.linear_head = "padded", linear_head
     terms = {"kl_beta": 0.1, "entropy_coefficient": 0.3}
     settings = changed(run_settings, max_grad_norm=1e9, **terms)

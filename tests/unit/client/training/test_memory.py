@@ -1,4 +1,4 @@
-"""What an update keeps in memory, counted against what is estimated."""
+"""Measured memory of an update's activations, against the estimate."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ RANK = 2
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_the_estimate_is_what_a_pass_keeps_and_at_most_a_tenth_more(dtype: torch.dtype) -> None:
-    """At a sixteenth of Qwen3-1.7B's width; the rest is for prompts that responses share."""
+    """At a sixteenth of Qwen3-1.7B's width; the margin is for prompts that responses share."""
     config = Qwen3Config(**SMALL, num_hidden_layers=1)
     estimated = activation_bytes(Shape.of(config, dtype), checkpointing=False)
     counted = kept_bytes(SMALL, dtype, RANK, fused=dtype == torch.bfloat16)
@@ -27,7 +27,7 @@ def test_the_estimate_is_what_a_pass_keeps_and_at_most_a_tenth_more(dtype: torch
 
 
 def test_fused_products_keep_each_input_once_and_in_half_precision() -> None:
-    """PEFT's are half as much again: six float32 copies of what its modules read."""
+    """PEFT's keep half as much again: float32 copies of the inputs of six modules."""
     fused, peft = (kept_bytes(SMALL, torch.bfloat16, RANK, fused) for fused in (True, False))
     float32_copies = 4 * (5 * SMALL["hidden_size"] + SMALL["intermediate_size"])
     assert peft - fused >= 0.8 * float32_copies

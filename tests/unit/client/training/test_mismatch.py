@@ -1,4 +1,4 @@
-"""The difference of the engine's and the trainer's log-probabilities."""
+"""The mismatch between the engine's and the trainer's log-probabilities."""
 
 import math
 
@@ -12,14 +12,14 @@ MASK = torch.tensor([[1, 1, 0], [1, 0, 0]])
 
 
 def test_the_mean_is_over_the_mask_alone() -> None:
-    """What padding holds does not count."""
+    """Values at padding do not count."""
     trainer = torch.tensor([[-1.0, -2.0, 9.0], [-0.5, 9.0, 9.0]])
     engine = torch.tensor([[-1.5, -2.0, 0.0], [-0.25, 0.0, 0.0]])
     assert measure(trainer, engine, MASK) == pytest.approx(0.75 / 3)
 
 
 def test_equal_log_probabilities_and_empty_masks_are_no_mismatch() -> None:
-    """Zero, and no error; gradients are no hindrance."""
+    """The result is 0 and no error, even for tensors with gradients."""
     logprobs = torch.tensor([[-1.0, -2.0, -3.0]] * 2, requires_grad=True)
     for mask in (MASK, torch.zeros_like(MASK)):
         found = measure(logprobs, logprobs.detach().clone(), mask)
@@ -28,14 +28,14 @@ def test_equal_log_probabilities_and_empty_masks_are_no_mismatch() -> None:
 
 
 def test_too_large_a_mismatch_is_a_stale_adapter_with_advice() -> None:
-    """From just above the limit on; the setting and the server's option are named."""
+    """From just above the limit; the message names the setting and the server's option."""
     check(0.4, limit=0.4)
     with pytest.raises(StaleAdapter, match=r"processed_logprobs.*vllm\.max_mismatch"):
         check(0.41, limit=0.4)
 
 
 def test_an_unusual_mismatch_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    """From 0.05 nats a token on, and no step is lost to it."""
+    """Above 0.05 nats per token; the step is still trained."""
     check(0.05, limit=0.4)
     assert caplog.text == ""
     check(0.06, limit=0.4)
@@ -44,7 +44,7 @@ def test_an_unusual_mismatch_is_warned_of(caplog: pytest.LogCaptureFixture) -> N
 
 @pytest.mark.parametrize("temperature", [0.3, 0.7, 1.0, 1.5])
 def test_rounding_to_bfloat16_stays_far_below_the_limit(temperature: float) -> None:
-    """Logits up to 30 and hidden states rounded on one side; another policy's are above it."""
+    """With logits up to 30 and one side rounded, unlike for another policy."""
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(200, 256, dtype=torch.float64, generator=generator)
     head = torch.randn(256, 4000, dtype=torch.float64, generator=generator) * 0.4
@@ -68,7 +68,7 @@ def test_rounding_to_bfloat16_stays_far_below_the_limit(temperature: float) -> N
 
 
 def test_not_a_number_is_a_mismatch() -> None:
-    """A broken forward pass on either side is not waved through."""
+    """A broken forward pass on either side is an error."""
     trainer = torch.tensor([[math.nan, -1.0, 0.0], [-1.0, 0.0, 0.0]])
     with pytest.raises(StaleAdapter):
         check(measure(trainer, torch.zeros_like(trainer), MASK), limit=0.4)

@@ -23,7 +23,7 @@ WIDTH = 5
 
 @dataclass
 class ObjectiveCase:
-    """Plain numbers for six responses; log-probabilities (B, T), the rest (B,)."""
+    """Arrays for six responses: log-probabilities (B, T), and the rest (B,)."""
 
     logprobs: np.ndarray
     old: np.ndarray
@@ -46,7 +46,7 @@ class ObjectiveCase:
 
 @pytest.fixture
 def case() -> ObjectiveCase:
-    """Ratios from about 0.05 to 20, so that every branch of the clip is taken."""
+    """Ratios from about 0.05 to 20, so that every branch of the clip is used."""
     rng = np.random.default_rng(0)
     shape = (len(LENGTHS), WIDTH)
     old = rng.uniform(-3, -0.5, shape)
@@ -111,7 +111,7 @@ def test_value_and_gradient_are_those_of_the_loop(
     dual_clip: float | None,
     rollout_correction: str,
 ) -> None:
-    """Aggregations, donor ratios, dual clip and correction agree with the equations."""
+    """All aggregations, donor ratios, dual clips and corrections agree with the equations."""
     settings = GrpoSettings.model_validate(
         {
             "loss_aggregation": aggregation,
@@ -177,11 +177,11 @@ def by_response(case: ObjectiveCase, s: GrpoSettings) -> tuple[float, np.ndarray
 def test_other_clippings_and_shaped_donors_are_those_of_the_loop(
     case: ObjectiveCase, clipping: str, donor_ratio: str
 ) -> None:
-    """Value, gradient and clip share, from the tokens alone, as a pack has them, in any order."""
+    """Value, gradient and clip share from flat tokens in any order, as in a pack."""
     settings = GrpoSettings.model_validate(
         {
             "clipping": clipping,
-            "clip_low": 0.05,  # so that a whole response of one's own is clipped
+            "clip_low": 0.05,  # so that a whole own response is clipped
             "donor_ratio": donor_ratio,
             "rollout_correction": "none",
             "kl_beta": 0.0,
@@ -209,12 +209,12 @@ def test_other_clippings_and_shaped_donors_are_those_of_the_loop(
     assert logprobs.grad is not None
     assert np.abs(logprobs.grad.numpy() - gradient).max() < 1e-7
     assert loss.clip_share.item() == pytest.approx(clipped, abs=1e-6)
-    # Of the worse responses here, only donated ones have become likelier.
+    # Among the worse responses here, only donated ones have become likelier.
     assert 0 < clipped < 1 or (clipping, donor_ratio) == ("asymmetric", "shaped")
 
 
 def test_a_whole_response_s_tokens_are_clipped_or_none(case: ObjectiveCase) -> None:
-    """With sequence clipping; all clippings are other objectives here."""
+    """With sequence clipping; all four clippings give different objectives here."""
     token, sequence, soft, asymmetric = (
         by_response(case, GrpoSettings.model_validate({"clipping": clipping, "clip_low": 0.05}))
         for clipping in ("token", "sequence", "soft", "asymmetric")
@@ -226,13 +226,13 @@ def test_a_whole_response_s_tokens_are_clipped_or_none(case: ObjectiveCase) -> N
 
 
 def test_the_cases_reach_the_dual_clip(case: ObjectiveCase) -> None:
-    """The dual clip changes the loss here, so the test above does test it."""
+    """It changes the loss here, so the test above covers it."""
     with_it, without = GrpoSettings(dual_clip=3.0), GrpoSettings()
     assert by_hand(case, with_it)[0] < by_hand(case, without)[0] - 1e-3
 
 
 def test_the_decoupled_weight_does_not_touch_own_rows_or_the_kl(case: ObjectiveCase) -> None:
-    """With nothing donated, all three donor ratios are the same objective."""
+    """Without donated rows, all three donor ratios give the same objective."""
     case.donated = [False] * len(LENGTHS)
     losses = []
     for donor_ratio in ("local", "donor", "decoupled"):
@@ -243,7 +243,7 @@ def test_the_decoupled_weight_does_not_touch_own_rows_or_the_kl(case: ObjectiveC
 
 
 def test_parts_of_a_batch_add_up(case: ObjectiveCase) -> None:
-    """The weights are the whole batch's, so the losses of its tokens sum to its loss."""
+    """Weights are those of the whole batch, so its tokens' losses sum to its loss."""
     settings = GrpoSettings(dual_clip=3.0)
     targets, logprobs = case.targets(settings), torch.tensor(case.logprobs)
     whole = objective(logprobs, targets, settings)
@@ -267,7 +267,7 @@ def test_parts_of_a_batch_add_up(case: ObjectiveCase) -> None:
 
 
 def test_an_entropy_bonus_lowers_the_loss(case: ObjectiveCase) -> None:
-    """The mean entropy, with the loss's own weights, times the coefficient is subtracted."""
+    """By the coefficient times the mean entropy, with the loss's own weights."""
     settings = GrpoSettings(entropy_coefficient=0.5)
     targets, logprobs = case.targets(settings), torch.tensor(case.logprobs)
     entropy = torch.full_like(logprobs, 2.0)
@@ -284,7 +284,7 @@ def test_k3_is_the_estimator_by_hand_and_never_negative() -> None:
 
 
 def test_impossible_peer_log_probabilities_do_not_overflow() -> None:
-    """A donor's -1e30 gives a finite loss and gradient, also where the advantage is 0."""
+    """A donor's -1e30 gives a finite loss and gradient, even with an advantage of 0."""
     settings = GrpoSettings(donor_ratio="donor")
     logprobs = torch.tensor([[-1.0], [-1.0]], requires_grad=True)
     targets = Targets(
@@ -303,7 +303,7 @@ def test_impossible_peer_log_probabilities_do_not_overflow() -> None:
 
 
 def test_fedprox_is_half_mu_times_the_sum_of_squares() -> None:
-    """Value and gradient mu (theta - theta_round), over every factor."""
+    """Over all factors; its gradient is mu (theta - theta_round)."""
     rng = np.random.default_rng(1)
     now = [rng.normal(size=(2, 3)), rng.normal(size=(4, 2))]
     start = [rng.normal(size=(2, 3)), rng.normal(size=(4, 2))]

@@ -1,4 +1,4 @@
-"""Memory that runs out in the update: fewer tokens at a time, and the same result."""
+"""Running out of memory in the update: fewer tokens at a time, and the same result."""
 
 import os
 import subprocess
@@ -28,10 +28,10 @@ STARVED = Path(__file__).parents[3] / "support" / "chaos" / "starved.py"
 def test_a_starved_process_goes_on_with_less_and_ends_with_the_same_adapter(
     make_model: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """A real process under a real limit: its budget shrinks; the factors agree to 1e-5."""
+    """In a real process with a memory limit, the budget shrinks and the factors agree to 1e-5."""
     sizes: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 1024, "head_dim": 64}
     folder = make_model("qwen3", initializer_range=0.02, **sizes)
-    # Without arenas of its own and without caching, the allocator gives memory back at once.
+    # Without per-thread arenas and caching, the allocator returns memory at once.
     environment = os.environ | {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "65536"}
     done = subprocess.run(
         [sys.executable, str(STARVED), str(folder), str(tmp_path)],
@@ -72,7 +72,7 @@ def failing(policy: Policy, error: Exception, most: int) -> Any:
 def test_there_is_an_end_to_halving(
     policy: Policy, batch: Batch, run_settings: RunSettings
 ) -> None:
-    """When the smallest packs do not fit, the error says what to do."""
+    """If the smallest packs do not fit, the error says what to do."""
     failing(policy, torch.OutOfMemoryError("CUDA out of memory."), most=0)
     optimizer = torch.optim.SGD(policy.trainable(), lr=0.1)
     with pytest.raises(OutOfMemory, match="gradient_checkpointing"):
@@ -97,7 +97,7 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory(
 def test_a_process_of_a_sharded_model_does_not_leave_a_pass_alone(
     policy: Policy, batch: Batch, run_settings: RunSettings
 ) -> None:
-    """The others would wait for it in the same layer for ever: it ends, with what to set."""
+    """The others would wait for it in the same layer forever, so it ends and says what to set."""
 
     class Lockstep(Team):
         lockstep = True
@@ -113,7 +113,7 @@ def test_a_process_of_a_sharded_model_does_not_leave_a_pass_alone(
 def test_a_budget_that_shrank_stays_small(
     policy: Policy, batch: Batch, run_settings: RunSettings
 ) -> None:
-    """The next step does not run into the same wall."""
+    """The next step does not run out of memory again."""
     failing(policy, torch.OutOfMemoryError("CUDA out of memory."), most=20)
     budget = TokenBudget(64)
     optimizer = torch.optim.SGD(policy.trainable(), lr=0.1)

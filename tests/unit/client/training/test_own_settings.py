@@ -1,4 +1,4 @@
-"""Members that train a lower rank than the run's, and fewer prompts and responses a step."""
+"""Members with a lower rank than the run's, or fewer prompts and responses per step."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -32,7 +32,7 @@ def made(
     problems: list[Problem],
     even_scorer: Scorer,
 ) -> Made:
-    """A function that makes a trainer with these shares of its own."""
+    """A function that makes a trainer with these settings of its own."""
 
     def make(**own: Any) -> LocalTrainer:
         torch.set_num_threads(1)
@@ -47,7 +47,7 @@ def made(
 
 
 def global_adapter(trainer: LocalTrainer) -> Adapter:
-    """One whose B has been trained."""
+    """An adapter whose B factors are not zero."""
     rng = np.random.default_rng(5)
     layout = trainer.policy.card.layout
     return {
@@ -57,7 +57,7 @@ def global_adapter(trainer: LocalTrainer) -> Adapter:
 
 
 def trained(trainer: LocalTrainer) -> tuple[Adapter, Adapter]:
-    """The adapter before a private step, and after."""
+    """The adapter before and after a private step."""
     before = global_adapter(trainer)
     trainer.begin_round(1, before)
     trainer.private_step(1)
@@ -67,7 +67,7 @@ def trained(trainer: LocalTrainer) -> tuple[Adapter, Adapter]:
 def test_a_lower_rank_trains_the_first_directions_and_keeps_the_others_to_the_bit(
     made: Made,
 ) -> None:
-    """Neither gradient nor weight decay moves them; the run's rank moves all."""
+    """Neither gradients nor weight decay change them; with the run's rank, all change."""
     before, after = trained(made(own_rank=1))
     for name, factor in after.items():
         moved, start = (f if "lora_A" in name else f.T for f in (factor, before[name]))
@@ -82,7 +82,9 @@ def test_a_lower_rank_trains_the_first_directions_and_keeps_the_others_to_the_bi
 
 
 def test_a_lower_rank_s_gradient_is_that_of_its_directions(made: Made) -> None:
-    """The others' part makes no clipping harder: its norm is less than the whole one's."""
+    """The other directions do not tighten the clipping: its norm is smaller than the whole
+    gradient's.
+    """
     norms = []
     for trainer in (made(), made(own_rank=1)):
         trainer.begin_round(1, global_adapter(trainer))
@@ -91,7 +93,7 @@ def test_a_lower_rank_s_gradient_is_that_of_its_directions(made: Made) -> None:
 
 
 def test_a_lower_rank_begins_at_the_global_adapter_itself(made: Made) -> None:
-    """Its first responses are those of a member of the run's rank, under the same draws."""
+    """Given the same draws, its first responses equal those of a member with the run's rank."""
     rewards = [made(), made(own_rank=1)]
     sampled = []
     for trainer in rewards:
@@ -104,7 +106,7 @@ def test_a_lower_rank_begins_at_the_global_adapter_itself(made: Made) -> None:
 def test_fewer_prompts_and_responses_are_of_private_steps_alone(
     made: Made, run_settings: RunSettings
 ) -> None:
-    """Public steps have the run's: an exchange counts K of everybody."""
+    """Public steps use the run's numbers, because an exchange needs K responses from everybody."""
     grpo = run_settings.grpo.model_copy(update={"prompts_per_step": 1, "responses_per_prompt": 2})
     trainer, asked = made(own_grpo=grpo), []
     generate = trainer.engine.generate
@@ -130,7 +132,7 @@ def test_fewer_prompts_and_responses_are_of_private_steps_alone(
     ],
 )
 def test_more_than_the_runs_is_refused(own: dict[str, Any], said: str) -> None:
-    """Before anything is trained, with what it may be."""
+    """Before training, with the allowed values."""
     run = RunSettings(lora={"rank": {"min": 2, "max": 32}}, aggregation={"rule": "svd"})
     with pytest.raises(InvalidSettings, match=said):
         own_settings(ClientSettings(**own), run)
@@ -138,7 +140,7 @@ def test_more_than_the_runs_is_refused(own: dict[str, Any], said: str) -> None:
 
 
 def test_a_run_of_one_rank_takes_that_alone() -> None:
-    """Naming it is no difference."""
+    """Setting that same rank has no effect."""
     with pytest.raises(InvalidSettings, match="the run takes the rank 32"):
         own_rank(ClientSettings(rank=16), RunSettings())
     assert own_rank(ClientSettings(rank=32), RunSettings()) is None

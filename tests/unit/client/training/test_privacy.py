@@ -1,4 +1,4 @@
-"""Private steps: each group's gradient is clipped exactly, and the noise has its scale."""
+"""Private steps: each group's gradient is clipped exactly, and the noise has the right scale."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,14 +26,14 @@ from pubswap_protocol.tensors.adapter import Adapter, initial_adapter
 from pubswap_protocol.tensors.responses import Response
 from support.client.reference import padded_scores, padded_targets
 
-RATE, B = 0.05, 8  # more groups are expected than were drawn
+RATE, B = 0.05, 8  # the expected number of groups exceeds the drawn one
 DRAWS = SecretDraws(bytes(32))
 Groups = list[Group]
 
 
 @pytest.fixture
 def groups(make_responses: Callable[..., list[Response]]) -> Groups:
-    """Five groups of four, of which one has equal rewards."""
+    """Five groups of four, one of them with equal rewards."""
     rng = np.random.default_rng(3)
     return [
         Group(
@@ -53,7 +53,9 @@ def quiet(clip: float) -> StepNoise:
 def trained(
     policy: Policy, groups: Groups, settings: RunSettings, noise: StepNoise, budget: int = 60
 ) -> Adapter:
-    """An update by plain gradient descent from the policy's adapter, which is put back after."""
+    """The result of an update by plain gradient descent; the policy's adapter is restored
+    afterwards.
+    """
     start = policy.adapter()
     optimizer = torch.optim.SGD(policy.trainable(), lr=RATE)
     batch = collate(groups, (1,), 1e-6)
@@ -66,7 +68,7 @@ def trained(
 def slow(
     policy: Policy, groups: Groups, settings: RunSettings, clip: float
 ) -> tuple[Adapter, list[float]]:
-    """The same one group at a time, padded and by autograd; and the norms in the first epoch."""
+    """The same, one group at a time, padded and by autograd; also the norms in the first epoch."""
     start, grpo = policy.adapter(), settings.grpo
     batches = [collate([group], (1,), 1e-6) for group in groups]
     targets = []
@@ -109,7 +111,7 @@ def distance(left: Adapter, right: Adapter) -> float:
 def test_each_groups_gradient_is_clipped_exactly(
     policy: Policy, groups: Groups, run_settings: RunSettings, budget: int
 ) -> None:
-    """Two epochs as by the slow reference within 1e-5, whatever goes through the model at once."""
+    """Two epochs agree with the slow reference within 1e-5, for any micro-batches."""
     _, norms = slow(policy, groups, run_settings, 1.0)
     clip = 1.75
     assert sorted(norm > clip for norm in norms) == [False, False, False, True, True]
@@ -124,9 +126,9 @@ def test_each_groups_gradient_is_clipped_exactly(
 def test_no_group_moves_the_gradient_by_more_than_the_clip(
     policy: Policy, groups: Groups, run_settings: RunSettings
 ) -> None:
-    """With it and without it, a step differs by C / b at most: what the noise is measured by.
+    """With or without the group, a step differs by at most C / b, to which the noise is scaled.
 
-    It would not, were a group's part to depend on how many others there are.
+    That would fail if a group's share depended on the number of other groups.
     """
     grpo = run_settings.grpo.model_copy(update={"gradient_epochs": 1, "max_grad_norm": 1e9})
     settings = run_settings.model_copy(update={"grpo": grpo})
@@ -139,11 +141,11 @@ def test_no_group_moves_the_gradient_by_more_than_the_clip(
         square = sum(float(np.square(whole[name] - other[name]).sum()) for name in whole)
         moved.append(square**0.5 / RATE)
     assert max(moved) == pytest.approx(clip / B, rel=1e-3)
-    assert min(moved) < 0.1 * clip / B  # the group of equal rewards, with its KL term alone
+    assert min(moved) < 0.1 * clip / B  # the group of equal rewards only has its KL term
 
 
 def test_the_noise_is_gaussian_and_has_its_scale() -> None:
-    """sigma C / b on each number, in every tensor and epoch another one, and again the same."""
+    """sigma C / b for each number, different in every tensor and epoch, and reproducible."""
     noise = StepNoise(GroupClipping(2.0, 4), 1.5, DRAWS.within("step", 1, 1, 1))
 
     def drawn(noise: StepNoise, epoch: int = 0) -> list[Tensor]:
@@ -176,7 +178,7 @@ def test_the_noise_is_gaussian_and_has_its_scale() -> None:
 
 
 def test_a_step_takes_each_prompt_with_the_same_probability_and_by_itself() -> None:
-    """Sizes of batches are binomial; prompts are taken equally often, and not by turns."""
+    """Batch sizes are binomial; all prompts are equally frequent, and drawn independently."""
     draws = PrivateDraws(GroupClipping(1.0, 5), 1.0, 0.1, DRAWS)
     batches = [draws.batch(50, 1, 1, step) for step in range(4000)]
     sizes = np.array([len(batch) for batch in batches])
@@ -197,7 +199,7 @@ def make_trainer(
     problems: list[Problem],
     even_scorer: Any,
 ) -> Callable[..., LocalTrainer]:
-    """A function (rate, private) that makes a trainer of a private run."""
+    """A function (rate, private) that makes a trainer for a private run."""
 
     def make(rate: float, private: bool = True) -> LocalTrainer:
         torch.set_num_threads(1)
@@ -222,7 +224,7 @@ def make_trainer(
 def test_a_step_that_draws_no_prompt_releases_noise(
     make_trainer: Callable[..., LocalTrainer],
 ) -> None:
-    """Else whoever sees that the adapter is the same would know that the batch was empty."""
+    """Otherwise an unchanged adapter would reveal that the batch was empty."""
     trainer = make_trainer(rate=0.0)
     start = initial_adapter(trainer.policy.card.layout, 3)
     trainer.begin_round(1, start, beginning=1)
@@ -234,7 +236,7 @@ def test_a_step_that_draws_no_prompt_releases_noise(
 def test_a_round_begun_again_has_other_prompts_and_other_noise(
     make_trainer: Callable[..., LocalTrainer],
 ) -> None:
-    """The difference of two rounds from the same adapter would else be without noise."""
+    """Otherwise the difference of two rounds from the same adapter would be free of noise."""
     trainer = make_trainer(rate=0.4)
     start = initial_adapter(trainer.policy.card.layout, 3)
     ends = []
@@ -249,6 +251,6 @@ def test_a_round_begun_again_has_other_prompts_and_other_noise(
 def test_a_private_run_is_never_trained_without_noise(
     make_trainer: Callable[..., LocalTrainer],
 ) -> None:
-    """Not by a trainer that was made without it."""
+    """A trainer without noise is refused."""
     with pytest.raises(WrongState, match="if and only if privacy"):
         make_trainer(rate=0.4, private=False)

@@ -1,4 +1,4 @@
-"""Dead groups of a private step are replaced by fresh prompts, as a plain loop would do it."""
+"""Resampling: dead groups of a private step are replaced by fresh prompts."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,7 +23,9 @@ LIVE, ZERO, ONE = (0.0, 1.0), (0.0, 0.0), (1.0, 1.0)
 
 
 def plain(rewards: Sequence[tuple[float, ...]], count: int, draws: int) -> tuple[list[int], int]:
-    """The problems of a step whose prompts 0, 1, ... have these rewards, and how many it took."""
+    """The problems of a step whose prompts 0, 1, ... have these rewards, and the number of prompts
+    taken.
+    """
     batch, taken = list(range(count)), count
     for _ in range(draws):
         dead = [problem for problem in batch if len(set(rewards[problem])) == 1]
@@ -37,7 +39,9 @@ def plain(rewards: Sequence[tuple[float, ...]], count: int, draws: int) -> tuple
 
 
 def test_dead_groups_are_replaced_as_a_plain_loop_does() -> None:
-    """For random rewards: the same problems in the same places, and as many prompts sampled."""
+    """For random rewards: the same problems in the same positions, and equally many prompts
+    sampled.
+    """
     rng = np.random.default_rng(1)
     for _ in range(300):
         size, draws = int(rng.integers(4, 30)), int(rng.integers(0, 5))
@@ -59,7 +63,7 @@ def test_dead_groups_are_replaced_as_a_plain_loop_does() -> None:
 
 
 def test_a_set_of_dead_prompts_ends_with_its_budget_or_its_prompts() -> None:
-    """Nothing is replaced, and no prompt is sampled again."""
+    """No group is replaced, and no prompt is sampled again."""
     for size, draws, taken in ((100, 3, 16), (10, 64, 10), (4, 64, 4)):
         rollout = sample_private(
             1, lambda _, count: [PrivateGroup(0, (), ONE)] * count, 4, draws, size
@@ -78,7 +82,7 @@ def make(
     run_settings: RunSettings,
     even_scorer: Any,
 ) -> Make:
-    """A function that makes a trainer on 40 problems, with some settings of GRPO replaced."""
+    """A function that makes a trainer on 40 problems with changed GRPO settings."""
     torch.set_num_threads(1)
     sums = [
         Problem(id=f"{n}", prompt=f"{n}+{n % 7}=", answer=str(n + n % 7), topic="sum")
@@ -101,7 +105,7 @@ def make(
 
 
 def asked_of(trainer: LocalTrainer) -> list[int]:
-    """The problems that are sampled from now on, in their order."""
+    """Record the problems sampled from now on, in order."""
     seen: list[int] = []
     score = trainer.scorer
 
@@ -114,7 +118,7 @@ def asked_of(trainer: LocalTrainer) -> list[int]:
 
 
 def test_resampling_walks_the_set_without_repeats(make: Make) -> None:
-    """Every prompt, further draws' too, is the walk's next; a restart goes on from its place."""
+    """Further draws take the next prompts of the walk; a restart continues from its position."""
     trainer = make(resample=3)
     seen = asked_of(trainer)
     steps = [trainer.private_step(step) for step in (1, 2)]
@@ -149,7 +153,7 @@ def test_a_discarded_rollout_has_taken_no_prompts(make: Make) -> None:
 
 
 def test_a_budget_of_none_changes_nothing(make: Make) -> None:
-    """The prompts are those of the schedule, however many groups are dead."""
+    """The prompts are the schedule's, however many groups are dead."""
     trainer = make()
     seen = asked_of(trainer)
     metrics = [trainer.private_step(step) for step in (1, 2, 3, 4)]
@@ -158,7 +162,7 @@ def test_a_budget_of_none_changes_nothing(make: Make) -> None:
 
 
 def test_replaced_groups_leave_fewer_without_variance(make: Make) -> None:
-    """The reward reported is still that of the first prompts, which were not selected."""
+    """The reported reward is still that of the first prompts, which were not selected."""
     plain_step, rescued = make().private_step(1), make(resample=8).private_step(1)
     assert plain_step.zero_variance_share > rescued.zero_variance_share
     assert plain_step.reward == rescued.reward

@@ -1,4 +1,4 @@
-"""The buffer of right responses, against lists kept by hand."""
+"""The replay buffer of right responses, against plain lists."""
 
 import numpy as np
 import pytest
@@ -19,9 +19,10 @@ def words(responses: list[Response]) -> list[int]:
 def by_hand(
     history: list[tuple[int, list[tuple[int, bool]]]], k: int
 ) -> tuple[dict[int, list[int]], list[int]]:
-    """What is kept of each prompt after a history of groups of (word, right), and the last group.
+    """The buffer's content after a history of groups of (word, right), and the last group as
+    filled.
 
-    A kept word is found by going back through time, without a buffer.
+    Finds kept words by walking back through the history, without a buffer.
     """
     kept: dict[int, list[int]] = {}
     for prompt in {prompt for prompt, _ in history}:
@@ -43,7 +44,9 @@ def by_hand(
 
 
 def test_groups_are_filled_as_a_plain_loop_does() -> None:
-    """For random histories: the same is kept, newest first, and the same is replaced."""
+    """For random histories, the same responses are kept, newest first, and the same ones
+    replaced.
+    """
     rng = np.random.default_rng(0)
     filled = 0
     for _ in range(200):
@@ -70,7 +73,7 @@ def test_groups_are_filled_as_a_plain_loop_does() -> None:
 
 
 def test_the_prompts_that_have_not_come_for_longest_are_forgotten() -> None:
-    """Never more tokens than there is room for, whatever one prompt's responses take."""
+    """The buffer never exceeds its tokens, even for one prompt's long responses."""
     kept: dict[int, list[Response]] = {}
     for prompt in (1, 2, 3, 1, 4):
         group = [response(prompt, 5), response(10 + prompt, 5)]
@@ -82,7 +85,7 @@ def test_the_prompts_that_have_not_come_for_longest_are_forgotten() -> None:
 
 @pytest.mark.parametrize("kept", [{}, {4: [response(1), response(2, 3)], 0: [response(3)]}])
 def test_a_buffer_comes_back_bit_for_bit(kept: dict[int, list[Response]]) -> None:
-    """Prompts in their order, responses newest first; all of them a donor's."""
+    """Prompts keep their order, responses are newest first, and all are marked as donated."""
     back = decode_kept(encode_kept(kept))
     assert list(back) == list(kept)
     for prompt, responses in kept.items():

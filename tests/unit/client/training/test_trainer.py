@@ -1,4 +1,4 @@
-"""A client's local rounds: determinism, public steps, optimizer state; and pass@1."""
+"""A client's local rounds: determinism, public steps, optimizer state and pass@1."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -32,7 +32,7 @@ def make_trainer(
     problems: list[Problem],
     even_scorer: Scorer,
 ) -> MakeTrainer:
-    """A function that makes a trainer with a policy of its own, as a new process would."""
+    """A function that makes a trainer with its own policy, as a new process would."""
 
     def make(
         client: str = "a", settings: RunSettings = run_settings, more: Sequence[Problem] = ()
@@ -57,7 +57,7 @@ def file_of(trainer: LocalTrainer) -> bytes:
 
 
 def two_rounds(trainer: LocalTrainer, problems: Sequence[Problem]) -> bytes:
-    """A private and a public step in each of two rounds, with own responses coming back."""
+    """Train two rounds of a private and a public step, whose exchange returns our own responses."""
     adapter = start(trainer)
     for round_ in (1, 2):
         trainer.begin_round(round_, adapter)
@@ -70,14 +70,14 @@ def two_rounds(trainer: LocalTrainer, problems: Sequence[Problem]) -> bytes:
 def test_training_again_gives_the_same_adapter_bit_for_bit(
     make_trainer: MakeTrainer, problems: list[Problem]
 ) -> None:
-    """Two processes of one client agree; another client's draws differ."""
+    """Two processes of one client agree; another client draws differently."""
     first = two_rounds(make_trainer(), problems)
     assert first == two_rounds(make_trainer(), problems)
     assert first != two_rounds(make_trainer("b"), problems)
 
 
 def test_a_round_can_be_done_again_from_its_adapter(make_trainer: MakeTrainer) -> None:
-    """Nothing of an earlier round is left in the trainer when the optimizer is made anew."""
+    """With a reset optimizer, nothing of an earlier round remains in the trainer."""
     fresh, used = make_trainer(), make_trainer()
     used.begin_round(1, start(used))
     used.private_step(1)
@@ -90,7 +90,7 @@ def test_a_round_can_be_done_again_from_its_adapter(make_trainer: MakeTrainer) -
 def test_every_step_of_every_client_and_round_has_draws_of_its_own(
     make_trainer: MakeTrainer, problems: list[Problem], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No two rollouts share a seed, and the seeds are the same when asked again."""
+    """No two rollouts share a seed, and the seeds are reproducible."""
 
     def seeds() -> list[int]:
         found: list[int] = []
@@ -128,7 +128,7 @@ def test_the_least_and_the_largest_settings_train_to_numbers(
     run_settings: RunSettings,
     problems: list[Problem],
 ) -> None:
-    """What a new run may have ends no step, and leaves no adapter that is none."""
+    """Allowed settings never make a step fail or an adapter infinite."""
     changed = GrpoSettings.model_validate(run_settings.grpo.model_dump() | grpo)
     settings = run_settings.model_copy(update={"grpo": changed})
     trainer = make_trainer(settings=settings)
@@ -139,7 +139,7 @@ def test_the_least_and_the_largest_settings_train_to_numbers(
 def test_a_kept_optimizer_remembers_the_last_round(
     make_trainer: MakeTrainer, run_settings: RunSettings
 ) -> None:
-    """optimizer_state 'keep' is another computation than 'reset'."""
+    """optimizer_state 'keep' gives another result than 'reset'."""
     grpo = run_settings.grpo.model_copy(update={"optimizer_state": "keep"})
     keeping = run_settings.model_copy(update={"grpo": grpo})
     files = []
@@ -155,7 +155,7 @@ def test_a_kept_optimizer_remembers_the_last_round(
 def test_a_decaying_rate_is_that_of_constant_ones_step_by_step(
     make_trainer: MakeTrainer, run_settings: RunSettings
 ) -> None:
-    """Each step has the bits of a process of its own, whose constant rate is that of the step."""
+    """Each step is bitwise equal to that of a new process with the step's rate as a constant."""
 
     def shaped(rate: float, shape: str) -> LocalTrainer:
         grpo = {"learning_rate": rate, "learning_rate_shape": shape}
@@ -179,7 +179,9 @@ def test_a_decaying_rate_is_that_of_constant_ones_step_by_step(
 def test_a_pipelined_step_is_one_update_late_and_no_mistake_of_the_engine(
     make_trainer: MakeTrainer, run_settings: RunSettings, problems: list[Problem]
 ) -> None:
-    """Its own tokens differ from the policy by an update; one that waits must not differ at all."""
+    """Its own tokens may differ from the policy by an update; for a step that waits, they must not
+    differ.
+    """
     pipelined = run_settings.model_copy(
         update={"local_steps": 4, "swap": SwapSettings(mode="pipelined")}
     )
@@ -199,7 +201,7 @@ def test_a_pipelined_step_is_one_update_late_and_no_mistake_of_the_engine(
 
 
 def test_training_raises_the_reward(make_trainer: MakeTrainer) -> None:
-    """Thirty steps on a rule that can be learned: the loop as a whole climbs."""
+    """Over twenty steps on a rule that can be learned."""
     trainer = make_trainer()
     trainer.begin_round(1, start(trainer))
     rewards = [trainer.private_step(step).reward for step in range(1, 40, 2)]
@@ -209,7 +211,7 @@ def test_training_raises_the_reward(make_trainer: MakeTrainer) -> None:
 def test_a_public_step_trains_on_what_it_is_given(
     make_trainer: MakeTrainer, problems: list[Problem]
 ) -> None:
-    """Peers' responses are rewarded anew, and the reward reported is of our own."""
+    """Peers' responses are scored again, but the reported reward is our own."""
     ours, theirs = make_trainer("a"), make_trainer("b")
     for trainer in (ours, theirs):
         trainer.begin_round(1, start(trainer))
@@ -229,7 +231,7 @@ def test_a_public_step_trains_on_what_it_is_given(
 def test_a_private_prompt_that_is_too_long_is_found_at_the_start(
     make_trainer: MakeTrainer,
 ) -> None:
-    """Not in the middle of a run."""
+    """Not in mid-run."""
     with pytest.raises(InvalidProblems, match="max_prompt_tokens"):
         make_trainer(more=[Problem(id="long", prompt="1" * 50, answer="1")])
 
@@ -240,7 +242,7 @@ def test_pass_at_1_is_the_mean_reward_overall_and_by_topic(
     run_settings: RunSettings,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A scorer that knows the topic gives its share; topics come sorted."""
+    """Topics are sorted."""
     asked: list[int] = []
 
     def scorer(cases: Sequence[tuple[str, Problem]]) -> list[float]:
@@ -257,7 +259,7 @@ def test_pass_at_1_is_the_mean_reward_overall_and_by_topic(
 
 
 def test_pass_at_1_is_a_function_of_the_seed(policy: Policy, problems: list[Problem]) -> None:
-    """The texts scored are the same when asked again, and others with another seed."""
+    """The same seed scores the same texts, and another seed others."""
     seen: list[list[str]] = []
 
     def scorer(cases: Sequence[tuple[str, Problem]]) -> list[float]:
@@ -272,7 +274,9 @@ def test_pass_at_1_is_a_function_of_the_seed(policy: Policy, problems: list[Prob
 def test_what_was_sampled_ahead_is_sampled_again_for_other_problems(
     make_trainer: MakeTrainer, run_settings: RunSettings, problems: list[Problem]
 ) -> None:
-    """A private file that was edited while the daemon was stopped has others in these places."""
+    """A private file that was edited while the daemon was stopped may have other problems at these
+    indices.
+    """
     grpo = run_settings.grpo.model_copy(update={"overlap": 1})
     settings = run_settings.model_copy(update={"grpo": grpo, "method": "fedavg"})
     trainer = make_trainer(settings=settings)

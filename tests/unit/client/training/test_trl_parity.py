@@ -1,7 +1,7 @@
 """The loss and every LoRA gradient against an independent implementation: TRL's GRPOTrainer.
 
-TRL's private methods are called as the trainer calls them, so that `trl` is pinned in the dev
-extra. Ours: sequence_mean is TRL's "grpo"; token_mean is its "bnpo" when the batch is whole.
+TRL's private methods are called as its trainer calls them, so the dev extra pins `trl`. Our
+sequence_mean is TRL's "grpo"; token_mean is its "bnpo" if the batch is whole.
 """
 
 from collections.abc import Callable
@@ -37,14 +37,14 @@ LENGTHS = ([3, 12, 1, 6], [5, 2, 9, 9], [7, 2, 12, 4])
 
 
 def grpo(**changes: Any) -> GrpoSettings:
-    # TRL's epsilon; its importance weight is on only with vLLM.
+    # TRL's epsilon; TRL uses importance weights only with vLLM.
     fixed = {"advantage_epsilon": 1e-4, "rollout_correction": "none"}
     return GrpoSettings.model_validate(fixed | changes)
 
 
 @pytest.fixture
 def groups(make_responses: Callable[..., list[Response]]) -> list[Group]:
-    """Three groups of four; the last has no difference in its rewards."""
+    """Three groups of four; the last has equal rewards."""
     return [Group(PROMPTS[i], make_responses(LENGTHS[i], seed=i), REWARDS[i]) for i in range(3)]
 
 
@@ -68,7 +68,7 @@ def policy(
     run_settings: RunSettings,
     random_adapter: Callable[..., Adapter],
 ) -> Policy:
-    """The model with factors that are away from zero."""
+    """The model with factors that are not zero."""
     loaded = Policy.load(folder, card_of(folder), run_settings, device="cpu")
     loaded.load_adapter(random_adapter(loaded.card.layout, seed=1))
     return loaded
@@ -76,7 +76,7 @@ def policy(
 
 @pytest.fixture
 def make_trl(policy: Policy, folder: Path, tmp_path: Path) -> Callable[..., Any]:
-    """A function that makes TRL's trainer on the same model with the policy's own factors."""
+    """A function that makes TRL's trainer with the same model and factors as the policy."""
 
     def make(loss_type: str) -> Any:
         from datasets import Dataset
@@ -130,7 +130,7 @@ def factors(model: Any) -> dict[str, Any]:
 def old_and_reference(
     policy: Policy, batch: Batch, random_adapter: Callable[..., Adapter]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probabilities before some steps (another adapter), and of the base model."""
+    """Log-probabilities under an earlier adapter and under the base model."""
     now = policy.adapter()
     noise = random_adapter(policy.card.layout, seed=9, scale=0.1)
     policy.load_adapter({name: now[name] + noise[name] for name in now})
@@ -155,7 +155,9 @@ def as_trl(batch: Batch, old: torch.Tensor, reference: torch.Tensor) -> dict[str
 
 
 def packed_scores(policy: Policy, batch: Batch) -> tuple[torch.Tensor, Scores]:
-    """All rows in one pack, as the update computes them: their places in (B T,), and scores."""
+    """Score all rows in one pack, as the update does; returns their indices in (B T,), and
+    scores.
+    """
     everything = pack(batch, range(batch.rows), policy.device)
     with policy.packed():
         return everything.indices, score_pack(policy, everything, 0.7, entropy=True)
@@ -169,10 +171,10 @@ def test_loss_and_all_gradients_equal_trls(
     random_adapter: Callable[..., Adapter],
     aggregation: str,
 ) -> None:
-    """With old log-probabilities that make the clip bite, and the KL term.
+    """With a KL term, and old log-probabilities for which the clip is active.
 
-    To 1e-6 where the gradients are below 1, and to 2e-6 of the largest where they are above:
-    float32 itself is no closer to the float64 gradient there, TRL's no more than ours.
+    Within 1e-6 where gradients are below 1, and otherwise within 2e-6 of the largest one: there
+    float32 is no closer to the float64 gradient, neither in TRL nor in ours.
     """
     settings = grpo(loss_aggregation=aggregation)
     old, reference = old_and_reference(policy, batch, random_adapter)
@@ -206,7 +208,7 @@ def test_loss_and_all_gradients_equal_trls(
 def test_log_probabilities_and_entropies_equal_trls(
     policy: Policy, batch: Batch, make_trl: Callable[..., Any]
 ) -> None:
-    """On response tokens; the temperature is in both."""
+    """On response tokens, both divided by the temperature."""
     trainer = make_trl("grpo")
     places, ours = packed_scores(policy, batch)
     with torch.no_grad():
@@ -221,7 +223,7 @@ def test_log_probabilities_and_entropies_equal_trls(
 def test_advantages_masks_old_and_reference_equal_trls_own_preparation(
     policy: Policy, groups: list[Group], batch: Batch, make_trl: Callable[..., Any]
 ) -> None:
-    """From the same sampled tokens and rewards, TRL's own preparation makes our batch."""
+    """From the same tokens and rewards, TRL prepares the same batch."""
     trainer = make_trl("grpo")
     rows = [(group, response) for group in groups for response in group.responses]
     prompts = [list(group.prompt) for group, _ in rows]

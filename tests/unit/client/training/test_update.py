@@ -27,7 +27,7 @@ CardOf = Callable[[Path], ModelCard]
 
 @pytest.fixture
 def batch(make_responses: Callable[..., list[Response]]) -> Batch:
-    """Two groups with a difference and one without; two responses are a peer's."""
+    """Two groups with a difference in rewards and one without; two responses are donated."""
     prompts = ([4, 13, 5, 17], [6, 7, 8, 9, 10, 11, 17], [5, 17])
     rewards = ([1.0, 0.0, 0.0, 1.0], [1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0])
     lengths = ([3, 12, 1, 6], [5, 2, 9, 9], [7, 2, 12, 4])
@@ -52,7 +52,9 @@ def changed(settings: RunSettings, **grpo: Any) -> RunSettings:
 def one_update(
     policy: Policy, batch: Batch, settings: RunSettings, budget: int = 1 << 20, rate: float = 0.1
 ) -> tuple[StepMetrics, Adapter]:
-    """An update by plain gradient descent from the policy's adapter, which is put back after."""
+    """The result of an update by plain gradient descent; the policy's adapter is restored
+    afterwards.
+    """
     start = policy.adapter()
     optimizer = torch.optim.SGD(policy.trainable(), lr=rate)
     round_start = [torch.zeros_like(factor) for factor in policy.trainable()]
@@ -84,7 +86,7 @@ def test_micro_batches_give_the_whole_batchs_gradient(
     clipping: str,
     budget: int,
 ) -> None:
-    """Two epochs, clipping active: the result does not depend on the tokens in memory."""
+    """With two epochs and active clipping, the result does not depend on the micro-batches."""
     chosen = {"donor_ratio": donor_ratio, "clipping": clipping, "kl_beta": 0.1}
     settings = changed(run_settings, loss_aggregation=aggregation, **chosen)
     whole, reached = one_update(policy, batch, settings)
@@ -98,7 +100,7 @@ def test_micro_batches_give_the_whole_batchs_gradient(
 def test_the_first_epoch_is_the_plain_policy_gradient(
     policy: Policy, batch: Batch, run_settings: RunSettings
 ) -> None:
-    """With ratio 1 nothing is clipped, and the step is along sum c A grad log pi."""
+    """At ratio 1 nothing is clipped, and the step follows sum c A grad log pi."""
     plain = {"gradient_epochs": 1, "kl_beta": 0.0, "rollout_correction": "none"}
     settings = changed(run_settings, max_grad_norm=1e9, **plain)
     metrics, trained = one_update(policy, batch, settings)
@@ -119,7 +121,7 @@ def test_the_first_epoch_is_the_plain_policy_gradient(
 def test_the_second_epoch_is_held_against_the_first_one_s_policy(
     policy: Policy, batch: Batch, run_settings: RunSettings
 ) -> None:
-    """The old log-probabilities of epoch 2 are those from before epoch 1's step."""
+    """Its old log-probabilities are from before the first epoch's step."""
     once = changed(run_settings, gradient_epochs=1)
     twice = changed(run_settings, gradient_epochs=2)
     with torch.no_grad():
@@ -140,7 +142,9 @@ def test_the_second_epoch_is_held_against_the_first_one_s_policy(
 def test_donated_tokens_are_told_apart(
     policy: Policy, batch: Batch, run_settings: RunSettings, aggregation: str
 ) -> None:
-    """Their mean probability before the step, and how many of them, by weight, the clip stops."""
+    """The metrics have their mean probability before the step, and the weighted share that is
+    clipped.
+    """
     settings = changed(run_settings, loss_aggregation=aggregation, gradient_epochs=2)
     donated = batch.donated[:, None] & batch.response_mask
     with torch.no_grad():
@@ -157,14 +161,14 @@ def test_donated_tokens_are_told_apart(
     weights = targets.weights[donated]
     share = (weights * stopped[donated]).sum().item() / weights.sum().item()
     assert share > 0
-    # Of two epochs; in the first all ratios are 1.
+    # The mean of two epochs; in the first, all ratios are 1.
     assert metrics.donated_clip_share == pytest.approx(share / 2, rel=1e-5)
 
 
 def test_a_step_without_donated_tokens_says_nothing_of_them(
     policy: Policy, batch: Batch, run_settings: RunSettings
 ) -> None:
-    """As in a private step; no share of nothing is taken."""
+    """As in a private step, there is no division by zero."""
     own = replace(batch, donated=torch.zeros_like(batch.donated))
     metrics, _ = one_update(policy, own, run_settings)
     found = (metrics.donated_tokens, metrics.donated_probability, metrics.donated_clip_share)
@@ -174,7 +178,7 @@ def test_a_step_without_donated_tokens_says_nothing_of_them(
 def test_groups_of_equal_rewards_teach_nothing_but_the_kl(
     policy: Policy, make_responses: Callable[..., list[Response]], run_settings: RunSettings
 ) -> None:
-    """Without a KL term the factors stay where they are; with it they move."""
+    """Without a KL term the factors stay unchanged; with it they move."""
     batch = collate([Group([5, 17], make_responses([3, 4, 5, 6], 0), [1.0] * 4)], (1,), 1e-6)
     start = policy.adapter()
     metrics, trained = one_update(policy, batch, changed(run_settings, kl_beta=0.0))
@@ -187,7 +191,7 @@ def test_groups_of_equal_rewards_teach_nothing_but_the_kl(
 def test_fedprox_adds_mu_times_the_distance_to_the_gradient(
     policy: Policy, batch: Batch, run_settings: RunSettings
 ) -> None:
-    """Once for the whole batch, however many micro-batches; only under method fedprox."""
+    """Once for the whole batch, whatever the micro-batches; only with method fedprox."""
     plain = changed(run_settings, gradient_epochs=1, max_grad_norm=1e9)
     prox = changed(run_settings, gradient_epochs=1, max_grad_norm=1e9, method="fedprox")
     without, free = one_update(policy, batch, plain, budget=30)
@@ -202,7 +206,9 @@ def test_fedprox_adds_mu_times_the_distance_to_the_gradient(
 def test_the_gradient_is_clipped_to_its_norm(
     policy: Policy, batch: Batch, run_settings: RunSettings
 ) -> None:
-    """All factors together move by at most rate * max_grad_norm; the norm reported is before."""
+    """All factors together move by at most rate * max_grad_norm; the reported norm is from before
+    clipping.
+    """
     settings = changed(run_settings, gradient_epochs=1, max_grad_norm=1e-3)
     metrics, trained = one_update(policy, batch, settings)
     start = policy.adapter()
@@ -214,7 +220,7 @@ def test_the_gradient_is_clipped_to_its_norm(
 def test_metrics_count_own_rewards_and_all_tokens(
     policy: Policy, batch: Batch, run_settings: RunSettings
 ) -> None:
-    """A peer's correct response is not our reward."""
+    """A peer's right response does not count as our reward."""
     metrics, _ = one_update(policy, batch, run_settings)
     assert metrics.reward == pytest.approx(5 / 10)
     assert metrics.zero_variance_share == pytest.approx(1 / 3)
@@ -226,7 +232,7 @@ def test_metrics_count_own_rewards_and_all_tokens(
 def test_one_forward_pass_is_made_for_each_use(
     policy: Policy, batch: Batch, run_settings: RunSettings
 ) -> None:
-    """One for the reference and one for each epoch: none for the old log-probabilities."""
+    """One for the reference and one for each epoch, but none for the old log-probabilities."""
     calls: list[None] = []
     embedding = policy.model.get_input_embeddings()
     handle = embedding.register_forward_hook(lambda *_: calls.append(None))
@@ -238,7 +244,7 @@ def test_one_forward_pass_is_made_for_each_use(
 def test_an_entropy_bonus_raises_the_entropy(
     policy: Policy, batch: Batch, run_settings: RunSettings
 ) -> None:
-    """The bonus has a gradient of its own."""
+    """The bonus lowers the loss and contributes its own gradient."""
     plain = changed(run_settings, kl_beta=0.0, gradient_epochs=1)
     bonus = changed(run_settings, kl_beta=0.0, gradient_epochs=1, entropy_coefficient=1.0)
     without, free = one_update(policy, batch, plain)
@@ -250,7 +256,7 @@ def test_an_entropy_bonus_raises_the_entropy(
 def test_tokens_that_another_policy_sampled_are_noticed_before_any_step(
     policy: Policy, batch: Batch, run_settings: RunSettings
 ) -> None:
-    """The mismatch with the engine is measured on own tokens, and a large one is refused."""
+    """The mismatch with the engine is measured on own tokens, and refused if large."""
     optimizer = torch.optim.SGD(policy.trainable(), lr=0.1)
     start = policy.adapter()
     with pytest.raises(StaleAdapter, match="serves another adapter"):
@@ -267,7 +273,7 @@ def test_tokens_that_another_policy_sampled_are_noticed_before_any_step(
 def test_a_step_whose_loss_is_no_number_is_refused_before_the_factors_change(
     policy: Policy, batch: Batch, run_settings: RunSettings
 ) -> None:
-    """A factor so large that the forward pass overflows."""
+    """Here a factor is so large that the forward pass overflows."""
     adapter = policy.adapter()
     name = next(name for name in adapter if ".lora_B." in name)
     adapter[name][:] = 3e38
