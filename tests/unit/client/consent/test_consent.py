@@ -366,7 +366,7 @@ def test_a_round_of_the_same_number_is_another_one_of_the_day(tmp_path: Path) ->
         consent = member(tmp_path)
         with pytest.raises(RefusedByPolicy, match="takes part in 1 rounds a day, and has today"):
             consent.record(*request, body)
-        assert codes(consent) == [Code.ROUNDS]  # or the daemon would come at once, and again
+        assert codes(consent) == [Code.ROUNDS]  # otherwise the daemon would retry at once
         changed(tmp_path, max_rounds_a_day="2")
         assert codes(consent) == []
         changed(tmp_path, max_rounds_a_day="1")

@@ -101,8 +101,8 @@ SETTINGS: list[dict[str, Any]] = [
 
 
 PACKS = [(1 << 20, False), (40, True), (1, False)]
-# Settings change what is made of the model's numbers, packs how those are come by: each of either
-# with each of the other, and every model with every kind of pack.
+# Settings change what is computed from the model's outputs, packs how the model computes them:
+# try all pairs of both, and every model with every kind of pack.
 CASES = [
     (MODELS[(first + second) % len(MODELS)], changes, *packs)
     for first, changes in enumerate(SETTINGS)
