@@ -107,7 +107,7 @@ class BucketBlobs(BlobStore):
         for key in self._objects(digest):
             with reachable(), suppress(FileNotFoundError):
                 # S3 has no conditional delete, so check the modification time just before.
-                if obstore.head(self._store, key)["last_modified"].timestamp() > moment:
+                if obstore.head(self._store, key)["last_modified"].timestamp() >= moment:
                     return
                 obstore.delete(self._store, key)
         self._cached(digest).unlink(missing_ok=True)
