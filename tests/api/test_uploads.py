@@ -80,6 +80,8 @@ def test_an_upload_goes_on_after_any_cut_and_ends_in_one_receipt(server: Server)
         session = open_upload(http, fed, data)
         path = place(fed, session)
         assert session["offset"] == 0
+        ahead = send(http, path, data, 1, 1000)
+        assert (ahead.status_code, ahead.headers.get("Range")) == (416, None)
         first = send(http, path, data, 0, 1000)
         assert (first.status_code, first.headers["Range"]) == (202, "0-999")
         wrong = send(http, path, data, 0, 1000)

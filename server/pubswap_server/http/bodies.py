@@ -91,7 +91,7 @@ _OFFSET = "The bytes of the upload stored so far, such as `0-4194303`, inclusive
 REFUSAL_HEADERS = {
     401: {"WWW-Authenticate": header("`Bearer`.")},
     416: {
-        "Range": header(f"For a chunk: {_OFFSET} `0-0` if there are none. Continue after them."),
+        "Range": header(f"For a chunk: {_OFFSET} Absent if there are none. Continue after them."),
         "Content-Range": header("For a download: its size, such as `bytes */4194304`."),
     },
 }

@@ -131,7 +131,8 @@ async def send_chunk(
     except WrongOffset as error:
         here = await to_thread.run_sync(services.uploads.offset, row.id)
         response = refusal(error, request.scope)
-        response.headers["Range"] = f"0-{max(0, here - 1)}"
+        if here:
+            response.headers["Range"] = f"0-{here - 1}"
         return response
     services.limits.members.give_back(run.principal.id)  # quotas limit chunks, not a rate
     return Response(status_code=202, headers={"Range": f"0-{first + count - 1}"})
