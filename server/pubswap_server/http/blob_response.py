@@ -38,6 +38,7 @@ class BlobResponse(FileResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send 304 if the client has the blob; otherwise the range it asks for, or the whole."""
+        # The quotes make a match one whole ETag of the list.
         if self.headers["ETag"] in Headers(scope=scope).get("If-None-Match", ""):
             await NotModifiedResponse(self.headers)(scope, receive, send)
             return
