@@ -144,17 +144,23 @@ def free_first_round(settings: ServerSettings) -> None:
 def test_a_round_whose_updates_are_freed_meanwhile_is_no_fault(
     finished: ServerSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A blob that existed during the scan may be deleted before its round is recomputed."""
+    """A blob that existed during the scan may be deleted before its round is recomputed.
+
+    The local copies of its other blobs are removed as for every round.
+    """
     settings, look = copy(finished, tmp_path), verify._check_blobs
+    removals: list[object] = []
 
     def freed_meanwhile(*given: Any) -> None:
         look(*given)
         free_first_round(settings)
 
     monkeypatch.setattr(verify, "_check_blobs", freed_meanwhile)
+    monkeypatch.setattr(verify.Deployment, "forget_fetched", lambda self: removals.append(self))
     report = verify.verify(settings, progress_bar())
     assert report.healthy
     assert report.rounds == 2
+    assert len(removals) == report.blobs + 3
     (unchecked,) = report.unchecked
     assert "round 1 of run" in unchecked.round
     assert "freed meanwhile" in unchecked.reason

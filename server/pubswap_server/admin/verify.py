@@ -140,7 +140,8 @@ def verify(settings: ServerSettings, progress: Progress) -> StorageReport:
             except (DamagedBlob, Gone) as error:
                 report.unchecked.append(Unchecked(round=name, reason=error.detail))
                 continue
-            deployment.forget_fetched()
+            finally:
+                deployment.forget_fetched()
             if again == adapter:
                 report.rounds += 1
             else:
