@@ -21,7 +21,8 @@ from pubswap_server.settings import ServerSettings
 from pubswap_server.storage.spool import Spool
 from pubswap_server.storage.store import file_name, folder_name
 
-# A backup does not have the bytes of unfinished uploads; members start them again.
+# A backup does not have the bytes of unfinished uploads; members start them again. Leases are held
+# by replicas of the coordinator that was backed up.
 LEFT_OUT = frozenset({"uploads", "leases"})
 _AT_ONCE = 500
 
