@@ -4,8 +4,7 @@ created ──opened──▶ open ──started──▶ training ◀──exch
                                          │  └────exchange_began──────▶ │
                                          ├──────updates_closed─────────┘
                                          │      ▲ reopened
-                                         │      │ reconsidered
-                                                      ▼
+                                         ▼      │ reconsidered
     training (round + 1) ◀──aggregated── aggregating ──aggregated──▶ finished (last round)
 
 rolled_back leads from a round under way, or aggregating, to training in an earlier round or in the
