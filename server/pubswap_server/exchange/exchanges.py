@@ -380,10 +380,7 @@ def closed(session: Session, run: RunRow, round_: int, swap: int) -> ClosedExcha
     rules = rules_of(session, run, round_, swap)
     row = session.get(SwapRow, (run.id, round_, swap))
     if row is None or not row.closed:
-        raise RoundClosed(
-            f"Public step {swap} of round {round_} has no responses of yours in time; train on "
-            "your own."
-        )
+        raise RoundClosed(f"Public step {swap} of round {round_} has no closed exchange.")
     submissions = _submissions(session, run.id, round_, swap)
     digests = {name: row.stored for name, row in submissions.items() if row.stored is not None}
     if len(digests) < len(submissions):
