@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 def valid_name(text: str) -> str:
     """Check the name of a run or a member. Raises InvalidSettings if it is not valid."""
     if not re.fullmatch(NAME_PATTERN, text):
-        raise InvalidSettings(f"{text!r} is no name: a name is {NAME_FORM}.")
+        raise InvalidSettings(f"{text!r} is not a valid name: a name is {NAME_FORM}.")
     return text
 
 
