@@ -216,7 +216,7 @@ def _problem_set(session: Session, kind: SetKind) -> list[Problem]:
     text = session.api.problem_set(session.run.id, kind)
     problems = parse_problems(text, f"the {kind} set", extra="ignore")
     if not problems:
-        raise InvalidProblems(f"The operator's {kind} set holds no problem; ask the operator.")
+        raise InvalidProblems(f"The operator's {kind} set has no problems; ask the operator.")
     session.policy.prompt_limit.check(problems, f"The operator's {kind} set")
     return problems
 

@@ -182,7 +182,7 @@ def test_an_evaluator_refuses_a_test_set_that_it_cannot_tell_of(
     many = [Problem(id=str(n), prompt="1", answer="1", topic=str(n)) for n in range(10_001)]
     run: Any = SimpleNamespace(id="r", settings=policy.settings)
     nothing: Any = None
-    for problems, said in (([], "test set holds no problem"), (many, "has 10001 topics")):
+    for problems, said in (([], "test set has no problems"), (many, "has 10001 topics")):
         text = problem_lines(problems).decode()
         api: Any = SimpleNamespace(problem_set=lambda run, kind, text=text: text)
         with pytest.raises(InvalidProblems, match=said):

@@ -196,7 +196,7 @@ def _count_problems(received: Received, kind: SetKind) -> int:
         raise InvalidProblems(f"The {kind} set is not UTF-8 text.") from None
     problems = parse_problems(text, f"the {kind} set")
     if not problems:
-        raise InvalidProblems(f"The {kind} set holds no problem.")
+        raise InvalidProblems(f"The {kind} set has no problems.")
     if kind is SetKind.TEST:
         check_topics(problems, "The test set")
     for name in {problem.verifier for problem in problems if problem.verifier}:
