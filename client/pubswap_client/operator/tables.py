@@ -96,7 +96,7 @@ def doubt_text(member: MemberView) -> str:
     if sampling is None or not sampling.doubting:
         return "unverified" if member.unverified else ""
     text = f"doubted by {sampling.doubting} of {sampling.judging}"
-    return f"{text}, donates no more" if sampling.excluded else text
+    return f"{text}, no longer donates" if sampling.excluded else text
 
 
 def age_text(seconds: float | None) -> str:
