@@ -119,7 +119,7 @@ def _row(label: str, number: int, found: Sequence[Group], logs: Sequence[float])
     def share(values: Sequence[float]) -> str:
         return f"{100 * fmean(values):.1f} %"
 
-    receiving = [group for group in found if group.replaced]
+    advantages = [group.advantage for group in found for _ in range(group.replaced)]
     return [
         label,
         str(number),
@@ -130,8 +130,8 @@ def _row(label: str, number: int, found: Sequence[Group], logs: Sequence[float])
         share([group.replaced / group.size for group in found]),
         share([group.alive_before for group in found]),
         share([group.alive_before or group.rescued for group in found]),
-        f"{fmean(group.advantage for group in receiving for _ in range(group.replaced)):.2f}",
-        f"{fmean(logs):.3f}",
+        f"{fmean(advantages):.2f}" if advantages else "",
+        f"{fmean(logs):.3f}" if logs else "",
     ]
 
 

@@ -39,3 +39,11 @@ def test_a_donated_response_has_the_advantage_of_the_group_that_it_comes_into(
     group = diagnosis.Group(right=1, of_peers=20, size=8)
     assert group.replaced == 3
     assert group.advantage == pytest.approx(0.5 / (2 / 7) ** 0.5)
+
+
+def test_a_round_without_right_responses_has_no_advantage_and_no_likelihood(
+    diagnosis: ModuleType,
+) -> None:
+    """Nothing was donated and nothing right sampled; the shares are still shown."""
+    row = diagnosis._row("keep", 1, [diagnosis.Group(right=0, of_peers=0, size=4)], [])
+    assert row[3:5] + row[-2:] == ["0.0 %", "100.0 %", "", ""]
