@@ -40,7 +40,9 @@ def simulate(
     jobs: Annotated[
         int | None,
         typer.Option(
-            min=1, help="With --sweep, number of parallel runs; by default one for each device."
+            min=1,
+            help="With --sweep, number of parallel runs; by default one for each device, on Ray "
+            "all, on Slurm 1000.",
         ),
     ] = None,
     backend: Annotated[
