@@ -43,7 +43,11 @@ LOOK_SECONDS = 5.0  # between two checks that the run can go on
 
 
 class Federation:
-    """The members of one run, ready to work; a context manager."""
+    """The members of one run, ready to work.
+
+    As a context manager, it begins the run in `work`, or continues it there; entering raises
+    InvalidSettings or InvalidProblems for a run that is not possible.
+    """
 
     def __init__(
         self,
@@ -53,10 +57,9 @@ class Federation:
         settings: ClientSettings,
         on_progress: Callable[[], None],
     ) -> None:
-        """Begin the run in `work`, or continue it there; all members have the same `settings`.
+        """All members have the same `settings`.
 
-        `on_progress` is called after each step and each evaluation, from any thread. Raises
-        InvalidSettings or InvalidProblems for a run that is not possible.
+        `on_progress` is called after each step and each evaluation, from any thread.
         """
         self._coordinator = coordinator
         self._job = job
