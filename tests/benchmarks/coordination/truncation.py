@@ -1,6 +1,6 @@
 """The cost of `aggregation.rule = "svd"` for a 7B model's shapes (Qwen2.5-7B: 28 layers).
 
-    python -m benchmarks.coordination.truncation --members 64 --rank 32
+    python tests/benchmarks/coordination/truncation.py --members 64 --rank 32
 
 Each distinct shape of a layer is decomposed once, on random numbers, and scaled to the whole model.
 """
