@@ -35,7 +35,10 @@ _starting = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A response's score, 0.0 if it was cut off, and the CPU seconds it took."""
+    """A response's score, and the CPU seconds it took.
+
+    If it was cut off, the score is 0.0, and the seconds are elapsed ones, up to the limit.
+    """
 
     score: float
     seconds: float
