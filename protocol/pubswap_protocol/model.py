@@ -175,8 +175,8 @@ def check_adaptable(layout: AdapterLayout, config: Mapping[str, Any], lora: Lora
     chosen = lora.target_modules if lora.target_modules == "all-linear" else [*lora.target_modules]
     advice = f"Set lora.target_modules = {json.dumps(names)}." if names else "Use another model."
     raise InvalidSettings(
-        f"lora.target_modules = {json.dumps(chosen)} chooses {first} and {len(wrong) - 1} more, "
-        f"{fault}. {advice}"
+        f"lora.target_modules = {json.dumps(chosen)} chooses modules such as {first}, {fault}. "
+        f"{advice}"
     )
 
 
