@@ -132,7 +132,7 @@ def check(
         typer.echo(line)
     if tokens_per_second is not None:
         hours = device_hours(reading, tokens_per_second)
-        typer.echo(f"simulated: {hours:.1f} hours on one device for the whole sweep, at most")
+        typer.echo(f"simulated: {hours:.1f} hours on one device in all, at most")
         if evaluated_responses(reading.sound()) is None:
             typer.echo("           without evaluation: the number of test problems is unknown here")
     for note in repeated(reading):
