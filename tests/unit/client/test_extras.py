@@ -58,7 +58,7 @@ def pubswap_without(packages: set[str], *lines: list[str]) -> list[tuple[int, st
     return [(status, said) for status, said in json.loads(done.stdout)]
 
 
-def test_each_package_is_one_of_its_extra() -> None:
+def test_each_package_belongs_to_its_extra() -> None:
     """The advice agrees with pyproject.toml."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
@@ -115,7 +115,7 @@ def test_merging_an_adapter_takes_the_client_s_extra_and_says_so_before_anything
     assert "'torch'" in stderr and "pip install '.[client]'" in stderr
 
 
-def test_a_missing_package_is_said_with_the_one_extra_that_helps() -> None:
+def test_a_missing_package_is_reported_with_the_extra_to_install() -> None:
     """Whichever of its packages are missing."""
     lines = {"operator": ["run", "list"], "client": ["client", "start"], "server": ["serve"]}
     everything = {name for names in EXTRAS.values() for name in names}
@@ -128,7 +128,7 @@ def test_a_missing_package_is_said_with_the_one_extra_that_helps() -> None:
     assert extra_for("somebody_else_s", "run") is None
 
 
-def test_beside_a_server_the_extra_is_the_command_s_too() -> None:
+def test_with_only_the_server_installed_the_command_s_own_extra_is_named() -> None:
     """The package missed first is in the operator's extra, but that has no torch."""
     others = {name for names in EXTRAS.values() for name in names} - set(EXTRAS["server"])
     lines = {"operator": ["run", "list"], "client": ["evaluate"]}

@@ -201,7 +201,7 @@ def test_a_model_that_is_neither_a_folder_nor_on_the_hub_is_refused(
         model_folder("~nobody-here/model")
 
 
-def test_a_download_that_breaks_off_is_refused_like_any_that_the_hub_does_not_give(
+def test_an_interrupted_download_is_refused_like_any_failed_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Such a connection error is an httpx error and not an OSError."""
@@ -232,7 +232,7 @@ def test_a_model_in_the_hub_cache_is_found_by_id_and_revision(
     )
 
 
-def test_a_model_that_is_half_in_the_hub_cache_is_not_here(
+def test_a_partly_cached_model_counts_as_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An interrupted download is not an error of the model; the next one continues it."""
@@ -299,7 +299,7 @@ def test_a_missing_operator_token_says_where_it_comes_from(
 @pytest.mark.parametrize(
     ("size", "text"), [(0, "0 bytes"), (999, "999 bytes"), (12_345, "12.3 kB"), (7.5e9, "7.5 GB")]
 )
-def test_sizes_are_written_for_people(size: float, text: str) -> None:
+def test_sizes_are_readable(size: float, text: str) -> None:
     """With three digits and a unit."""
     assert size_text(size) == text
 

@@ -28,7 +28,7 @@ def signed(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_folder_as_it_was_signed_has_no_fault_by_common_tools_either(signed: Path) -> None:
+def test_an_unchanged_folder_is_valid_for_common_tools_too(signed: Path) -> None:
     """`sha256sum` and OpenSSH verify it without PubSwap."""
     public = signed.parent / "key.pub"
     assert faults(signed, public) == []
@@ -58,7 +58,7 @@ def test_a_changed_bit_a_missing_and_an_added_file_are_named(signed: Path, name:
     assert faults(signed, public) == ["added: more/x", f"changed: {name}"]
 
 
-def test_a_manifest_that_was_made_anew_is_not_the_operators(signed: Path) -> None:
+def test_a_forged_manifest_is_found(signed: Path) -> None:
     """Changed sums, another key's signature, a truncated signature, and none."""
     public = signed.parent / "key.pub"
     (signed / NAMES[0]).write_bytes(b"forged")
@@ -171,7 +171,7 @@ def test_without_a_key_every_change_is_found_too(
     ],
     ids=["above", "absolute", "dotted", "twice", "binary", "escaped", "no text", "endless"],
 )
-def test_a_manifest_of_another_form_leads_nowhere(
+def test_unusual_lines_of_a_manifest_are_refused(
     signed: Path, line: bytes, found: list[str]
 ) -> None:
     """It cannot name files outside the folder, or lines that other tools read differently."""
@@ -180,7 +180,7 @@ def test_a_manifest_of_another_form_leads_nowhere(
     assert faults(signed, None) == found
 
 
-def test_what_a_file_is_called_says_nothing_else_on_a_terminal(
+def test_a_file_s_name_cannot_fake_terminal_output(
     signed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """For instance that the folder is unchanged."""

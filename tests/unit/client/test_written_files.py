@@ -14,7 +14,7 @@ from pubswap_protocol.messages import CreateInvite
 from pubswap_protocol.problems import parse_problems, read_problems
 
 
-def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_ignored(tmp_path: Path) -> None:
     """Problems and settings are read as if it were missing, even from text."""
     line = b'{"id": "1", "prompt": "1 + 1 =", "answer": "2"}\n'
     (tmp_path / "private.jsonl").write_bytes(codecs.BOM_UTF8 + line)
@@ -32,7 +32,7 @@ def test_a_file_in_another_encoding_is_named(tmp_path: Path) -> None:
         read_toml(path)
 
 
-def test_a_name_that_is_none_is_told_the_form() -> None:
+def test_an_invalid_name_is_refused_with_the_valid_form() -> None:
     """In words, together with the given name."""
     with pytest.raises(ValidationError) as caught:
         CreateInvite(name="Hospital A")
@@ -42,7 +42,7 @@ def test_a_name_that_is_none_is_told_the_form() -> None:
     )
 
 
-def test_a_system_s_refusal_says_where_why_and_what_helps() -> None:
+def test_an_os_error_says_where_why_and_what_to_do() -> None:
     """For a read-only disk; other errors are quoted."""
     said = system_fault(OSError(30, "Read-only file system", "/a/b"))
     assert said == ("/a/b: Read-only file system. Choose a folder on a writable disk.")
@@ -59,6 +59,6 @@ def test_a_system_s_refusal_says_where_why_and_what_helps() -> None:
         (172_800, "[red]2 d ago[/red]"),
     ],
 )
-def test_an_age_is_told_in_its_own_unit(seconds: float | None, text: str) -> None:
+def test_an_age_has_a_fitting_unit(seconds: float | None, text: str) -> None:
     """It is red once a member has been silent for an hour."""
     assert age_text(seconds) == text

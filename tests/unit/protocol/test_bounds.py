@@ -144,7 +144,7 @@ def test_no_model_takes_an_infinity(model: type[BaseModel]) -> None:
 
 
 @pytest.mark.parametrize("wrong", [10**320, 2**63, -1, True, 1.0, "1", None])
-def test_a_count_is_an_integer_of_its_range(wrong: Any) -> None:
+def test_a_count_is_an_integer_in_its_range(wrong: Any) -> None:
     """Booleans, floats and strings are refused."""
     with pytest.raises(ValidationError):
         UpdateMetrics.model_validate({"examples": wrong, "steps": 1})

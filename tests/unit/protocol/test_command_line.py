@@ -63,7 +63,7 @@ def test_no_word_of_a_help_text_is_lost(command: str) -> None:
 @pytest.mark.parametrize(
     "command", [name for name in COMMANDS if name.startswith(("run ", "member ", "invite"))]
 )
-def test_an_operators_command_says_where_and_as_whom(command: str) -> None:
+def test_an_operators_command_takes_address_token_and_ca(command: str) -> None:
     """It has options and environment variables for the address, the token file and a private CA."""
     shown = help_of(command)
     for option, variable in (
@@ -76,7 +76,7 @@ def test_an_operators_command_says_where_and_as_whom(command: str) -> None:
 
 
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name.endswith(("list", "show"))])
-def test_what_lists_and_shows_has_json(command: str) -> None:
+def test_commands_that_list_or_show_have_json(command: str) -> None:
     """So that programs can read it."""
     assert "--json" in help_of(command)
 
@@ -94,7 +94,7 @@ def test_the_settings_of_a_run_are_listed_with_their_bounds() -> None:
     assert "PUBSWAP_CLIENT_STATE (string; default: pubswap-state)" in told
 
 
-def test_coordinator_and_daemon_write_one_form_of_log(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_coordinator_and_daemon_log_in_the_same_form(monkeypatch: pytest.MonkeyPatch) -> None:
     """As key=value or JSON, for structlog events and standard logging records alike."""
     bound = structlog.get_config()
     root = logging.getLogger()
@@ -133,7 +133,7 @@ def test_nothing_that_is_logged_passes_for_another_line() -> None:
         assert line.count(json.dumps(evil)[1:-1]) == 2
 
 
-def test_what_a_coordinator_calls_itself_moves_no_cursor(
+def test_an_error_that_quotes_a_coordinator_moves_no_cursor(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An error quotes it without control characters, except for line breaks."""

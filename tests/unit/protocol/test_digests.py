@@ -20,7 +20,7 @@ HEXADECIMAL = blake3(DATA).hexdigest()
 DIGEST = f"blake3:{HEXADECIMAL}"
 
 
-def test_bytes_have_one_name_whole_in_pieces_and_in_a_file(tmp_path: Path) -> None:
+def test_bytes_have_one_digest_whole_in_pieces_and_in_a_file(tmp_path: Path) -> None:
     """It equals BLAKE3's own digest and matches the interface's pattern."""
     pieces = Digester()
     for begin in range(0, len(DATA), 70_001):

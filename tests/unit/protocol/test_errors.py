@@ -63,9 +63,7 @@ def test_an_error_comes_back_from_its_problem_as_itself(error: type[PubSwapError
 
 @pytest.mark.parametrize("code", ["new", "refused_by_policy", "not_saved"])
 @pytest.mark.parametrize(("status", "kind"), [(599, ServerFault), (499, Invalid)])
-def test_a_code_of_no_coordinator_becomes_its_nearest_relative(
-    code: str, status: int, kind: type
-) -> None:
+def test_an_unknown_code_is_mapped_by_its_status(code: str, status: int, kind: type) -> None:
     """Codes of newer coordinators, and codes that only a client may raise, are mapped by their
     status.
     """

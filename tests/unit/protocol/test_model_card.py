@@ -166,7 +166,7 @@ EXPERT = "model.layers.0.mlp.experts.3.up_proj"
         ({"model_type": "gpt2"}, [], r"stores transposed\. Use another model"),
     ],
 )
-def test_layers_that_nobody_can_adapt_are_refused_with_those_that_can_be(
+def test_layers_that_cannot_be_adapted_are_refused_with_those_that_can(
     tmp_path: Path, config: dict[str, object], more: list[str], said: str
 ) -> None:
     """Names and config are enough; with the suggested layers, the card can be made."""
@@ -192,7 +192,7 @@ def test_layers_that_nobody_can_adapt_are_refused_with_those_that_can_be(
         ({"rope_scaling": None, "max_position_embeddings": 64}, None),
     ],
 )
-def test_rows_beyond_rotations_that_change_with_them_are_refused(
+def test_rows_beyond_the_context_of_a_dynamic_rope_are_refused(
     config: dict[str, object], limit: int | None
 ) -> None:
     """The message gives the longest possible rows; other rotary embeddings have no such limit."""

@@ -47,7 +47,7 @@ def test_an_unusable_file_is_refused_by_line(tmp_path: Path, data: bytes, messag
 
 
 @pytest.mark.parametrize("value", ["[]", '{"a":1}', "1"])
-def test_a_line_of_more_values_than_memory_has_room_for_is_refused(value: str) -> None:
+def test_a_line_of_too_many_values_is_refused(value: str) -> None:
     """Each value may take a thousand bytes, unlike a string of the same length."""
     before = '{"id": "1", "prompt": "p", "answer": "4", "metadata": {"x": '
     listed = "[" + ",".join([value] * ((1 << 20) + 2)) + "]"
@@ -56,7 +56,7 @@ def test_a_line_of_more_values_than_memory_has_room_for_is_refused(value: str) -
     assert len(parse_problems(before + '"' + "a" * len(listed) + '"}}')) == 1
 
 
-def test_a_line_that_no_problem_fills_is_refused() -> None:
+def test_a_line_longer_than_any_problem_is_refused() -> None:
     """The longest prompt and answer fit, even if JSON escapes every character."""
     longest = "\\u00e9" * MAX_TEXT
     line = '{"id": "1", "prompt": "' + longest + '", "answer": "' + longest + '"}'

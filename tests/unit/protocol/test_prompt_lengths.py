@@ -88,7 +88,7 @@ def test_a_long_prompt_of_any_set_is_refused_with_its_line(tmp_path: Path, name:
     assert f"line 3 ({name}2: " in next(set_faults(recipe, MODEL))
 
 
-def test_what_a_recipe_says_of_template_and_ends_is_in_its_run(tmp_path: Path) -> None:
+def test_a_run_has_its_recipe_s_template_options_and_stop_tokens(tmp_path: Path) -> None:
     """The settings have the template's options, and the card has the stop tokens after the model's
     own.
     """
@@ -106,7 +106,7 @@ def test_what_a_recipe_says_of_template_and_ends_is_in_its_run(tmp_path: Path) -
     assert create.model.eos_token_ids == (*own, 7, 9)
 
 
-def test_nobody_draws_from_the_public_set_without_public_steps(tmp_path: Path) -> None:
+def test_a_public_set_is_not_checked_without_public_steps(tmp_path: Path) -> None:
     """So with fedavg its prompts may have any length."""
     recipe = load_recipe(written(tmp_path, "public", method="fedavg"))
     check_lengths(MODEL, recipe.run_settings, make_sets(recipe))
@@ -152,7 +152,7 @@ def _all(folder: Path) -> list[Problem]:
     return [problem for path in sorted(folder.glob("*.jsonl")) for problem in read_problems(path)]
 
 
-def test_a_task_whose_prompts_are_all_too_long_ends(tmp_path: Path) -> None:
+def test_a_task_whose_prompts_are_all_too_long_is_refused(tmp_path: Path) -> None:
     """It reports that there are none, instead of generating prompts forever."""
     spec = DataSpec(
         source="reasoning-gym", tasks={"gcd": {}}, private_size=2, public_size=2, test_size=2
@@ -161,13 +161,13 @@ def test_a_task_whose_prompts_are_all_too_long_ends(tmp_path: Path) -> None:
         prepare(spec, tmp_path / "out", PromptLimit(1, len))
 
 
-def test_a_folder_without_a_tokenizer_is_said_to_be_one(tmp_path: Path) -> None:
+def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
     """A mistyped folder gives no traceback."""
     with pytest.raises(InvalidSettings, match="has no readable tokenizer"):
         prompt_limit(tmp_path, RUN)
 
 
-def test_a_config_that_is_no_object_is_said_to_be_none(tmp_path: Path) -> None:
+def test_a_config_that_is_not_an_object_is_refused(tmp_path: Path) -> None:
     """transformers would raise a TypeError."""
     folder = shutil.copytree(MODEL, tmp_path / "model")
     (folder / "config.json").write_text("[]")
@@ -175,7 +175,7 @@ def test_a_config_that_is_no_object_is_said_to_be_none(tmp_path: Path) -> None:
         prompt_limit(folder, RUN)
 
 
-def test_an_evaluator_refuses_a_test_set_that_it_cannot_tell_of(
+def test_an_evaluator_refuses_a_test_set_that_it_cannot_report(
     policy: Policy, tmp_path: Path
 ) -> None:
     """At its start: an empty set, or too many topics to report."""

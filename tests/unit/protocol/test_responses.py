@@ -29,7 +29,7 @@ def response(*tokens: int) -> Response:
 GROUPS = [[response(1, 2, 9), response(9)], [response(4, 9), response(5, 6, 7, 8).as_donated()]]
 
 
-def test_a_file_that_is_held_is_no_heap_of_objects() -> None:
+def test_a_held_file_has_few_python_objects() -> None:
     """Ten files of 100 responses add only a few objects for the garbage collector."""
     rules = replace(RULES, responses_per_prompt=50)
     data = encode_responses(rules.prompts, [[response(1, 9)] * 50] * 2)

@@ -130,7 +130,7 @@ def test_a_pipelined_public_step_is_overtaken_once(
 
 
 @pytest.mark.parametrize("run", [settings(), settings(method="fedavg")], ids=["sync", "fedavg"])
-def test_steps_are_made_in_their_order_otherwise(run: RunSettings) -> None:
+def test_steps_keep_their_order_otherwise(run: RunSettings) -> None:
     """No step is overtaken or stale."""
     assert update_order(run) == list(range(1, 11))
     assert {overtaken(run, step) for step in range(1, 11)} == {None}

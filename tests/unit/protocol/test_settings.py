@@ -52,7 +52,9 @@ def test_defaults_are_the_paper_s() -> None:
         ("privacy", "epsilon", 8.0),
     ],
 )
-def test_a_setting_of_another_value_must_be_known(table: str, name: str, value: Any) -> None:
+def test_clients_must_know_a_newer_setting_that_is_not_at_its_default(
+    table: str, name: str, value: Any
+) -> None:
     """A run with such a value requires clients that know this setting, and no other."""
     run = RunSettings.model_validate({table: {name: value}})
     assert RunSettings.model_validate_json(run.model_dump_json()) == run
@@ -148,7 +150,9 @@ def test_a_setting_of_another_value_must_be_known(table: str, name: str, value: 
         ({"method": "fedsgd"}, "method"),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_key(values: dict[str, Any], message: str) -> None:
+def test_an_impossible_setting_is_refused_with_its_key(
+    values: dict[str, Any], message: str
+) -> None:
     """An unknown key, a value out of range, or an impossible combination."""
     with pytest.raises(ValidationError) as caught:
         RunSettings.model_validate(values)
@@ -180,7 +184,7 @@ EXTREMES = [
 
 
 @pytest.mark.parametrize(("key", "values"), EXTREMES)
-def test_no_run_has_a_number_with_which_training_ends(key: str, values: dict[str, Any]) -> None:
+def test_numbers_that_would_break_training_are_refused(key: str, values: dict[str, Any]) -> None:
     """The error names the key, for settings and for a run file."""
     with pytest.raises(ValidationError, match=key.rpartition(".")[2]):
         RunSettings.model_validate(values)

@@ -32,7 +32,7 @@ HARMLESS = {
 
 
 @pytest.mark.parametrize("name", HARMLESS)
-def test_the_decoders_that_models_come_with_are_taken(name: str) -> None:
+def test_the_decoders_of_common_models_are_accepted(name: str) -> None:
     """All kinds in the library, and the sequence of Llama 2."""
     tokenizer = load_tokenizer(TOKENIZER)
     tokenizer.decoder = HARMLESS[name]
@@ -46,7 +46,7 @@ def test_a_tokenizer_whose_decoder_multiplies_a_text_is_refused(name: str) -> No
         load_tokenizer(BOMBS[name])
 
 
-def test_replacements_are_counted_as_the_library_reads_them() -> None:
+def test_replacements_are_counted_as_the_library_applies_them() -> None:
     """A text grows no more than the check computes, at most eightfold."""
     most = replacing(("1", "12345678"))
     text = load_tokenizer(most).encode("1111").ids

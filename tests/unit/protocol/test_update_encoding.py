@@ -92,7 +92,7 @@ def test_int8_is_within_half_a_step_of_its_direction(seed: int, shape: tuple[int
 
 
 @pytest.mark.parametrize("value", [0.0, 1e-45])
-def test_int8_of_nothing_is_nothing(value: float) -> None:
+def test_int8_of_zero_is_zero(value: float) -> None:
     """Zeros, or numbers too small for a scale, have level 0 and give no NaN."""
     levels, scales = to_int8(np.full((2, 3), value, np.float32))
     assert not from_int8(levels, scales).any()

@@ -29,7 +29,7 @@ def test_a_verifier_that_fails_scores_0_and_costs_the_others_nothing(trouble: st
         assert pool.score_many("math", [("right", PROBLEM)]) == [1.0]
 
 
-def test_what_responses_leave_in_memory_costs_the_others_nothing() -> None:
+def test_memory_that_responses_leave_behind_costs_the_others_nothing() -> None:
     """A process is replaced once half its memory is in use; otherwise the fourth kept GiB would not
     fit.
     """
@@ -37,7 +37,7 @@ def test_what_responses_leave_in_memory_costs_the_others_nothing() -> None:
         assert pool.score_many("math", [("keep", PROBLEM)] * 9) == [1.0] * 9
 
 
-def test_the_limit_is_one_of_computing_and_a_new_process_is_cheap() -> None:
+def test_the_limit_is_on_cpu_time_and_a_new_process_is_cheap() -> None:
     """A response that sleeps is not cut off; ten that compute forever import the library only
     once.
     """

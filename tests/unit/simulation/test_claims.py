@@ -108,7 +108,7 @@ def test_fewer_replaced_later_is_read_off_the_public_steps() -> None:
     assert finding.difference.mean == pytest.approx(-0.32, abs=0.01)
 
 
-def test_nothing_is_said_of_rows_that_there_are_not() -> None:
+def test_there_are_no_claims_about_missing_rows() -> None:
     """There is no claim about a method or tau without results, and none without FedAvg."""
     assert found(runs(FEDAVG, 24, 0.6), "") == []
     assert found(runs(KEEP, 24, 0.6), "") == []

@@ -67,7 +67,7 @@ def test_all_others_are_corrected_by_holm() -> None:
     assert [one.corrected for one in found] == pytest.approx([corrected[p] for p in p_values])
 
 
-def test_the_base_model_is_that_of_round_0() -> None:
+def test_the_base_model_s_score_is_that_of_round_0() -> None:
     """As in the tables, not the final scores of the row's runs."""
     primary, _ = contrasts(sections(runs(KEEP, 3) + runs(FEDAVG, 3)), "FedAvg - base model")
     expected = [score - 0.4 for score in scores(FEDAVG, 3)]
@@ -81,14 +81,14 @@ def test_holms_correction_is_that_of_the_textbook() -> None:
     assert holm([]) == []
 
 
-def test_no_width_has_no_p_value() -> None:
+def test_an_interval_without_width_has_no_p_value() -> None:
     """Neither a single seed nor identical differences have one."""
     assert p_value(estimate([0.1])) is None
     assert p_value(estimate([0.1, 0.1, 0.1])) is None
 
 
 @pytest.mark.parametrize("named", ["FedAvg - PubSwap-keep, period 2", "nothing", "FedAvg - "])
-def test_a_contrast_of_rows_that_there_are_not_is_refused(named: str) -> None:
+def test_a_contrast_of_missing_rows_is_refused(named: str) -> None:
     """The message lists the existing rows."""
     with pytest.raises(InvalidSettings, match="There are: FedAvg; base model"):
         contrasts(sections(runs(FEDAVG, 2)), named)

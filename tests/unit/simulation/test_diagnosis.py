@@ -32,7 +32,7 @@ def test_keep_fills_up_to_half_with_what_peers_have(diagnosis: ModuleType) -> No
     assert [group.alive_before for group in found] == [False, True, False, False, True, False]
 
 
-def test_a_donated_response_has_the_advantage_of_the_group_that_it_comes_into(
+def test_a_donated_response_has_the_advantage_of_its_new_group(
     diagnosis: ModuleType,
 ) -> None:
     """One right of eight, plus three donated ones: 1/2 over sqrt(2/7)."""

@@ -84,7 +84,9 @@ def test_a_sweep_is_all_settings_and_seeds_each_once(tmp_path: Path, recipe: Pat
 
 
 @pytest.mark.parametrize("members", ["pooled", "alone"])
-def test_one_client_needs_no_others(tmp_path: Path, recipe: Path, members: str) -> None:
+def test_a_baseline_of_one_client_needs_no_others(
+    tmp_path: Path, recipe: Path, members: str
+) -> None:
     """A baseline ignores the recipe's minimum number of members and their ranks."""
     several: dict[str, Value] = {
         "members.minimum": 2,
@@ -106,9 +108,7 @@ def test_a_clients_topics_are_those_of_its_own_problems(tmp_path: Path, recipe: 
         assert job.topics("client-1") == {"gcd": 2, "sums": 3}
 
 
-def test_axes_and_seeds_of_the_command_line_multiply_the_recipes(
-    tmp_path: Path, recipe: Path
-) -> None:
+def test_the_command_line_adds_axes_and_replaces_seeds(tmp_path: Path, recipe: Path) -> None:
     """--vary adds an axis to every setting, and --seeds replaces the recipe's seeds."""
     jobs = Planner(recipe, tmp_path, {}).sweep((7,), {"swap.period": (2, 3)})
     found = [
@@ -120,7 +120,7 @@ def test_axes_and_seeds_of_the_command_line_multiply_the_recipes(
     assert sum(job.members != "federated" for job in jobs) == 4 + 2
 
 
-def test_a_key_is_another_for_whatever_decides_a_result(tmp_path: Path, recipe: Path) -> None:
+def test_a_key_depends_on_everything_that_decides_a_result(tmp_path: Path, recipe: Path) -> None:
     """Another seed, setting or problem changes it; the same ones give the same key."""
 
     def key(seed: int = 0, **given: int) -> str:
@@ -235,7 +235,7 @@ def test_pooled_files_that_share_an_id_are_refused(tmp_path: Path, recipe: Path)
         job.problems("pooled")
 
 
-def test_values_are_read_as_toml_reads_them() -> None:
+def test_values_are_parsed_as_toml() -> None:
     """But strings need no quotation marks."""
     assert parse_given(["a.b=2", "c=0.5", "d=true", "e=keep", "f= x=y "]) == {
         "a.b": 2,
@@ -260,7 +260,7 @@ def test_a_value_without_its_key_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a", "1-", "-1", "1,,2", "4-0"])
-def test_seeds_that_are_none_are_refused(text: str) -> None:
+def test_invalid_seeds_are_refused(text: str) -> None:
     """The message shows both valid forms."""
     with pytest.raises(InvalidSettings, match="0-4"):
         parse_seeds(text)

@@ -11,7 +11,7 @@ from pubswap_simulation.results import Value
 from support.client.results import made_result
 
 
-def test_the_cost_is_that_of_the_first_round_that_has_it() -> None:
+def test_the_cost_is_that_of_the_first_round_that_reaches_it() -> None:
     """It is a mean over seeds if all of them get there, and otherwise only their number."""
     fedavg = {"method": "fedavg"}
     results = [
@@ -28,7 +28,7 @@ def test_the_cost_is_that_of_the_first_round_that_has_it() -> None:
     assert (high.reached, high.rounds, high.bytes_of_a_client) == (1, None, None)
 
 
-def test_what_is_charged_for_nothing_is_said() -> None:
+def test_costs_of_responses_without_exchange_are_explained() -> None:
     """Public steps without exchange still send responses; seconds are wall-clock time."""
     silent: dict[str, Value] = {"method": "pubswap", "swap.max_donated_tokens": 1}
     keep: dict[str, Value] = {"method": "pubswap"}

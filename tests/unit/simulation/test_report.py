@@ -163,7 +163,7 @@ def test_what_is_left_out_or_not_done_is_named(tmp_path: Path) -> None:
     assert "## Not done\n\n- small-seed-7\n" in markdown(report, {}, {})
 
 
-def test_results_that_several_versions_of_the_rules_have_judged_are_named() -> None:
+def test_results_judged_by_several_versions_of_the_rules_are_named() -> None:
     """The note counts the results of each version; with one version there is no note."""
     results = [made_result([0.4, 0.5], seed=seed) for seed in range(3)]
     judged = [
@@ -310,7 +310,7 @@ def test_a_model_without_a_name_is_given_none() -> None:
     assert "\n\nA model of 5,000 parameters" in markdown(there, {}, {})
 
 
-def test_what_donated_tokens_were_is_told_by_round() -> None:
+def test_donated_tokens_are_reported_by_round() -> None:
     """For rows that have any, in order of rounds; older results have none."""
     kept = [made_result([0.4, *[0.5] * 11], 4, seed, setting=KEEP) for seed in (0, 1)]
     told = [
@@ -335,7 +335,7 @@ def test_what_donated_tokens_were_is_told_by_round() -> None:
     assert "Donated tokens" not in markdown(make_report(sections(kept)), {}, {})
 
 
-def test_topics_of_the_last_round_are_told_by_row() -> None:
+def test_topics_of_the_last_round_are_reported_by_row() -> None:
     """The base model's scores are those of round 0."""
     section = only([made_result([0.4, 0.5], 4, seed, setting=FEDAVG) for seed in (0, 1)])
     assert section.by_topic["base model"][4]["counting"].mean == pytest.approx(0.5)
@@ -355,7 +355,7 @@ def test_a_topic_with_dollar_signs_is_drawn_as_it_is(
     figure.savefig(tmp_path / "topics.png")
 
 
-def test_pass_at_1_is_told_on_each_clients_own_topics() -> None:
+def test_pass_at_1_is_reported_on_each_clients_own_topics() -> None:
     """Weighted by the client's share of each tested topic; pooled sets have none."""
     mixed = {"client-1": {"algebra": 3, "geometry": 1}, "client-2": {"counting": 2, "other": 5}}
     plain = [made_result([0.4, 0.5], 4, seed, setting=FEDAVG) for seed in (0, 1)]

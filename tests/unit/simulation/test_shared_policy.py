@@ -86,7 +86,7 @@ def test_the_base_model_follows_the_member(
             assert torch.equal(layer.base_layer.weight, before)
 
 
-def test_one_turn_at_a_time_whatever_a_trainer_can_do(policy: "Policy") -> None:
+def test_trainers_of_a_shared_policy_take_turns(policy: "Policy") -> None:
     """Each call of a trainer's method is one turn; its attributes remain accessible."""
 
     class Trainer:
@@ -109,7 +109,7 @@ def test_one_turn_at_a_time_whatever_a_trainer_can_do(policy: "Policy") -> None:
     assert members[0].round == 3
 
 
-def test_nobodys_turn_comes_after_the_end(policy: "Policy") -> None:
+def test_no_turn_begins_after_the_end(policy: "Policy") -> None:
     """A member that waits for its turn stops."""
     shared = SharedPolicy(policy)
     turn = shared.member()

@@ -46,13 +46,13 @@ def test_devices_are_counted_among_those_that_are_allowed(
 
 
 @pytest.mark.parametrize("name", ["gpu0", "cuda:x", "", "0"])
-def test_what_is_no_device_is_refused(name: str) -> None:
+def test_an_invalid_device_is_refused(name: str) -> None:
     """The message shows the valid form."""
     with pytest.raises(InvalidSettings, match="cuda:0,cuda:1"):
         visible_devices(1, [name])
 
 
-def test_a_result_that_other_rules_have_judged_is_said_to_be_one(tmp_path: Path) -> None:
+def test_a_result_judged_by_other_rules_is_reported(tmp_path: Path) -> None:
     """The message says what to remove to run it again; it counts as done, because it may have taken
     days.
     """
@@ -74,7 +74,7 @@ def test_a_result_that_other_rules_have_judged_is_said_to_be_one(tmp_path: Path)
     assert said == ["already done", f"already done, {other}"]
 
 
-def test_a_run_that_was_begun_by_other_rules_does_not_go_on(tmp_path: Path) -> None:
+def test_a_run_begun_under_other_rules_does_not_continue(tmp_path: Path) -> None:
     """Its rounds would be judged by two versions."""
     job: Any = SimpleNamespace(settings=made_result([0.4, 0.5]).run.settings)
     begun, no_one = tmp_path / "founded", Any

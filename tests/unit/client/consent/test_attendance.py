@@ -84,19 +84,21 @@ def edits(member: Attendance, *texts: str | None) -> tuple[bool, list[str]]:
     return was_away, came
 
 
-def test_who_is_refused_nothing_asks_once_and_stays(member: Attendance) -> None:
+def test_a_member_without_refusals_asks_once_and_stays(member: Attendance) -> None:
     """It was never away, so it says no hello."""
     assert edits(member, None) == (False, ["run"])
 
 
-def test_who_is_away_says_each_reason_once_and_comes_back_by_itself(member: Attendance) -> None:
+def test_a_member_that_is_away_gives_each_reason_once_and_returns_by_itself(
+    member: Attendance,
+) -> None:
     """An unchanged reason is not repeated."""
     low, none = "limits.lora.rank.max = 1", "send_responses = false"
     came = ["run", "setting_not_allowed", "responses_not_allowed", "hello"]
     assert edits(member, low, low, low, none, None) == (True, came)
 
 
-def test_a_coordinator_that_is_dropped_hears_so_and_is_not_asked_until_it_is_trusted(
+def test_a_removed_coordinator_is_told_so_and_not_asked_until_it_is_trusted_again(
     member: Attendance,
 ) -> None:
     """An unreadable policy works the same way; the member reports each of the two and nothing

@@ -133,7 +133,7 @@ def test_adapters_go_to_the_bucket_that_the_policy_names_and_to_no_other(tmp_pat
     assert consent.buckets() == ()
 
 
-def test_a_mistyped_policy_names_the_key_and_those_there_are(tmp_path: Path) -> None:
+def test_a_mistyped_policy_is_refused_with_the_key_and_the_valid_ones(tmp_path: Path) -> None:
     """No part of the policy takes effect."""
     path = policy_path(tmp_path)
     for text, said in (
@@ -177,7 +177,7 @@ def test_a_mistyped_policy_names_the_key_and_those_there_are(tmp_path: Path) -> 
         "[limits.swap]\nperiod.min = 4\n[limits.grpo.responses_per_prompt]\nmax = 8",
     ],
 )
-def test_a_limit_may_be_written_as_toml_lets_it(tmp_path: Path, text: str) -> None:
+def test_a_limit_may_use_any_toml_syntax(tmp_path: Path, text: str) -> None:
     """As dotted keys, quoted keys or tables; any numeric setting of a run can be limited."""
     path = policy_path(tmp_path)
     path.write_text(text)
@@ -230,7 +230,7 @@ def test_what_may_not_leave_is_neither_recorded_nor_sent(tmp_path: Path) -> None
         (None, Code.UNREADABLE),
     ],
 )
-def test_a_coordinator_that_is_trusted_no_more_hears_that_we_are_away_and_nothing_else(
+def test_a_coordinator_that_is_no_longer_trusted_is_told_only_that_we_are_away(
     tmp_path: Path, policy: str | None, code: Code
 ) -> None:
     """It gets no question and no hello; an unreadable policy counts, because it may have removed
@@ -281,7 +281,7 @@ def test_a_policy_that_is_damaged_or_gone_allows_nothing(
     assert shown == Progress(round=1, step=1, steps=2)
 
 
-def test_a_decision_is_kept_and_a_damaged_one_is_said(tmp_path: Path) -> None:
+def test_a_decision_is_kept_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
     """It applies to one run; a denial holds until somebody approves again."""
     consent = member(tmp_path)
     decide(tmp_path, "r", False)
@@ -297,7 +297,7 @@ def test_a_decision_is_kept_and_a_damaged_one_is_said(tmp_path: Path) -> None:
     assert codes(consent) == [Code.UNREADABLE]
 
 
-def test_a_policy_that_was_lost_takes_no_decision_back(tmp_path: Path) -> None:
+def test_losing_the_policy_reverts_no_decision(tmp_path: Path) -> None:
     """The next start writes a new policy, but earlier denials and narrower approvals still hold."""
     consent = member(tmp_path)
     more = view(grpo={"temperature": 2.0})
@@ -330,7 +330,7 @@ def test_bytes_and_rounds_of_a_day_come_from_the_ledger(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("id_", ["x/away?y=", "x/../../enroll?y=", "..", "", "r#"])
-def test_no_id_of_a_coordinator_leads_a_request_to_another_address(id_: str) -> None:
+def test_no_id_from_a_coordinator_redirects_a_request(id_: str) -> None:
     """An id must not change a URL, because the policy and the ledger classify requests by URL."""
     run = view().model_dump(mode="json") | {"id": id_}
     member = {"run": id_, "run_name": "medqa", "name": "a", "role": "client", "token": "t"}
@@ -347,7 +347,9 @@ def test_no_id_of_a_coordinator_leads_a_request_to_another_address(id_: str) -> 
             message.model_validate_json(json.dumps(fields))
 
 
-def test_a_round_of_the_same_number_is_another_one_of_the_day(tmp_path: Path) -> None:
+def test_a_repeated_round_counts_again_towards_the_day_if_its_content_differs(
+    tmp_path: Path,
+) -> None:
     """A different adapter, or different responses to a public step, count as another round; a
     resend does not.
     """
@@ -377,7 +379,7 @@ def test_a_round_of_the_same_number_is_another_one_of_the_day(tmp_path: Path) ->
     assert sent_since(tmp_path, EVENING).rounds == 2
 
 
-def test_an_adapter_whose_update_is_never_asked_for_is_of_a_round(tmp_path: Path) -> None:
+def test_an_uploaded_adapter_counts_as_a_round_without_an_update(tmp_path: Path) -> None:
     """The upload alone counts as a round, so a coordinator that closes the round after it gets no
     second adapter.
     """

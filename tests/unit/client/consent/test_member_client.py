@@ -42,7 +42,7 @@ def asked(tmp_path: Path, command: tuple[str, ...], allowed: str | None = None) 
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_a_coordinator_that_the_policy_has_no_more_is_sent_nothing(
+def test_a_coordinator_that_the_policy_no_longer_allows_is_sent_nothing(
     tmp_path: Path, command: tuple[str, ...]
 ) -> None:
     """Not even the token is sent; the command says why, and what to do."""
@@ -64,7 +64,7 @@ def test_what_a_command_asks_is_in_the_ledger(tmp_path: Path, command: tuple[str
     assert recorded
 
 
-def test_no_other_place_of_a_member_s_makes_a_client() -> None:
+def test_members_create_clients_nowhere_else() -> None:
     """Only the daemon and enrolling create their own clients, which record too; all others are for
     operators.
     """

@@ -82,7 +82,7 @@ def test_a_gain_is_sent_where_the_run_asks_and_the_policy_lets_it() -> None:
         ({"max_bytes_a_day": 999}, Code.BYTES),
     ],
 )
-def test_each_limit_refuses_what_is_beyond_it_alone(allowed: dict[str, Any], code: Code) -> None:
+def test_each_limit_refuses_only_what_exceeds_it(allowed: dict[str, Any], code: Code) -> None:
     """A value at the limit is allowed; the reason names what the run asks for."""
     assert refused(allowed) == [code]
     (line,) = [line for line in compare(LocalPolicy.model_validate(allowed), ASK) if line.code]
@@ -130,7 +130,7 @@ def test_what_a_run_asks_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> 
     assert "org/model [2J" in shown and "\x1b" not in shown
 
 
-def test_a_limit_on_public_steps_does_not_hold_of_a_run_without_any() -> None:
+def test_a_limit_on_public_steps_does_not_apply_to_a_run_without_any() -> None:
     """Their settings keep defaults that nothing reads; the table says so."""
     plain = replace(ASK, settings=merged({"method": "fedavg"}))
     approved = APPROVED.model_copy(update={"asked": plain.facts()})
@@ -139,7 +139,7 @@ def test_a_limit_on_public_steps_does_not_hold_of_a_run_without_any() -> None:
     assert compare(LocalPolicy.model_validate(allowed), plain)[-1].asks == "no public steps"
 
 
-def test_a_policy_of_privacy_refuses_a_run_without() -> None:
+def test_a_policy_that_demands_privacy_refuses_a_run_without_it() -> None:
     """Even in mid-run, if a coordinator removes it from the settings."""
     without = replace(ASK, settings=merged({}))
     assert refused(limit("privacy.epsilon", max=100), without) == [Code.SETTING, Code.NOT_APPROVED]
@@ -152,7 +152,7 @@ def test_a_round_beyond_the_run_s_last_is_refused() -> None:
     assert refused(limit("rounds", max=2), beyond) == [Code.SETTING, Code.NOT_APPROVED]
 
 
-def test_the_first_approval_is_of_what_was_asked_then() -> None:
+def test_the_first_approval_covers_only_what_was_asked_then() -> None:
     """Anything more in mid-run needs a new approval, and the reason names it."""
     assert refused({}, approval=None) == [Code.NOT_APPROVED]
     assert refused({}) == []
@@ -220,7 +220,7 @@ def test_a_day_s_bytes_and_rounds_are_counted() -> None:
     assert refused({"max_rounds_a_day": 2}, next_round, sent=sent) == []
 
 
-def test_a_clock_that_went_back_is_said() -> None:
+def test_a_clock_that_went_back_is_mentioned() -> None:
     """The reason mentions it if the jump exceeds the few minutes of normal clock adjustment."""
     policy = LocalPolicy(max_rounds_a_day=1, max_bytes_a_day=1000)
     for back, said in ((timedelta(minutes=4), False), (timedelta(hours=30), True)):
@@ -230,7 +230,7 @@ def test_a_clock_that_went_back_is_said() -> None:
         assert all(("The clock went back" in one.detail) == said for one in found)
 
 
-def test_what_is_not_known_of_a_run_file_is_refused_by_nothing() -> None:
+def test_unknown_facts_of_a_run_file_are_not_refused() -> None:
     """The file names no coordinator, and digests of a model on another machine are unknown."""
     file = Ask(settings=merged({}), name="medqa")
     policy = LocalPolicy(coordinators=("https://c",), base_models=(WEIGHTS,), runs=("medqa",))

@@ -45,7 +45,7 @@ def client(handler: Handler, backoff: Backoff = ONCE) -> CoordinatorClient:
     return CoordinatorClient("http://c", "secret", backoff, httpx.MockTransport(handler))
 
 
-def test_an_answer_that_is_no_message_is_asked_for_again() -> None:
+def test_a_call_is_retried_if_the_answer_is_no_message() -> None:
     """A proxy may answer instead of the coordinator, even with JSON."""
     version = httpx.Response(200, json={"software": "0.1.0", "protocol": "1"})
     answers = [version, *(httpx.Response(200, content=text) for text in (b"", b"{}", b"[]"))]
@@ -98,7 +98,7 @@ PAGE = "<html><TITLE>\n Blocked \x1b[31m by policy </title>…"
         (httpx.Response(302, headers={"Location": "https://login"}), r"302 \(“https://login”\)"),
     ],
 )
-def test_an_answer_of_a_proxy_is_none_of_the_coordinators(
+def test_a_proxy_s_answer_is_not_taken_for_the_coordinator_s(
     answer: httpx.Response, said: str
 ) -> None:
     """Its error page, its page with status 200 and its redirect to a login do not count as an
@@ -112,7 +112,7 @@ def test_an_answer_of_a_proxy_is_none_of_the_coordinators(
         api.blob("run", digest_of(b"data"))
 
 
-def test_an_answer_that_leads_nowhere_is_none() -> None:
+def test_a_redirect_to_an_unusable_address_is_no_answer() -> None:
     """A proxy's redirect to an unusable address counts as no answer."""
     api = client(lambda request: httpx.Response(302, headers={"Location": "mailto:help@proxy"}))
     with pytest.raises(Unreachable, match="cannot be reached"):
@@ -138,7 +138,7 @@ class Answer(httpx.SyncByteStream):
             yield self._piece
 
 
-def test_an_answer_is_read_no_further_than_an_answer_may_go(
+def test_an_answer_is_read_only_up_to_the_size_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An endless body would otherwise fill the memory."""
@@ -150,7 +150,7 @@ def test_an_answer_is_read_no_further_than_an_answer_may_go(
 
 
 @pytest.mark.parametrize(("status", "most"), [(200, 1 << 24), (503, 1 << 20)])
-def test_a_member_takes_no_message_that_its_memory_has_no_room_for(status: int, most: int) -> None:
+def test_a_member_refuses_a_message_too_large_for_its_memory(status: int, most: int) -> None:
     """A byte of JSON may take seventy in memory; the limit for an error's body also applies to
     operators.
     """
@@ -163,7 +163,7 @@ def test_a_member_takes_no_message_that_its_memory_has_no_room_for(status: int, 
 
 
 @pytest.mark.parametrize("value", [b'[{"a":{}}]', b"[]", b'{"a":1}', b"1"])
-def test_a_member_takes_no_message_of_more_values_than_it_has_room_for(value: bytes) -> None:
+def test_a_member_refuses_a_message_of_too_many_values(value: bytes) -> None:
     """Two bytes of JSON may take a thousand in memory, even in a field that is ignored."""
     count = (LARGEST_TOLD - 1024) // (len(value) + 1)
     later = b",".join([value] * count)
@@ -173,7 +173,7 @@ def test_a_member_takes_no_message_of_more_values_than_it_has_room_for(value: by
         CoordinatorClient("http://c", None, ONCE, transport, on_send=lambda *_: None).version()
 
 
-def test_of_many_wrong_entries_one_is_told() -> None:
+def test_only_one_of_many_invalid_entries_is_reported() -> None:
     """Each reported error takes a thousand times the memory of the entry itself."""
     wrong = {"kind": "wait", "state": "training", "residuals": [0] * 1000}
     with pytest.raises(ValidationError) as raised:
@@ -204,7 +204,7 @@ def test_cookies_are_neither_kept_nor_sent() -> None:
     assert (sent, len(http.cookies)) == ([None, None], 0)
 
 
-def test_an_answer_is_not_unpacked() -> None:
+def test_a_compressed_answer_is_not_decompressed() -> None:
     """A few compressed bytes may expand to any size, so the client asks for no compression."""
     packed = gzip.compress(b'{"software": "0.1.0", "protocol": "1"}')
 
@@ -230,7 +230,7 @@ def test_a_coordinator_that_is_not_there_yet_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("host", ["coordinator..example.org", "c" * 64])
-def test_a_host_that_cannot_be_one_is_not_reached(
+def test_an_impossible_host_name_cannot_be_reached(
     host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same message covers a mistyped proxy host."""
@@ -343,7 +343,7 @@ def test_a_global_adapter_is_fetched_under_the_digest_that_it_is_announced_with(
         client(lambda request: long).adapter_of_round("r", "final")
 
 
-def test_a_refused_download_is_raised_as_what_it_is() -> None:
+def test_a_refused_download_raises_the_coordinator_s_error() -> None:
     """problem+json is recognised in a streamed answer too."""
     problem = UnknownBlob("not here").problem().model_dump()
     with pytest.raises(UnknownBlob, match="not here"):
@@ -447,7 +447,7 @@ def test_an_open_exchange_is_asked_for_until_it_is_closed() -> None:
 
 
 @pytest.mark.parametrize("charset", ["zlib", "hex", "undefined"])
-def test_a_page_is_not_unpacked_to_be_quoted(charset: str) -> None:
+def test_a_quoted_page_is_not_decoded_by_a_codec_that_is_not_for_text(charset: str) -> None:
     """Some of Python's charsets decompress, and others are not for text."""
     packed, kind = zlib.compress(b"a page"), f"text/html; charset={charset}"
     answer = httpx.Response(502, content=packed, headers={"Content-Type": kind})
@@ -455,7 +455,7 @@ def test_a_page_is_not_unpacked_to_be_quoted(charset: str) -> None:
         client(lambda request: answer).version()
 
 
-def test_a_title_is_looked_for_in_the_beginning_of_a_page_alone() -> None:
+def test_a_title_is_only_looked_for_at_the_beginning_of_a_page() -> None:
     """Searching a page of many unclosed titles would take quadratic time."""
     with pytest.raises(ProxyFault, match="answered 502"):
         client(lambda request: httpx.Response(502, html="<title" * 100_000)).version()
@@ -467,7 +467,7 @@ def page(*rounds: int) -> httpx.Response:
 
 
 @pytest.mark.parametrize("second", [(0, 1), (1,), (2, 2), (4, 3)])
-def test_pages_that_do_not_follow_on_each_other_are_refused(second: tuple[int, ...]) -> None:
+def test_pages_that_do_not_continue_the_last_one_are_refused(second: tuple[int, ...]) -> None:
     """A coordinator could otherwise repeat a page forever."""
     answers = [page(0, 1), page(*second)]
     rounds = client(lambda request: answers.pop(0)).rounds("r")
@@ -494,14 +494,14 @@ def shown_run(round_: int) -> dict[str, Any]:
     }
 
 
-def test_a_moment_without_a_time_zone_is_none() -> None:
+def test_a_timestamp_without_a_time_zone_is_refused() -> None:
     """Another machine would read it as a different time."""
     naive = shown_run(0) | {"created_at": "2026-01-01T00:00:00"}
     with pytest.raises(ServerFault, match="created_at"):
         client(lambda request: httpx.Response(200, json=naive)).run("r")
 
 
-def test_runs_that_come_again_and_a_log_that_goes_back_are_refused() -> None:
+def test_repeated_runs_and_a_log_that_goes_back_are_refused() -> None:
     """As for rounds, each page must continue the last one."""
     with pytest.raises(ServerFault, match="does not continue"):
         client(lambda request: httpx.Response(200, json={"runs": [shown_run(0)]})).runs()
@@ -512,7 +512,7 @@ def test_runs_that_come_again_and_a_log_that_goes_back_are_refused() -> None:
         api.events("r", 7)
 
 
-def test_a_run_that_is_another_each_time_is_looked_at_so_often_and_no_more() -> None:
+def test_a_run_that_changes_on_every_read_is_given_up() -> None:
     """A run that changes between all reads looks the same as a coordinator that lies."""
     moved = itertools.count()
 
@@ -544,7 +544,9 @@ def test_an_exchange_that_is_open_is_not_asked_for_without_a_pause(
     assert waits == [2.0] * 6
 
 
-def test_an_address_of_no_bucket_moves_no_cursor(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_address_of_a_bucket_that_is_not_allowed_moves_no_cursor(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """The coordinator chooses the address, and the daemon logs that it is not used."""
     bucket = Bucket(lambda: ("https://s3.example/bucket",), PUBLIC, {})
     assert not bucket.allows("https://evil.example/\x1b[2J?secret")

@@ -80,7 +80,7 @@ def test_after_a_cut_the_rest_is_asked_for(left: int) -> None:
         assert asked == [0, len(DATA) - left]
 
 
-def test_a_cut_is_told_when_nothing_is_tried_again() -> None:
+def test_without_retries_a_cut_is_an_error() -> None:
     """It raises a connection error, and is not mistaken for the end of the blob."""
     with (
         answering(lambda first: whole(0)[: -(1 << 19)]) as (url, _),
@@ -108,7 +108,7 @@ def test_what_follows_the_blob_on_its_connection_is_not_read() -> None:
         assert asked == [0, 0]
 
 
-def test_a_size_that_no_adapter_has_is_refused_before_room_is_made_for_it() -> None:
+def test_an_impossible_size_is_refused_before_memory_is_allocated() -> None:
     """The Content-Length of a petabyte is enough."""
     head = b"HTTP/1.1 200 OK\r\nContent-Length: 999999999999999\r\n\r\n"
     with (
@@ -118,7 +118,7 @@ def test_a_size_that_no_adapter_has_is_refused_before_room_is_made_for_it() -> N
         fetched(url, ONCE)
 
 
-def test_a_size_that_the_memory_has_no_room_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_size_that_does_not_fit_into_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The Content-Length decides, before any byte arrives."""
 
     def no_room(size: int, dtype: type) -> np.ndarray:

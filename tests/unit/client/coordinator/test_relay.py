@@ -72,7 +72,7 @@ def test_with_once_it_stays_after_an_answer(serve: Callable[..., None]) -> None:
     assert time.monotonic() - answered >= relaying.IDLE_SECONDS
 
 
-def test_what_an_operator_removes_goes_through_it(
+def test_an_operator_s_delete_goes_through_it(
     folder: Path, serve: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With PUBSWAP_RELAY set, `pubswap run delete` sends its DELETE through the relay."""
@@ -181,7 +181,7 @@ def test_an_answer_has_the_headers_that_members_read(
     ],
     ids=["status", "header", "way"],
 )
-def test_an_answer_that_is_none_is_said(
+def test_an_unusable_answer_is_reported(
     reply: dict[str, object], folder: Path, serve: Callable[..., None]
 ) -> None:
     """The client gets it as an error; the coordinator is asked once."""
@@ -212,7 +212,7 @@ def test_an_answer_without_an_end_is_cut(
 
 
 @pytest.mark.parametrize("kind", ["link", "folder", "pipe"])
-def test_what_is_no_plain_file_is_refused(kind: str, tmp_path: Path) -> None:
+def test_anything_but_a_regular_file_is_refused(kind: str, tmp_path: Path) -> None:
     """It is an error that is not retried, unlike a temporary one of the disk."""
     odd = tmp_path / f"{NAME}.request"
     if kind == "link":

@@ -60,7 +60,7 @@ def test_a_coordinator_that_names_a_time_is_not_asked_before() -> None:
     assert 7 <= waits[1] <= 9
 
 
-def test_who_is_answered_at_once_with_nothing_to_do_asks_no_faster_than_every_two_seconds() -> None:
+def test_an_idle_client_asks_at_most_every_two_seconds() -> None:
     """The first three times are exempt; a long poll or a useful answer resets the count."""
     now, waits = [0.0], list[float]()
     pace = Pace(lambda: now[0], waits.append)

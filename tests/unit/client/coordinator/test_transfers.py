@@ -153,7 +153,7 @@ def test_an_upload_that_expired_begins_again() -> None:
     [(0.0, [10, 40, 40, 40]), (2 * QUICK_SECONDS, [10] * 13)],
     ids=["quick", "slow"],
 )
-def test_chunks_grow_while_they_come_quickly(
+def test_chunks_grow_while_they_are_sent_quickly(
     monkeypatch: pytest.MonkeyPatch, seconds: float, expected: list[int]
 ) -> None:
     """By a factor of four each, up to the session's maximum; on a slow link they stay small."""
@@ -186,7 +186,7 @@ def test_after_a_cut_chunks_begin_small_again() -> None:
     assert sizes == [10, 40, 40, 10, 40]
 
 
-def test_a_lost_answer_costs_a_question_and_no_bytes() -> None:
+def test_a_lost_answer_costs_a_request_and_no_bytes() -> None:
     """Neither an accepted chunk nor a finished blob is sent again."""
     memory = Memory()
     send, finish = memory.send, memory.finish
@@ -217,7 +217,7 @@ def test_tries_are_counted_from_the_last_byte_that_arrived() -> None:
         upload(Memory(cuts=[5, 0, 0, 0, 0]), data, digest_of(data), AT_ONCE)
 
 
-def test_room_that_is_not_there_is_waited_for() -> None:
+def test_a_full_coordinator_is_waited_for() -> None:
     """507 is retried; a refused adapter is not."""
     memory = Memory(raises=[NoSpace(), NoSpace()])
     upload(memory, b"data", digest_of(b"data"), AT_ONCE)
@@ -248,7 +248,7 @@ def test_bytes_that_changed_on_the_way_are_sent_once_more(times: int, comes: boo
             upload(memory, b"data", digest_of(b"data"), AT_ONCE)
 
 
-def test_bytes_that_the_digest_does_not_name_are_never_given_out() -> None:
+def test_bytes_that_do_not_match_the_digest_are_never_returned() -> None:
     """They are fetched twice and then refused."""
     memory = Memory(blobs={digest_of(b"this"): b"that"})
     with pytest.raises(DigestMismatch):
@@ -281,7 +281,7 @@ def test_a_body_that_was_not_asked_for_is_refused(body: Body) -> None:
         download(memory, digest_of(b"this"), Backoff(tries=1))
 
 
-def test_both_ways_say_how_far_they_are() -> None:
+def test_uploads_and_downloads_report_progress() -> None:
     """From nothing to everything."""
     data, seen = bytes(12 << 20), list[tuple[int, int]]()
     memory = Memory()

@@ -64,7 +64,7 @@ def test_a_member_that_makes_fewer_steps_hands_in_after_its_own_last(asked: list
     assert asked == [signal.SIGALRM]
 
 
-def test_what_waits_is_ended_at_the_time_itself(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_waiting_daemon_stops_at_the_deadline(capsys: pytest.CaptureFixture[str]) -> None:
     """The exit status is 75, and no alarm is left behind."""
     before = signal.getsignal(signal.SIGALRM)
     with pytest.raises(SystemExit) as ended, until_stopped(time.monotonic() + 0.3):
@@ -87,13 +87,13 @@ def test_a_follower_is_ended_by_its_leader_alone(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("text", "seconds"), [("55m", 3300), ("11h30m", 41400), ("90s", 90), ("1h1m1s", 3661)]
 )
-def test_a_time_is_read(text: str, seconds: int) -> None:
+def test_a_duration_is_parsed(text: str, seconds: int) -> None:
     """In hours, minutes and seconds."""
     assert seconds_of(text, "--until") == seconds
 
 
 @pytest.mark.parametrize("text", ["", "55", "m", "0m", "-5m", "5m3h", "1e9s", "99999999s", "٣m"])
-def test_a_mistyped_time_is_refused(text: str) -> None:
+def test_a_mistyped_duration_is_refused(text: str) -> None:
     """The message gives examples."""
     with pytest.raises(InvalidSettings, match=r"--until takes a time such as 55m"):
         seconds_of(text, "--until")

@@ -40,7 +40,9 @@ def gone(request: pytest.FixtureRequest) -> Iterator[str]:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
 
 
-def test_an_outage_costs_no_more_than_one_grace(gone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_outage_delays_training_by_one_grace_period_at_most(
+    gone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Over fifty steps, with a client whose other calls retry forever."""
     monkeypatch.setattr("pubswap_client.coordinator.client.HEARTBEAT_SECONDS", 0.5)
     with CoordinatorClient(gone) as api:

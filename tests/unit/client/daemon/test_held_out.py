@@ -75,7 +75,7 @@ def test_the_score_is_the_share_of_right_answers(world: Callable[..., World]) ->
     assert [list(group[0].tokens) for group in sampled[-1]] == first
 
 
-def test_other_problems_are_measured_anew(world: Callable[..., World]) -> None:
+def test_changed_problems_are_measured_anew(world: Callable[..., World]) -> None:
     """The private file may be edited within a round, so the gain is measured on the new problems.
 
     An upgrade to another version of the verifier has the same effect.
@@ -93,7 +93,7 @@ def test_other_problems_are_measured_anew(world: Callable[..., World]) -> None:
     assert held_out_text(kept(one)).endswith("after round 0, on 2 held-out problems of our own")
 
 
-def test_what_a_round_gained_is_told_where_the_run_weighs_by_it(
+def test_a_round_s_gain_is_reported_if_the_run_weighs_by_it(
     world: Callable[..., World],
 ) -> None:
     """It is the new adapter's score minus the global one's, even for a client that is killed again

@@ -128,7 +128,7 @@ def adapter_of(one: World) -> bytes:
     return one.coordinator.blobs[one.coordinator.updates[1].adapter]
 
 
-def test_an_overlap_has_the_bits_of_a_loop_that_samples_one_step_before(
+def test_overlap_is_bitwise_equal_to_a_loop_that_samples_one_step_ahead(
     world: Callable[..., World],
     load: Callable[[], Policy],
     beside: type[Beside],
@@ -173,7 +173,7 @@ def test_an_engine_beside_the_trainer_samples_while_it_updates(
     assert beside.threads == 2 * ["MainThread", *["rollout"] * (STEPS - 1)]
 
 
-def test_nothing_is_sampled_behind_the_last_step_that_a_member_makes(
+def test_nothing_is_sampled_beyond_the_member_s_last_step(
     world: Callable[..., World], beside: type[Beside]
 ) -> None:
     """With a step limit of its own, the hand-in used to wait for responses that were never trained

@@ -74,7 +74,7 @@ def test_noise_and_prompts_come_from_the_members_own_secret(world: Callable[...,
 
 
 @pytest.mark.parametrize("method", ["pubswap", "fedavg"])
-def test_no_figure_of_a_private_step_is_told(
+def test_no_figure_of_a_private_step_is_reported(
     world: Callable[..., World], monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     """Updates and heartbeats report public steps only, which come from the noised policy."""
@@ -148,7 +148,7 @@ def test_a_round_done_again_after_a_rollback_is_paid_again_with_other_noise(
     assert budget.epsilon > 8
 
 
-def test_without_its_count_a_member_does_not_go_on(world: Callable[..., World]) -> None:
+def test_a_member_stops_without_its_record_of_spent_privacy(world: Callable[..., World]) -> None:
     """A damaged or missing file would hide the privacy already spent."""
     one = world(**PRIVATE, method="fedavg")
     rounds(one, 1, 2)

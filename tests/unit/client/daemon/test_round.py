@@ -171,7 +171,7 @@ def test_a_decaying_rate_ends_with_the_steps_that_the_member_makes(
 
 
 @pytest.mark.parametrize(("limits", "made"), [(RoundLimits(), STEPS), (RoundLimits(steps=3), 3)])
-def test_the_last_step_before_the_hand_in_is_told(
+def test_the_last_step_before_the_hand_in_is_marked(
     world: Callable[..., World], limits: RoundLimits, made: int
 ) -> None:
     """The member's own limit decides, even if the run has more steps."""
@@ -188,7 +188,7 @@ def test_the_last_step_before_the_hand_in_is_told(
 
 @pytest.mark.full
 @pytest.mark.parametrize("swap", [SwapSettings(), BOTH], ids=["synchronous", "pipelined likely"])
-def test_any_point_of_a_life_can_be_its_last(
+def test_a_process_may_be_killed_at_any_point(
     world: Callable[..., World], swap: SwapSettings
 ) -> None:
     """After one kill, at every 47th point, the next process hands in the same adapters."""
@@ -477,7 +477,7 @@ def test_what_an_update_leaves_out_goes_into_the_next_one(
 
 
 @pytest.mark.parametrize("began_the_next", [False, True])
-def test_an_update_that_a_rollback_may_have_undone_leaves_nothing_owed(
+def test_an_update_that_a_rollback_may_have_undone_leaves_no_residual(
     world: Callable[..., World], monkeypatch: pytest.MonkeyPatch, began_the_next: bool
 ) -> None:
     """A member that was away cannot tell, unless it had begun the next round from the adapter from
@@ -504,7 +504,7 @@ def test_an_update_that_a_rollback_may_have_undone_leaves_nothing_owed(
     assert (kept.round, kept.rollbacks) == (2, 1)
 
 
-def test_a_late_update_leaves_nothing_owed(world: Callable[..., World]) -> None:
+def test_a_late_update_leaves_no_residual(world: Callable[..., World]) -> None:
     """An update that was not used has no residual."""
     one = world(method="fedavg", wire=INT8)
     submit = one.coordinator.submit_update
@@ -565,7 +565,7 @@ def test_a_round_before_the_first_is_not_trained(
 
 
 @pytest.mark.parametrize(("rule", "round_"), [("fedit", 2), ("fedex", 1)])
-def test_residuals_that_cannot_be_are_not_fetched(
+def test_more_residuals_than_the_rule_can_produce_are_not_fetched(
     world: Callable[..., World], caplog: pytest.LogCaptureFixture, rule: str, round_: int
 ) -> None:
     """Each may be as large as the base model, and is kept in the state folder."""
@@ -597,7 +597,7 @@ def test_a_daemon_that_has_nothing_to_do_does_not_ask_without_a_pause(
     assert paused == [IDLE_SECONDS] * 4
 
 
-def test_rounds_that_are_trained_follow_on_each_other_and_one_that_comes_again_does_not(
+def test_new_rounds_need_no_pause_but_repeated_ones_do(
     world: Callable[..., World], paused: list[float]
 ) -> None:
     """A round that was already trained leaves no work, so the daemon pauses."""
@@ -642,7 +642,7 @@ def test_a_cancelled_run_ends_the_daemon_after_the_step_under_way(
     assert "The run is cancelled." in caplog.text
 
 
-def test_a_private_set_of_dead_prompts_is_said(
+def test_a_private_set_of_dead_prompts_is_logged(
     world: Callable[..., World], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each step uses up its budget, has no group with variance, and logs so."""
@@ -666,7 +666,7 @@ def test_a_private_set_of_dead_prompts_is_said(
     assert "Private step 1 taught nothing: each of 8 prompts had equal rewards" in caplog.text
 
 
-def test_a_round_that_is_begun_again_hands_in_what_it_has_then_made(
+def test_a_round_that_starts_again_hands_in_its_new_result(
     world: Callable[..., World],
 ) -> None:
     """After a rollback in the middle of the next round, an update that was kept for sending is not
@@ -691,7 +691,7 @@ def test_a_round_that_is_begun_again_hands_in_what_it_has_then_made(
 
 
 @pytest.mark.parametrize("last", [3, STEPS])
-def test_a_round_that_a_rollback_begins_from_the_same_adapter_is_begun_again(
+def test_a_rollback_to_the_same_adapter_restarts_the_round(
     world: Callable[..., World], last: int
 ) -> None:
     """It restarts from its first public step, for which peers wait, even if it was complete."""

@@ -19,7 +19,7 @@ STEP = StepMetrics(0, 0, 0, 0, 0, 0, 0, seconds=3, grad_norm=0, waited=1)
     ("own", "made"),
     [({}, 8), ({"round_steps": 3}, 3), ({"round_seconds": 9}, 3), ({"round_seconds": 0.1}, 2)],
 )
-def test_it_ends_after_its_steps_or_its_time_and_never_below_the_fewest(
+def test_a_round_ends_at_its_limit_but_not_below_the_fewest_steps(
     own: dict[str, Any], made: int
 ) -> None:
     """Waiting counts towards the time, and so do steps of an earlier process."""

@@ -63,7 +63,7 @@ def test_a_client_says_its_seeds_and_reports_its_donors(world: Callable[..., Wor
         assert all(found.other_noise > 6 for found in report)
 
 
-def test_a_report_is_of_a_round_s_steps_together(world: Callable[..., World]) -> None:
+def test_a_report_covers_all_steps_of_a_round(world: Callable[..., World]) -> None:
     """Each kind of evidence is summed over the round before the kinds are combined."""
     one, steps = checked(world), []
     trainer = one.trainer
@@ -149,7 +149,7 @@ def batch_of(trainer: Any, problems: Any, groups: list[list[Response]]) -> Batch
     )
 
 
-def test_own_responses_speak_for_themselves(world: Callable[..., World]) -> None:
+def test_no_evidence_is_found_against_own_responses(world: Callable[..., World]) -> None:
     """Evaluated by the policy that sampled them, which shows that engine and trainer count
     positions alike.
     """

@@ -28,7 +28,7 @@ def test_a_split_is_the_same_after_every_start() -> None:
     assert split(problems, 50) == ([], problems)
 
 
-def test_problems_that_are_added_put_none_on_the_other_side_that_was_trained_on() -> None:
+def test_adding_problems_holds_out_none_that_was_trained_on() -> None:
     """Only new problems may be held out later; copies of a prompt stay on one side."""
     few, many = numbered(0, 40), numbered(0, 400)
     before, after = split(few, 10), split(many, 10)

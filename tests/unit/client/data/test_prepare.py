@@ -107,7 +107,7 @@ def test_a_split_has_the_sizes_asked_and_no_prompt_twice(
     assert [path.name for path in out.parent.iterdir()] == ["split"]
 
 
-def test_sizes_that_nobody_gave_are_shares_of_what_can_be_read(tmp_path: Path) -> None:
+def test_default_sizes_are_shares_of_the_usable_problems(tmp_path: Path) -> None:
     """A few answers that their verifier cannot read make the sets smaller, and are counted."""
     rows = [
         {"prompt": f"{n} =", "answer": str(n) if n % 40 else "x or y, maybe?", "topic": "sums"}
@@ -213,7 +213,7 @@ def test_alpha_and_clients_leave_the_public_and_test_sets_as_they_are(tmp_path: 
     assert splits[0]["client-1.jsonl"] != splits[1]["client-1.jsonl"]
 
 
-def test_a_split_that_is_there_is_left_alone(tmp_path: Path) -> None:
+def test_an_existing_split_is_left_alone(tmp_path: Path) -> None:
     """Nothing is written the second time, even if the source is gone."""
     path = write_jsonl(tmp_path / "own.jsonl", numbered())
     out = prepare(spec_for("jsonl", path), tmp_path / "split")
@@ -433,7 +433,7 @@ def test_options_that_are_counted_in_no_known_way_are_refused(
         prepare(spec_for("medical", tmp_path / "from"), tmp_path / "out")
 
 
-def test_answers_are_checked_of_each_set_by_itself(tmp_path: Path) -> None:
+def test_answers_are_checked_for_each_set_separately(tmp_path: Path) -> None:
     """The larger set must not hide answers of the smaller one that the verifier refuses.
 
     K is an added option in MedQA here, which no response can choose.

@@ -49,7 +49,7 @@ def test_a_math_row_asks_for_a_box_and_its_answer_is_right_in_one() -> None:
     assert score("math", "\\boxed{-5}", problem) == 0.0
 
 
-def test_deepmath_topics_leave_out_what_all_have() -> None:
+def test_deepmath_topics_leave_out_the_common_root() -> None:
     """The topic is the path below "Mathematics"."""
     row = deepmath_rows(1)[0]
     assert read("deepmath", row).topic == "Algebra > Linear Algebra > Determinants"

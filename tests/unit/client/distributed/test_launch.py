@@ -18,7 +18,7 @@ from pubswap_protocol.errors import InvalidSettings
 from support.eventually import until
 
 
-def test_a_signal_to_all_processes_is_the_leaders_to_follow() -> None:
+def test_followers_leave_a_signal_to_all_processes_to_the_leader() -> None:
     """A follower that ended at once would end the leader too, while it still saves its step."""
     follower = os.fork()
     if not follower:
@@ -61,7 +61,7 @@ def test_a_follower_whose_leader_was_killed_while_it_started_ends(
 
 
 @pytest.mark.parametrize(("code", "statuses"), [(0, []), (3, [70])])
-def test_followers_that_are_done_first_end_no_leader(
+def test_a_follower_that_exits_first_does_not_end_the_leader(
     monkeypatch: pytest.MonkeyPatch, code: int, statuses: list[int]
 ) -> None:
     """They exit when the leader tells them to, perhaps before it waits for them."""

@@ -55,7 +55,7 @@ def test_replicas_that_answer_and_take_the_lengths_are_well(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
-def test_replicas_that_are_away_or_too_short_are_named(tmp_path: Path) -> None:
+def test_replicas_that_are_away_or_take_too_few_tokens_are_named(tmp_path: Path) -> None:
     """The advice says what to do."""
     away = f"http://127.0.0.1:{free_port()}"
     found = check_engine(served(away, tmp_path), RUN)

@@ -184,7 +184,7 @@ def test_weights_that_do_not_fit_are_a_failure() -> None:
     assert "free memory for each process" in found.advice
 
 
-def test_a_vllm_that_does_not_sleep_is_there_all_the_time() -> None:
+def test_a_vllm_that_does_not_sleep_always_needs_its_memory() -> None:
     """Asleep, it takes turns with the update; with a trainer on the CPU it is always awake."""
     awake, asleep = (
         ClientSettings(engine="vllm", vllm=VllmSettings(sleep=sleep)) for sleep in (False, True)
@@ -262,7 +262,7 @@ def test_the_gpus_must_be_enough_for_the_processes() -> None:
     assert "processes = 1" in found.advice
 
 
-def test_the_cpu_is_found_and_a_missing_gpu_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cpu_is_found_and_a_missing_gpu_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requesting a missing GPU is a failure, with no fallback to the CPU."""
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     found = measure_device(ClientSettings())

@@ -181,7 +181,7 @@ def test_answers_are_rewritten_and_mutated(answer: str, other: str, wrong: str) 
 
 
 @pytest.mark.parametrize("rule", [lambda text: True, lambda text: False])
-def test_a_verifier_that_takes_anything_or_nothing_is_found(rule: Callable[[str], bool]) -> None:
+def test_a_verifier_that_accepts_anything_or_nothing_is_found(rule: Callable[[str], bool]) -> None:
     """Accepting its own reference answer is not enough to pass."""
     problems = [Problem(id="p", prompt="?", answer=r"2\sqrt{3}")]
     found = check_answers(

@@ -62,14 +62,14 @@ def test_the_run_s_own_files_are_well(view: RunView) -> None:
     assert (folder, found_card.weights_digest) == (MODEL, view.model.weights_digest)
 
 
-def test_the_size_of_a_model_is_of_what_is_loaded(view: RunView, copied: Path) -> None:
+def test_the_size_of_a_model_counts_only_what_is_loaded(view: RunView, copied: Path) -> None:
     """Mistral's consolidated.safetensors, a second copy of the weights, does not count."""
     before = check_model(ClientSettings(model=str(copied)), view)[0].found
     shutil.copy(copied / "model.safetensors", copied / "consolidated.safetensors")
     assert check_model(ClientSettings(model=str(copied)), view)[0].found == before
 
 
-def test_other_files_are_named(view: RunView, copied: Path) -> None:
+def test_files_that_differ_are_named(view: RunView, copied: Path) -> None:
     """The message names the changed config and tokenizer, but not the unchanged weights."""
     for name in ("config.json", "tokenizer.json"):
         (copied / name).write_text((copied / name).read_text() + "\n")
@@ -121,7 +121,7 @@ def test_a_template_whose_replies_end_with_another_token_is_a_warning(copied: Pa
     assert "max_response_tokens" in found.advice
 
 
-def test_prompts_that_do_not_come_back_are_named_by_id(tiny_qwen3: Path) -> None:
+def test_prompts_that_do_not_survive_the_tokenizer_are_named_by_id(tiny_qwen3: Path) -> None:
     """A tokenizer without a character replaces it by another."""
     good = Problem(id="good", prompt="1 + 1 =", answer="2")
     bad = Problem(id="bad", prompt="1 ∫ 1 =", answer="2")

@@ -162,7 +162,7 @@ def test_a_round_is_predicted_from_a_step() -> None:
     assert twice.held_out_seconds == pytest.approx(2 * longer.held_out_seconds)
 
 
-def test_what_resampling_has_sampled_more_is_of_private_steps_alone() -> None:
+def test_resampling_is_charged_to_private_steps_only() -> None:
     """Public steps and held-out problems are charged only for the responses that they sample."""
     layout = model_card(MODEL, RunSettings().lora, "model", None).layout
     client = ClientSettings(holdout=64)
@@ -174,7 +174,7 @@ def test_what_resampling_has_sampled_more_is_of_private_steps_alone() -> None:
     assert found.private_seconds == pytest.approx(27.0)
 
 
-def test_a_draw_that_came_out_small_is_taken_for_the_mean() -> None:
+def test_a_small_draw_is_scaled_to_the_mean() -> None:
     """With privacy the number of prompts per step is random, and may be zero."""
     layout = model_card(MODEL, RunSettings().lora, "model", None).layout
     run = RunSettings(privacy=PrivacySettings(epsilon=8.0))
@@ -185,7 +185,7 @@ def test_a_draw_that_came_out_small_is_taken_for_the_mean() -> None:
     assert found.private_seconds == TRIAL.update_seconds
 
 
-def test_fewer_steps_are_predicted_and_what_a_reduced_update_sends() -> None:
+def test_a_prediction_follows_own_limits_and_reduced_updates() -> None:
     """The download is still the whole adapter."""
     run = RunSettings(
         method="fedavg",
@@ -200,7 +200,7 @@ def test_fewer_steps_are_predicted_and_what_a_reduced_update_sends() -> None:
     assert found.bytes_up < layout.file_bytes / 8 and found.bytes_down == layout.file_bytes
 
 
-def test_what_fedex_lora_leaves_is_received_too() -> None:
+def test_residuals_of_fedex_lora_count_as_downloads() -> None:
     """The download is the adapter and at most all clients' factors."""
     run = RunSettings(method="fedavg", clients=4, aggregation=AggregationSettings(rule="fedex"))
     layout = model_card(MODEL, run.lora, "model", None).layout
@@ -245,7 +245,7 @@ def test_a_step_that_teaches_nothing_is_a_warning(changes: dict[str, float], wor
         (172_800, "2 d"),
     ],
 )
-def test_durations_are_for_people(seconds: float, text: str) -> None:
+def test_durations_are_readable(seconds: float, text: str) -> None:
     """The unit fits the duration."""
     assert duration_text(seconds) == text
 
@@ -263,7 +263,7 @@ def findings_of(settings: ClientSettings, carded: RunView | None = None) -> dict
         ({"track": ("wandb",)}, "pip install wandb"),
     ],
 )
-def test_settings_with_which_a_start_would_end_fail(
+def test_settings_that_would_prevent_a_start_fail(
     view: RunView, own: dict[str, Any], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run refuses them, or a package is not installed."""
@@ -348,7 +348,7 @@ def test_no_data_and_no_model_leave_little_to_check(tmp_path: Path) -> None:
         assert "it needs" in found[name].found
 
 
-def test_a_check_that_breaks_is_a_failure_of_that_check(view: RunView, tmp_path: Path) -> None:
+def test_a_check_that_raises_fails_alone(view: RunView, tmp_path: Path) -> None:
     """For instance if transformers cannot read the tokenizer; the other checks continue."""
     for file in MODEL.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())

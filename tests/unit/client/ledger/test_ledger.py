@@ -157,7 +157,7 @@ def test_lines_and_days_that_were_moved_removed_or_doubled_are_found(tmp_path: P
     assert verify(folder).faults == ("head: missing",)
 
 
-def test_a_ledger_written_anew_does_not_hold_the_entry_that_was_handed_on(tmp_path: Path) -> None:
+def test_a_rewritten_ledger_does_not_match_an_exported_head(tmp_path: Path) -> None:
     """The forged chain is valid in itself, but its head differs from that of an earlier export."""
     honest = verify(written(tmp_path / "a", 0, 0)).head
     forged = verify(written(tmp_path / "b", 0, 1))
@@ -212,7 +212,7 @@ def test_a_clock_that_goes_back_keeps_the_order(tmp_path: Path) -> None:
     assert verify(folder).faults == ()
 
 
-def test_a_disk_that_takes_nothing_stops_before_anything_leaves(
+def test_a_full_disk_stops_before_anything_is_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The ledger is unchanged, and continues once there is room."""
@@ -232,7 +232,7 @@ def _full(descriptor: int) -> None:
     raise OSError(28, "No space left on device")
 
 
-def test_a_changed_end_stops_too(tmp_path: Path) -> None:
+def test_a_changed_end_stops_recording_too(tmp_path: Path) -> None:
     """The chain cannot continue from it; the message says what to do."""
     folder = written(tmp_path, 0)
     [path] = day_files(folder)
@@ -280,7 +280,7 @@ def test_a_cut_end_is_not_written_over(tmp_path: Path) -> None:
     assert (verify(folder).entries, verify(folder).faults) == (6, ())
 
 
-def test_an_end_that_was_exchanged_is_not_written_over(tmp_path: Path) -> None:
+def test_an_end_that_was_replaced_is_not_written_over(tmp_path: Path) -> None:
     """It has as many entries as before, but the last one is from another ledger."""
     folder, other = written(tmp_path / "a", 0, 0), written(tmp_path / "b", 0, 1)
     [path] = day_files(folder)
@@ -293,7 +293,7 @@ def test_an_end_that_was_exchanged_is_not_written_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("head", [None, b"", b"3", b"x y\n", b"\xff"])
-def test_a_head_that_nothing_has_written_stops(tmp_path: Path, head: bytes | None) -> None:
+def test_an_invalid_head_stops_recording(tmp_path: Path, head: bytes | None) -> None:
     """The head is written atomically before its request is sent, so no crash leaves such a head."""
     folder = written(tmp_path, 0, 0)
     (folder / "head").unlink()
@@ -314,7 +314,7 @@ def test_a_crash_between_an_entry_and_the_head_is_no_damage(tmp_path: Path) -> N
         assert verify(folder).faults == ()
 
 
-def test_the_disk_is_full_at_each_of_an_entry_s_files(
+def test_the_disk_may_be_full_at_each_of_an_entry_s_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whichever file cannot be written, even at the first entry, nothing is sent and the ledger

@@ -74,7 +74,7 @@ def test_each_request_is_recorded_as_it_arrives(url: str) -> None:
     assert recorded[1] == ("POST", paths.ENROLL, Enroll(invite="code").model_dump_json().encode())
 
 
-def test_behind_an_address_with_a_path_requests_are_the_same(url: str, tmp_path: Path) -> None:
+def test_requests_to_an_address_with_a_path_are_recorded_alike(url: str, tmp_path: Path) -> None:
     """Their kinds are recognised, as the policy requires, and an invite is never kept."""
     for number, below in enumerate(("", "/pubswap/", "/v1/runs/r/away")):
         ledger = Ledger(tmp_path / str(number))
@@ -101,7 +101,7 @@ def test_what_cannot_be_recorded_is_not_sent(url: str) -> None:
 
 
 @pytest.mark.parametrize("file", [".jsonl", "head.tmp"])
-def test_a_full_disk_stops_training_before_anything_leaves(
+def test_a_full_disk_stops_training_before_anything_is_sent(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
     """Whether the entry or the head cannot be written; the next step's heartbeat ends the round."""
@@ -125,7 +125,7 @@ def test_a_full_disk_stops_training_before_anything_leaves(
     assert len(Counting.came) == 8
 
 
-def test_a_cut_ledger_stops_before_anything_leaves(url: str, tmp_path: Path) -> None:
+def test_a_truncated_ledger_stops_before_anything_is_sent(url: str, tmp_path: Path) -> None:
     """Not a byte is sent; the message says what to do."""
     ledger = Ledger(tmp_path)
     with CoordinatorClient(url, "token", ONCE, on_send=ledger.record) as api:

@@ -117,7 +117,7 @@ def test_a_merged_model_s_card_is_a_model_s() -> None:
 
 
 @pytest.mark.parametrize(("rank", "allowed"), [(8, 8), (32, 32), (33, 64), (512, 512)])
-def test_what_serves_an_adapter_has_a_rank_that_holds_it(rank: int, allowed: int) -> None:
+def test_the_serving_command_has_a_rank_that_holds_the_adapter(rank: int, allowed: int) -> None:
     """It is the smallest that vLLM accepts and the adapter fits; vLLM's default is 16, and ours is
     32.
     """
@@ -130,7 +130,7 @@ def test_what_serves_an_adapter_has_a_rank_that_holds_it(rank: int, allowed: int
     )
 
 
-def test_an_adapter_too_high_for_vllm_is_to_be_merged() -> None:
+def test_an_adapter_of_too_high_a_rank_for_vllm_is_to_be_merged() -> None:
     """FedEx-LoRA's rank may become too high over many rounds."""
     run = finished()
     assert "--format merged" in list(loading(run, adapter_of(run, 513), "a", merged=False))[1]

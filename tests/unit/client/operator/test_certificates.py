@@ -12,7 +12,9 @@ from pubswap_protocol.errors import InvalidSettings
 
 @pytest.mark.parametrize("size", [30, 31, 32])
 @pytest.mark.parametrize("above", [b"", b"z" * 31])
-def test_the_fingerprint_is_the_first_certificates(size: int, above: bytes, tmp_path: Path) -> None:
+def test_the_fingerprint_is_the_first_certificate_s(
+    size: int, above: bytes, tmp_path: Path
+) -> None:
     """Whether the file contains the chain or only the member's own certificate."""
     path, own = tmp_path / "member.pem", b"y" * size
     chain = [ssl.DER_cert_to_PEM_cert(each) for each in (own, above) if each]

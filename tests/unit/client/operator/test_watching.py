@@ -45,7 +45,7 @@ def test_a_view_says_that_it_is_stale_and_goes_on() -> None:
 @pytest.mark.parametrize(
     "answers", [(Unreachable("It is gone."),), (("round one", False), Unauthenticated("No."))]
 )
-def test_what_will_not_pass_ends_a_view(answers: tuple[Any, ...]) -> None:
+def test_a_permanent_error_ends_a_view(answers: tuple[Any, ...]) -> None:
     """An address that never answered, or a refused token."""
     wanted = [answer for answer in answers if isinstance(answer, Exception)]
     with pytest.raises(type(wanted[0])):
@@ -101,7 +101,7 @@ def test_a_log_is_filtered_by_kind_and_member(log: Log) -> None:
     assert told[0].startswith(f"{at:%F %T %Z}  "), "the dashboard's times are in another zone"
 
 
-def test_a_kind_that_no_event_has_is_told(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_kind_that_no_event_has_is_reported(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
     """The message lists the existing kinds; a mistyped one would look like a quiet run."""
     assert len(list(followed(log, ["updte", "update"]))) == 2
     told = "The log has no event of the kind updte; it has: created, finished, update.\n"
@@ -109,7 +109,7 @@ def test_a_kind_that_no_event_has_is_told(log: Log, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_no_line_of_a_log_moves_a_cursor_or_turns_text_around(as_json: bool) -> None:
+def test_no_line_of_a_log_moves_a_cursor_or_reverses_text(as_json: bool) -> None:
     """As JSON, it still decodes to the event's text."""
     evil = "a\x1b[2J\x7f\x9b2J\u202e\u2028é"
     log = Log([], [[event(1, "evaluated", topic=evil)], []])

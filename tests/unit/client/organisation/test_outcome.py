@@ -51,7 +51,7 @@ def ended(
     )
 
 
-def test_what_came_out_is_said_from_the_base_model_on() -> None:
+def test_the_outcome_is_reported_relative_to_the_base_model() -> None:
     """Overall, by topic, and the best round if it is not the last."""
     assert list(lines(ended(0.25, 0.75, 0.5))) == [
         "pass@1 0.250 → 0.500 (+0.250) from the base model to round 2, on 8 problems; best 0.750 "
@@ -101,7 +101,7 @@ class Tags(HTMLParser):
         self.found.append(tag)
 
 
-def test_a_summary_has_figures_and_plots_and_nothing_that_runs() -> None:
+def test_a_summary_has_figures_and_plots_and_no_scripts() -> None:
     """Names and topics are escaped; the curve has a point for each step."""
     figures = RoundFigures(
         run="r1",
@@ -158,7 +158,7 @@ def test_a_summary_has_figures_and_plots_and_nothing_that_runs() -> None:
     assert len(page(run, "a", [many])) < 50_000
 
 
-def test_an_adapter_is_there_whole_or_not_at_all_and_replaces_nothing(tmp_path: Path) -> None:
+def test_an_adapter_is_written_whole_or_not_at_all_and_replaces_nothing(tmp_path: Path) -> None:
     """The default is a finished run's last adapter; for a run in progress, the round must be
     named.
     """

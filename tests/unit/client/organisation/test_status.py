@@ -137,7 +137,7 @@ def test_a_running_daemon_is_shown_with_what_it_waits_for(state: Path) -> None:
     assert "secret" not in text
 
 
-def test_a_round_that_is_made_again_shows_its_own_reward(state: Path) -> None:
+def test_a_repeated_round_shows_its_own_reward(state: Path) -> None:
     """From its first step on, even while the history ends with rounds that a rollback has
     undone.
     """
@@ -169,7 +169,7 @@ def test_own_pass_at_1_is_shown_where_problems_are_held_out(state: Path) -> None
     assert [(one["round"], one["pass_at_1"]) for one in listed] == [(0, 0.25), (2, 0.5)]
 
 
-def test_a_daemon_that_does_not_run_is_said_to_have_lived(state: Path) -> None:
+def test_a_daemon_that_does_not_run_is_shown_as_it_was_last_active(state: Path) -> None:
     """When it was last active, what it was doing, and what to do, unless the run has ended."""
     text, found = shown(state, run(RunState.TRAINING))
     assert found.over and "not running; last active 2 h ago" in text
@@ -234,7 +234,7 @@ def test_a_view_that_stays_open_asks_seldom_and_shows_the_daemon_at_once(
     assert (asked(0), asked(0)) == (4, 4)
 
 
-def test_a_status_that_is_torn_or_of_another_run_is_none(state: Path) -> None:
+def test_a_status_that_is_torn_or_of_another_run_is_ignored(state: Path) -> None:
     """A power failure may tear it, and the folder may have been used for another run."""
     whole = (state / "status.json").read_bytes()
     assert (state / "status.json").stat().st_mode & 0o777 == 0o600
@@ -246,7 +246,7 @@ def test_a_status_that_is_torn_or_of_another_run_is_none(state: Path) -> None:
     write_status(state / "no such folder", DAEMON)
 
 
-def test_who_has_only_enrolled_is_told_what_to_start(tmp_path: Path) -> None:
+def test_a_member_that_has_only_enrolled_is_told_what_to_start(tmp_path: Path) -> None:
     """Nothing is suggested for a run that has ended."""
     assert "pubswap client start --data FILE" in shown(tmp_path, run(RunState.OPEN))[0]
     assert "next" not in shown(tmp_path, run(RunState.FINISHED))[0]

@@ -169,7 +169,7 @@ def test_each_architecture_trains_as_listed(name: str, dtype: torch.dtype, tmp_p
 
 
 @pytest.mark.parametrize("kind", sorted({case.kind for case in CASES.values()}))
-def test_the_sizes_of_each_that_trains_are_read_from_its_own_config(kind: str) -> None:
+def test_the_sizes_of_each_architecture_are_read_from_its_own_config(kind: str) -> None:
     """Memory estimates need them, whatever name the config uses for its MLP."""
     if all(
         case.way == "refused" and not case.named for case in CASES.values() if case.kind == kind
@@ -179,7 +179,7 @@ def test_the_sizes_of_each_that_trains_are_read_from_its_own_config(kind: str) -
     assert shape.intermediate > 0 and shape.layers > 0 and shape.head_dim > 0
 
 
-def test_the_page_lists_them() -> None:
+def test_the_page_lists_the_architectures() -> None:
     """docs/models.md lists each architecture with the path tested here."""
     ways = {"packed": "packed", "padded": "padded", "refused": "refused"}
     listed = {}

@@ -191,7 +191,7 @@ def oldest(q, k, v, a, b, c, d, is_causal=False, return_aux=None):  # type: igno
 
 
 @pytest.mark.parametrize("call", [newest, middle, oldest])
-def test_any_torch_s_flash_attention_is_called_as_it_takes_it(
+def test_flash_attention_is_called_with_each_torch_version_s_signature(
     monkeypatch: pytest.MonkeyPatch, call: Callable[..., torch.Tensor]
 ) -> None:
     """Without a `scale` argument the queries are scaled instead; keys keep their shared heads."""
@@ -224,7 +224,7 @@ def test_any_torch_s_flash_attention_is_called_as_it_takes_it(
     ],
     ids=str,
 )
-def test_what_the_tree_does_not_know_is_refused(asked: dict[str, Any]) -> None:
+def test_arguments_that_the_tree_does_not_support_are_refused(asked: dict[str, Any]) -> None:
     """Unknown arguments are refused by name, not ignored, unless they are None or change
     nothing.
     """
@@ -276,7 +276,7 @@ def test_flash_attention_3_is_active_in_its_own_passes_alone(
         assert told == expected + [None] * len(expected)
 
 
-def test_flash_attention_3_is_tried_first_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flash_attention_3_is_tried_first_where_available(monkeypatch: pytest.MonkeyPatch) -> None:
     """That is on a Hopper GPU with its package; elsewhere it is not tried."""
     device = torch.device("cuda")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))

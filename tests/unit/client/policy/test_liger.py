@@ -46,7 +46,7 @@ def test_kernels_that_compute_the_formulas_are_taken(liger: ModuleType) -> None:
     try_liger(CPU)
 
 
-def test_a_kernel_that_computes_something_else_is_not(liger: ModuleType) -> None:
+def test_a_kernel_that_computes_something_else_is_refused(liger: ModuleType) -> None:
     """This norm omits its weight."""
     liger.__dict__["liger_rms_norm"] = lambda x, weight, epsilon: rms_norm(x, weight * 0 + 1, 1e-6)
     with pytest.raises(RuntimeError, match="norm does not match the formula"):
@@ -101,7 +101,7 @@ def test_other_models_of_the_process_keep_their_own_layers(
     assert torch.equal(model(input_ids=ids).logits, before)
 
 
-def test_without_liger_kernel_it_is_said_what_it_would_do(
+def test_without_liger_kernel_the_log_says_what_it_would_do(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log says so once for each loaded model."""

@@ -70,7 +70,7 @@ def test_the_most_likely_candidates_take_the_places(
             assert np.array_equal(group[place].logprobs, candidates[taken].logprobs)
 
 
-def test_no_forward_pass_is_made_for_no_choice(
+def test_no_forward_pass_is_made_without_a_choice(
     policy: Policy, make_responses: Callable[..., list[Response]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With as many candidates as places, or none of either, no score is needed."""

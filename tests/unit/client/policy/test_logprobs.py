@@ -89,7 +89,7 @@ def layer() -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("chunk", [1, 50, 1 << 20])
 @pytest.mark.parametrize("entropy", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
-def test_value_and_gradient_are_autograds_through_whole_logits(
+def test_value_and_gradient_equal_autograd_s_through_whole_logits(
     layer: dict[str, torch.Tensor],
     monkeypatch: pytest.MonkeyPatch,
     chunk: int,

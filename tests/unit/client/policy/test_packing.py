@@ -58,7 +58,7 @@ def small_batch() -> Batch:
     )
 
 
-def test_a_prompt_stands_once_before_its_responses() -> None:
+def test_a_prompt_appears_once_before_its_responses() -> None:
     """A response's last token is scored but is not an input, so a response of one token adds
     none.
     """
@@ -75,7 +75,7 @@ def test_a_prompt_stands_once_before_its_responses() -> None:
     assert (max(part.tree.query_counts), max(part.tree.key_counts)) == (2, 4)
 
 
-def test_some_rows_of_a_group_bring_its_prompt_along() -> None:
+def test_a_pack_with_part_of_a_group_contains_its_prompt() -> None:
     """A group that is split over packs has its prompt in each."""
     part = pack(small_batch(), [1, 3], CPU)
     assert part.input_ids.tolist() == [[5, 6, 9, 11]]

@@ -71,7 +71,7 @@ def test_the_layout_is_that_of_pefts_all_linear(
     assert shapes == card_of(tiny_qwen3).layout.tensors
 
 
-def test_an_adapter_given_out_is_a_copy(policy: Policy) -> None:
+def test_a_returned_adapter_is_a_copy(policy: Policy) -> None:
     """Changing it does not change the policy, and training does not change it."""
     given = policy.adapter()
     name = next(iter(given))
@@ -180,7 +180,7 @@ def test_merged_weights_are_the_sum_rounded_once(policy: Policy, dtype: torch.dt
             assert not torch.equal(merged[name], before[name])
 
 
-def test_merged_the_policy_is_the_same_with_its_adapter_off(policy: Policy) -> None:
+def test_the_merged_policy_computes_the_same_with_its_adapter_off(policy: Policy) -> None:
     """Up to rounding; the adapter is not added twice."""
     adapted = logits(policy)
     with policy.merged():
@@ -299,7 +299,7 @@ def test_the_templates_options_are_the_runs(policy: Policy) -> None:
         tokenizer.encode_for(told(refuse=True), "1+0")
 
 
-def test_options_cannot_replace_what_we_ask_of_the_template() -> None:
+def test_template_options_cannot_replace_our_own_arguments() -> None:
     """All parameters of transformers' apply_chat_template are reserved; other names go to the
     template.
     """

@@ -117,7 +117,7 @@ def test_rotations_that_change_with_the_longest_row_are_found(
 
 
 @pytest.mark.parametrize("name", ["Granite", "Cohere", "Gemma 2"])
-def test_logits_that_are_scaled_or_capped_are_the_model_s_own(name: str) -> None:
+def test_a_head_that_scales_or_caps_its_logits_is_not_linear(name: str) -> None:
     """Qwen's logits are W h, so they need not be recomputed in the backward pass."""
     assert not head_is_linear(random_policy(name, torch.bfloat16))
     assert head_is_linear(random_policy("Qwen3", torch.bfloat16))
@@ -155,7 +155,7 @@ def test_a_kernel_that_raises_is_passed_over(
     assert ("several times faster" in verdict.advice) == (broken == 3)
 
 
-def test_a_model_that_nothing_computes_is_refused(
+def test_a_model_without_a_working_path_is_refused(
     monkeypatch: pytest.MonkeyPatch, three_kernels: dict[str, Any]
 ) -> None:
     """With our own error, whatever the kernels raised."""
@@ -166,7 +166,7 @@ def test_a_model_that_nothing_computes_is_refused(
         check_packed_path(random_policy("Qwen3", torch.float32))
 
 
-def test_an_adapter_scaled_out_of_all_numbers_is_refused_by_its_settings(
+def test_an_adapter_whose_scale_overflows_is_refused_by_its_settings(
     tiny_qwen3: Path, card_of: Callable[[Path], ModelCard], run_settings: RunSettings
 ) -> None:
     """The model is not blamed for differences that are NaN."""

@@ -91,7 +91,7 @@ def test_an_adapter_that_has_learnt_its_members_by_heart_is_found(attacker: Atta
             assert text not in report.json_text
 
 
-def test_an_untrained_adapter_is_a_coin(attacker: Attacker) -> None:
+def test_an_untrained_adapter_gives_nothing_away(attacker: Attacker) -> None:
     """It computes the same as the base model."""
     report = audit(attacker, MEMBERS, OTHERS)
     for outcome in (*report.outcomes, report.control):
@@ -131,7 +131,7 @@ def test_the_verdict_is_in_plain_words() -> None:
     assert outcome.pairs == "70 of 100 pairs (55 to 80, inverted)"
 
 
-def test_a_few_members_that_stand_out_are_told() -> None:
+def test_a_few_members_that_stand_out_are_reported() -> None:
     """Over all pairs the attack is a coin flip, but no other scores as high as these."""
     base = np.random.default_rng(3).normal(size=400)
     inside, outside = base[:200], base[200:]
@@ -144,7 +144,7 @@ def test_a_few_members_that_stand_out_are_told() -> None:
     assert report.verdict == "told apart"
 
 
-def test_what_is_no_number_is_refused() -> None:
+def test_scores_that_are_not_finite_are_refused() -> None:
     """Every comparison with NaN is false."""
     with pytest.raises(InvalidAdapter, match="not finite"):
         audited("run", 1, DIGEST, likelihoods([float("nan")], [0.0]), likelihoods([0.0], [0.0]))

@@ -116,7 +116,7 @@ def test_others_are_what_no_step_has_drawn(tmp_path: Path, run_settings: RunSett
     assert others[-3:] == held_out and len(others) == 10 - len(members)
 
 
-def test_a_prompt_that_was_drawn_is_no_other_under_a_second_id(
+def test_a_copy_of_a_drawn_prompt_is_not_among_the_others(
     tmp_path: Path, run_settings: RunSettings
 ) -> None:
     """A private file may contain a prompt twice, of which only one copy was drawn."""
@@ -143,7 +143,7 @@ def test_what_the_schedule_does_not_tell_is_asked_for(
             drawn(run_settings.model_copy(update={name: value}), "a", 30, {1: 2})
 
 
-def test_too_few_and_the_same_are_refused() -> None:
+def test_too_few_and_overlapping_problems_are_refused() -> None:
     """The message names ids and quotes no prompt."""
     enough = numbered(0, FEWEST)
     with pytest.raises(InvalidProblems, match=r"3 of the others .* as well: p7, p8, p9"):
@@ -154,7 +154,7 @@ def test_too_few_and_the_same_are_refused() -> None:
         checked(enough, [])
 
 
-def test_many_are_drawn_from() -> None:
+def test_a_large_set_is_sampled() -> None:
     """The same problems each time, without repetition."""
     many, others = numbered(0, 2 * MOST), numbered(2 * MOST, FEWEST)
     members, same = checked(many, others)

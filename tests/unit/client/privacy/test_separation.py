@@ -35,7 +35,7 @@ def test_found_is_the_best_threshold_s(
 
 
 @pytest.mark.parametrize(("members", "others"), [(20, 20), (35, 300), (500, 500)])
-def test_the_interval_leaves_out_a_coin_where_mann_and_whitney_s_test_rejects(
+def test_the_interval_excludes_chance_exactly_when_the_mann_whitney_test_rejects(
     members: int, others: int
 ) -> None:
     """It excludes 0.5 at the same level as the test, without ties."""

@@ -102,7 +102,7 @@ def test_paths_are_relative_to_the_file_that_names_them(tmp_path: Path) -> None:
     assert given.model.location == "b/other"
 
 
-def test_a_nearer_choice_takes_the_place_of_a_farther_one(tmp_path: Path) -> None:
+def test_an_override_replaces_the_alternative_that_it_excludes(tmp_path: Path) -> None:
     """`rounds` replaces `total_steps`; `folder` or `prepare` replaces files."""
     path = write(tmp_path, 'extends = "base.toml"\n')
     assert load_recipe(path).rounds == 4
@@ -220,7 +220,7 @@ def test_a_wrong_recipe_is_refused_with_the_key_and_the_reason(
     assert message in refused(path, **overrides)
 
 
-def test_half_of_the_named_sets_is_refused(tmp_path: Path) -> None:
+def test_a_public_set_without_a_test_set_is_refused(tmp_path: Path) -> None:
     """A run needs a test set as well as a public set."""
     path = write(tmp_path, '[model]\nsource = "a/b"\n[data]\npublic = "p.jsonl"\n')
     assert "data: test is missing: a JSONL file" in refused(path)

@@ -165,14 +165,14 @@ def test_each_value_says_whether_it_is_given() -> None:
     assert {key: notes[key] for key in expected} == expected
 
 
-def test_what_messages_leave_out_at_its_default_is_shown() -> None:
+def test_defaults_that_messages_omit_are_shown() -> None:
     """For instance settings that earlier versions did not have."""
     shown = {key: (value, note) for key, value, note in values_and_notes(read_recipe("tour"))}
     assert shown["swap.sampling_check"] == ("report", "default")
     assert shown["grpo.resample"] == (0, "default")
 
 
-def test_rounds_follow_from_nothing_where_there_are_no_total_steps(tmp_path: Path) -> None:
+def test_without_total_steps_rounds_are_a_default(tmp_path: Path) -> None:
     """They then have the settings' default."""
     path = tmp_path / "run.toml"
     path.write_text('[model]\nsource = "a/b"\n[data]\nfolder = "split"\n')

@@ -75,7 +75,7 @@ def test_the_hash_is_murmur3_of_seed_position_and_token() -> None:
     assert torch.equal(table, torch.stack(alone))
 
 
-def test_the_noise_is_that_of_the_plain_reference() -> None:
+def test_the_noise_equals_the_plain_reference() -> None:
     """Within float32's rounding, and never infinite."""
     seeds, positions, tokens = keys(2000)
     triples = zip(seeds.tolist(), positions.tolist(), tokens.tolist(), strict=True)
@@ -85,7 +85,7 @@ def test_the_noise_is_that_of_the_plain_reference() -> None:
     assert torch.allclose(noise, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_the_noise_is_gumbels() -> None:
+def test_the_noise_is_gumbel_distributed() -> None:
     """Mean and variance match the distribution's, within four standard errors for 2^20 draws."""
     seeds = torch.arange(1024)[:, None] * 7919
     noise = gumbel_noise(seeds, torch.tensor(31), torch.arange(1024)).double()

@@ -66,7 +66,9 @@ def test_each_adapted_weight_is_the_sum_rounded_once(
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # PEFT's own
-def test_a_merged_model_answers_as_peft_s_and_ends_where_the_run_s_did(tmp_path: Path) -> None:
+def test_a_merged_model_computes_what_peft_does_and_ends_at_the_run_s_tokens(
+    tmp_path: Path,
+) -> None:
     """The tokenizer equals the base's in every byte; no other file of its folder is copied."""
     base = base_in(tmp_path / "base", torch.float32)
     card = model_card(base, LORA, "org/base", None, stops=(7,))
@@ -100,7 +102,7 @@ def test_another_base_model_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))
-def test_a_full_disk_is_said(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported(tmp_path: Path) -> None:
     """It raises our own error, whatever safetensors raises."""
     card = model_card(MODEL, LORA, "org/base", "main")
     adapter = random_adapter(card)[1]

@@ -105,7 +105,7 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory(policy: Policy) -> None
     assert engine.max_rows == 512
 
 
-def test_a_process_of_a_sharded_model_does_not_leave_a_pass_alone(policy: Policy) -> None:
+def test_a_process_of_a_sharded_model_does_not_retry_alone(policy: Policy) -> None:
     """The others would wait for it in the same layer forever, so it ends and says what to set."""
     policy.sharded = True
     failing(policy, torch.OutOfMemoryError("CUDA out of memory."), most=8)
@@ -113,7 +113,7 @@ def test_a_process_of_a_sharded_model_does_not_leave_a_pass_alone(policy: Policy
         generate(TransformersEngine(policy))
 
 
-def test_weights_that_cannot_be_merged_for_lack_of_memory_sample_unmerged(
+def test_without_memory_for_merged_weights_sampling_is_unmerged(
     policy: Policy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The merged copy only makes sampling faster."""

@@ -114,7 +114,7 @@ def test_a_model_of_experts_has_static_shapes() -> None:
     assert engine.static
 
 
-def test_what_lies_in_memory_that_was_not_written_does_not_matter(
+def test_uninitialized_memory_does_not_matter(
     policy: Policy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A masked NaN would make its whole row NaN."""
@@ -130,7 +130,7 @@ def test_what_lies_in_memory_that_was_not_written_does_not_matter(
     assert engine.static
 
 
-def test_a_graph_that_cannot_be_recorded_is_said_once_and_done_without(
+def test_a_graph_that_cannot_be_recorded_is_logged_once_and_not_used(
     policy: Policy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As here, where torch has no CUDA."""
@@ -198,7 +198,7 @@ def test_a_recorded_step_is_replayed_at_the_right_places(
 
 
 @pytest.mark.parametrize("graphs", [False, True])
-def test_the_cache_is_given_back_with_the_responses(
+def test_the_cache_is_freed_with_the_responses(
     policy: Policy, graphs: bool, waiting: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It does not wait for Python's garbage collector: on a GPU, the update needs that memory at
@@ -229,7 +229,7 @@ def test_the_cache_is_given_back_with_the_responses(
     assert engine.static
 
 
-def test_a_model_that_is_another_over_static_shapes_goes_on_without_them(
+def test_static_shapes_that_change_the_model_are_not_used(
     policy: Policy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Here the static path attends to padding and future tokens."""
@@ -248,7 +248,7 @@ def test_a_model_that_is_another_over_static_shapes_goes_on_without_them(
     assert "probabilities differ by" in caplog.text
 
 
-def test_a_model_with_sliding_windows_goes_on_without_static_shapes(
+def test_a_model_with_sliding_windows_does_not_use_static_shapes(
     make_policy: Callable[..., Policy],
 ) -> None:
     """Its layers have their own way of caching keys and values."""
@@ -259,7 +259,7 @@ def test_a_model_with_sliding_windows_goes_on_without_static_shapes(
     assert not engine.static
 
 
-def test_attention_that_is_not_known_is_refused_and_done_without(
+def test_static_shapes_are_not_used_with_unknown_attention(
     policy: Policy, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A layer that needs more than plain scores, such as soft-capping, samples with its own

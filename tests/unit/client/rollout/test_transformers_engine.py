@@ -145,7 +145,7 @@ def test_tokens_are_drawn_with_their_probabilities() -> None:
     assert sample(logits.expand(2, 5), 0.7, edges).tolist() == [0, 3]
 
 
-def test_merged_weights_sample_the_same_responses_and_say_their_own_probabilities(
+def test_merged_weights_sample_the_same_responses_and_report_their_own_probabilities(
     policy: Policy,
 ) -> None:
     """GPUs use merged weights; on a CPU the trained weights themselves sample."""
@@ -162,7 +162,7 @@ def test_merged_weights_sample_the_same_responses_and_say_their_own_probabilitie
     assert torch.allclose(batch.behaviour, recomputed, atol=1e-5)
 
 
-def test_rows_that_are_asked_for_rarely_end_where_they_ended(policy: Policy) -> None:
+def test_checking_for_ended_rows_rarely_changes_no_response(policy: Policy) -> None:
     """Tokens that a row samples after its end are discarded."""
     engine = TransformersEngine(policy)
     engine.check_every = 16

@@ -67,7 +67,7 @@ def tokens(groups: list[list[Response]]) -> list[list[list[int]]]:
     return [[response.tokens.tolist() for response in group] for group in groups]
 
 
-def test_a_part_of_the_prompts_gets_what_it_gets_among_all(
+def test_some_of_the_prompts_get_the_same_responses_as_among_all(
     policy: Policy, vllm: FakeEngine, tmp_path: Path
 ) -> None:
     """Seeds are keyed by a prompt's index, so any process may sample it."""
@@ -168,7 +168,7 @@ def test_a_process_of_several_has_its_own_gpu(policy: Policy) -> None:
     assert "device_ids" not in engine_arguments(on_gpu(policy, "cuda:0"), MODEL, wide, False)
 
 
-def test_logits_in_bfloat16_s_place_are_asked_for_in_float32(policy: Policy) -> None:
+def test_logits_are_requested_in_float32_instead_of_bfloat16(policy: Policy) -> None:
     """In addition to other overrides, unless the settings choose the type."""
     for own, expected in (
         ({}, {"head_dtype": "float32"}),
@@ -194,7 +194,7 @@ def test_logits_in_float32_are_given_up_where_vllm_refuses_them(
     assert "trying without" in caplog.text
 
 
-def test_a_vllm_that_does_not_start_is_a_setting_s_fault(
+def test_a_vllm_that_does_not_start_is_reported_as_invalid_settings(
     policy: Policy, vllm: FakeEngine, tmp_path: Path
 ) -> None:
     """The error quotes vLLM, and there is no second try without anything to give up."""

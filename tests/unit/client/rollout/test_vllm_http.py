@@ -34,7 +34,7 @@ def server(fake: FakeVllm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Inferenc
         yield client
 
 
-def test_adapters_come_and_go(fake: FakeVllm, server: InferenceServer) -> None:
+def test_adapters_are_loaded_listed_and_unloaded(fake: FakeVllm, server: InferenceServer) -> None:
     """A loaded adapter is listed with its folder and its base; `/v1` in the URL is ignored."""
     server.load_adapter("a-1", Path("/shared/a-1"))
     base, adapter = server.models()
@@ -44,7 +44,7 @@ def test_adapters_come_and_go(fake: FakeVllm, server: InferenceServer) -> None:
     assert fake.adapters == {}
 
 
-def test_an_address_that_is_none_is_refused() -> None:
+def test_an_invalid_address_is_refused() -> None:
     """The message names the setting."""
     with pytest.raises(InvalidSettings, match="'http://gpu-1:port' is not an address"):
         InferenceServer("http://gpu-1:port")
@@ -53,7 +53,7 @@ def test_an_address_that_is_none_is_refused() -> None:
 
 
 @pytest.mark.parametrize("key", ["schlüssel", "two\nlines"])
-def test_a_key_that_is_none_is_refused(key: str) -> None:
+def test_an_invalid_key_is_refused(key: str) -> None:
     """Before a request could fail with a traceback."""
     with pytest.raises(InvalidSettings, match="api_key has characters"):
         InferenceServer("http://gpu-1:8000", key)

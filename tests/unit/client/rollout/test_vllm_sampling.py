@@ -27,7 +27,7 @@ def card(tiny_qwen3: Path, card_of: CardOf) -> ModelCard:
     return card_of(tiny_qwen3)
 
 
-def test_plain_sampling_is_asked_for_by_name(card: ModelCard) -> None:
+def test_all_sampling_parameters_are_explicit(card: ModelCard) -> None:
     """Nothing comes from the model's generation config, and only the card's tokens end a
     response.
     """

@@ -173,7 +173,7 @@ def test_a_load_whose_reply_was_lost_is_taken_for_done(
         ({"longest": 51}, r"takes 51 tokens, the run needs 52.*--max-model-len 52"),
     ],
 )
-def test_a_replica_started_in_another_way_is_refused_with_the_command(
+def test_a_replica_with_unsuitable_options_is_refused_with_the_right_command(
     policy: "Policy", fakes: list[FakeVllm], tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     """One such replica is enough."""
@@ -299,7 +299,7 @@ def test_members_at_one_path_have_folders_of_their_own(
         assert len(list((tmp_path / "shared").iterdir())) == 2
 
 
-def test_what_a_link_leads_to_is_not_emptied(
+def test_the_target_of_a_link_is_not_emptied(
     policy: "Policy", fakes: list[FakeVllm], tmp_path: Path
 ) -> None:
     """In a shared folder, another member may have put a link in place of our folder."""

@@ -36,9 +36,7 @@ def test_a_file_is_replaced_whole_and_for_its_owner_only(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_write_is_cut_up_by_the_system_and_still_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A system call that writes only a few bytes is repeated."""
     write = os.write
     monkeypatch.setattr(files.os, "write", lambda descriptor, data: write(descriptor, data[:3]))
@@ -85,7 +83,7 @@ def test_a_file_system_that_takes_only_a_part_leaves_the_old_file(tmp_path: Path
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_what_cut_off_writes_left_is_swept(tmp_path: Path) -> None:
+def test_leftovers_of_interrupted_writes_are_deleted(tmp_path: Path) -> None:
     """Temporary files are deleted, and all others stay."""
     for name in ("file", "file.tmp", "other.safetensors.tmp"):
         (tmp_path / name).touch()

@@ -47,7 +47,7 @@ def test_a_round_is_there_once_for_each_time_it_was_trained(tmp_path: Path) -> N
     assert history.read(path, "r1", RoundFigures)[0].rewards == [0.25, None]
 
 
-def test_a_line_that_is_none_is_passed_over(tmp_path: Path) -> None:
+def test_an_unreadable_line_is_skipped(tmp_path: Path) -> None:
     """Extra fields of a later version are ignored too."""
     path = tmp_path / "history.jsonl"
     line = figures(1).model_dump_json()
@@ -56,7 +56,7 @@ def test_a_line_that_is_none_is_passed_over(tmp_path: Path) -> None:
     assert [one.round for one in history.read(path, "r1", RoundFigures)] == [1, 2]
 
 
-def test_a_full_disk_is_said_and_leaves_what_was_there(
+def test_a_full_disk_is_reported_and_leaves_the_history_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error names the file; no line is lost or incomplete."""

@@ -169,7 +169,7 @@ def foreign(path: Path) -> None:
     ids=["cut", "flipped", "empty", "no header", "foreign"],
 )
 @pytest.mark.parametrize("name", ["checkpoint", "exchange-own"])
-def test_a_file_that_cannot_be_believed_is_set_aside(
+def test_a_damaged_or_foreign_file_is_set_aside(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     damage: Callable[[Path], None],
@@ -199,7 +199,7 @@ def test_another_run_s_checkpoint_is_not_taken(tmp_path: Path, other: dict[str, 
     assert Journal(tmp_path, replace(OWNER, **other)).checkpoint() is None
 
 
-def test_a_write_that_was_cut_off_does_not_touch_the_checkpoint(tmp_path: Path) -> None:
+def test_an_interrupted_write_does_not_touch_the_checkpoint(tmp_path: Path) -> None:
     """A new daemon deletes the partial file and finds the complete one."""
     Journal(tmp_path, OWNER).save(checkpoint())
     (tmp_path / "checkpoint.safetensors.tmp").write_bytes(b"half")

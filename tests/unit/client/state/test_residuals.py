@@ -63,7 +63,7 @@ def test_residuals_are_fetched_once_and_come_in_the_order_asked_for(tmp_path: Pa
     assert api.asked == [first, second]
 
 
-def test_what_no_task_names_any_more_is_removed(tmp_path: Path) -> None:
+def test_residuals_that_the_task_no_longer_names_are_removed(tmp_path: Path) -> None:
     """So a coordinator that names new ones each time cannot fill the disk; a removed one is fetched
     again.
     """
@@ -130,7 +130,7 @@ def test_what_a_client_sends_depends_on_the_rule() -> None:
         ("fedex", "transformers", False, False),
     ],
 )
-def test_a_base_model_that_moves_is_refused_where_a_copy_would_not_follow(
+def test_a_rule_that_changes_the_base_model_is_refused_if_it_has_copies(
     tmp_path: Path, rule: Any, engine: Any, alone: bool, fits: bool
 ) -> None:
     """vLLM and other processes have copies of the base model."""

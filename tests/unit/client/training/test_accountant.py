@@ -37,7 +37,7 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
 
 
 @pytest.mark.parametrize(("sigma", "epochs", "steps"), [(4.0, 1, 1), (5.0, 2, 12), (20.0, 1, 90)])
-def test_without_sampling_it_is_the_gaussian_mechanisms(
+def test_without_sampling_it_is_the_gaussian_mechanism_s(
     sigma: float, epochs: int, steps: int
 ) -> None:
     """T releases of E epochs equal one of noise multiplier sigma / sqrt(T E), up to 0.02 above.

@@ -110,7 +110,7 @@ def test_evidence_is_a_likelihood_ratio() -> None:
             assert float(found(sent, logits)[KINDS.index(kind)].mean()) > 0
 
 
-def test_a_claim_takes_the_place_of_what_we_know_less_well() -> None:
+def test_a_donor_s_claims_replace_our_own_logits() -> None:
     """A donor whose policy differs from ours, and claims so, is judged by its own policy."""
     torch.manual_seed(1)
     theirs = torch.randn(5000, 2)
@@ -129,7 +129,7 @@ def farther(distance: float, near: float = NEAR) -> float:
     return math.log(laplace[0] / laplace[1])
 
 
-def test_distances_are_of_log_odds() -> None:
+def test_distances_are_differences_of_log_odds() -> None:
     """It is 0 if both are certain, and bounded for impossible claims."""
     ours = torch.tensor([0.5, 0.5, 0.99, 0.5, 0.5, 0.5])
     claims = torch.tensor([0.5, 0.9, 0.999, 1.0, 0.0, 0.02]).log()
@@ -140,7 +140,7 @@ def test_distances_are_of_log_odds() -> None:
     assert found.tolist() == pytest.approx(expected, abs=1e-4)
 
 
-def test_the_scale_is_that_of_the_middle_donor() -> None:
+def test_the_scale_is_the_median_donor_s() -> None:
     """The nearer of two, so that one donor cannot shift it; and never below NEAR."""
     assert calibrated([2.0, 9.0, 3.0]) == 3.0
     assert calibrated([2.0, 9.0]) == 2.0
@@ -199,7 +199,7 @@ def test_any_of_some_hypotheses_is_found_at_the_cost_of_their_number() -> None:
         assert either(*three) == pytest.approx(5000 - math.log(3))
 
 
-def test_a_token_outside_of_the_likeliest_is_held_against_them() -> None:
+def test_a_sent_token_counts_even_if_it_is_not_among_the_likeliest() -> None:
     """Among more than 64 tokens, the sent token always counts, whatever its rank."""
     logits = torch.linspace(5, -5, 200)[None]
     seed, position, token = torch.tensor([3]), torch.tensor([1]), torch.tensor([199])
@@ -212,7 +212,7 @@ def test_a_token_outside_of_the_likeliest_is_held_against_them() -> None:
 
 
 @pytest.mark.parametrize("claim", [0.0, -1e30, -3.4e38])
-def test_no_claim_makes_evidence_that_is_no_number(claim: float) -> None:
+def test_no_claim_makes_the_evidence_infinite(claim: float) -> None:
     """The protocol only requires log-probabilities to be finite."""
     torch.manual_seed(0)
     logits, tokens = torch.randn(50, 80) * 5, torch.arange(50)

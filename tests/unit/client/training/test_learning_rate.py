@@ -39,7 +39,7 @@ def test_a_member_that_makes_fewer_steps_has_the_whole_shape_in_them() -> None:
     assert rates("decay", 3, range(1, 4)) == pytest.approx([1, 2 / 3, 1 / 3])
 
 
-def test_a_pipelined_round_falls_in_the_order_of_its_updates() -> None:
+def test_a_pipelined_round_decays_in_the_order_of_its_updates() -> None:
     """Step 3 is updated before the public step 2, so it has the larger rate."""
     order = [1, 3, 2, 5, 4, 6]
     found = rates("decay", 6, order, local_steps=6, swap={"mode": "pipelined"})

@@ -94,7 +94,7 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory(
         assert is_out_of_memory(RuntimeError(said))
 
 
-def test_a_process_of_a_sharded_model_does_not_leave_a_pass_alone(
+def test_a_process_of_a_sharded_model_does_not_retry_alone(
     policy: Policy, batch: Batch, run_settings: RunSettings
 ) -> None:
     """The others would wait for it in the same layer forever, so it ends and says what to set."""

@@ -103,7 +103,7 @@ def test_a_lower_rank_begins_at_the_global_adapter_itself(made: Made) -> None:
     assert sampled[0] == sampled[1]
 
 
-def test_fewer_prompts_and_responses_are_of_private_steps_alone(
+def test_fewer_prompts_and_responses_apply_to_private_steps_only(
     made: Made, run_settings: RunSettings
 ) -> None:
     """Public steps use the run's numbers, because an exchange needs K responses from everybody."""
@@ -139,7 +139,7 @@ def test_more_than_the_runs_is_refused(own: dict[str, Any], said: str) -> None:
         own_rank(ClientSettings(**own), run)
 
 
-def test_a_run_of_one_rank_takes_that_alone() -> None:
+def test_a_run_with_a_fixed_rank_accepts_only_that() -> None:
     """Setting that same rank has no effect."""
     with pytest.raises(InvalidSettings, match="the run takes the rank 32"):
         own_rank(ClientSettings(rank=16), RunSettings())

@@ -177,7 +177,7 @@ def test_the_noise_is_gaussian_and_has_its_scale() -> None:
     assert float(correlations.abs().max()) < 5 / 99_000**0.5
 
 
-def test_a_step_takes_each_prompt_with_the_same_probability_and_by_itself() -> None:
+def test_a_step_draws_each_prompt_independently_with_the_same_probability() -> None:
     """Batch sizes are binomial; all prompts are equally frequent, and drawn independently."""
     draws = PrivateDraws(GroupClipping(1.0, 5), 1.0, 0.1, DRAWS)
     batches = [draws.batch(50, 1, 1, step) for step in range(4000)]

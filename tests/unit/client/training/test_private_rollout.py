@@ -62,7 +62,7 @@ def test_dead_groups_are_replaced_as_a_plain_loop_does() -> None:
         assert rollout.reward == np.mean(rewards[:4])
 
 
-def test_a_set_of_dead_prompts_ends_with_its_budget_or_its_prompts() -> None:
+def test_resampling_dead_prompts_ends_with_the_budget_or_the_set() -> None:
     """No group is replaced, and no prompt is sampled again."""
     for size, draws, taken in ((100, 3, 16), (10, 64, 10), (4, 64, 4)):
         rollout = sample_private(
@@ -152,7 +152,7 @@ def test_a_discarded_rollout_has_taken_no_prompts(make: Make) -> None:
     assert later[:3] == seen[taken : taken + 3]
 
 
-def test_a_budget_of_none_changes_nothing(make: Make) -> None:
+def test_without_a_budget_nothing_is_resampled(make: Make) -> None:
     """The prompts are the schedule's, however many groups are dead."""
     trainer = make()
     seen = asked_of(trainer)

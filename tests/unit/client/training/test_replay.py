@@ -72,7 +72,7 @@ def test_groups_are_filled_as_a_plain_loop_does() -> None:
     assert filled > 50
 
 
-def test_the_prompts_that_have_not_come_for_longest_are_forgotten() -> None:
+def test_the_least_recent_prompts_are_forgotten() -> None:
     """The buffer never exceeds its tokens, even for one prompt's long responses."""
     kept: dict[int, list[Response]] = {}
     for prompt in (1, 2, 3, 1, 4):

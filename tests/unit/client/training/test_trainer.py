@@ -122,7 +122,7 @@ def test_every_step_of_every_client_and_round_has_draws_of_its_own(
         {"kl_beta": MAX_FACTOR, "entropy_coefficient": MAX_FACTOR},
     ],
 )
-def test_the_least_and_the_largest_settings_train_to_numbers(
+def test_extreme_settings_train_to_finite_adapters(
     grpo: dict[str, float],
     make_trainer: MakeTrainer,
     run_settings: RunSettings,
@@ -152,7 +152,7 @@ def test_a_kept_optimizer_remembers_the_last_round(
     assert files[0] != files[1]
 
 
-def test_a_decaying_rate_is_that_of_constant_ones_step_by_step(
+def test_a_decaying_rate_equals_constant_ones_step_by_step(
     make_trainer: MakeTrainer, run_settings: RunSettings
 ) -> None:
     """Each step is bitwise equal to that of a new process with the step's rate as a constant."""
@@ -176,7 +176,7 @@ def test_a_decaying_rate_is_that_of_constant_ones_step_by_step(
         assert file_of(decaying) == file_of(constant)
 
 
-def test_a_pipelined_step_is_one_update_late_and_no_mistake_of_the_engine(
+def test_a_pipelined_step_s_staleness_is_not_taken_for_a_mismatch(
     make_trainer: MakeTrainer, run_settings: RunSettings, problems: list[Problem]
 ) -> None:
     """Its own tokens may differ from the policy by an update; for a step that waits, they must not
@@ -271,7 +271,7 @@ def test_pass_at_1_is_a_function_of_the_seed(policy: Policy, problems: list[Prob
     assert seen[0] == seen[1] != seen[2]
 
 
-def test_what_was_sampled_ahead_is_sampled_again_for_other_problems(
+def test_batches_sampled_ahead_are_sampled_again_for_other_problems(
     make_trainer: MakeTrainer, run_settings: RunSettings, problems: list[Problem]
 ) -> None:
     """A private file that was edited while the daemon was stopped may have other problems at these

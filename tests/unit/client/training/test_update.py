@@ -165,7 +165,7 @@ def test_donated_tokens_are_told_apart(
     assert metrics.donated_clip_share == pytest.approx(share / 2, rel=1e-5)
 
 
-def test_a_step_without_donated_tokens_says_nothing_of_them(
+def test_a_step_without_donated_tokens_reports_zeros_for_them(
     policy: Policy, batch: Batch, run_settings: RunSettings
 ) -> None:
     """As in a private step, there is no division by zero."""
@@ -241,7 +241,7 @@ def test_one_forward_pass_is_made_for_each_use(
     assert len(calls) == 3
 
 
-def test_an_entropy_bonus_raises_the_entropy(
+def test_an_entropy_bonus_changes_the_update(
     policy: Policy, batch: Batch, run_settings: RunSettings
 ) -> None:
     """The bonus lowers the loss and contributes its own gradient."""
@@ -270,7 +270,7 @@ def test_tokens_that_another_policy_sampled_are_noticed_before_any_step(
     assert metrics.mismatch == pytest.approx(0.01, abs=1e-5)
 
 
-def test_a_step_whose_loss_is_no_number_is_refused_before_the_factors_change(
+def test_a_step_with_a_non_finite_loss_is_refused_before_the_factors_change(
     policy: Policy, batch: Batch, run_settings: RunSettings
 ) -> None:
     """Here a factor is so large that the forward pass overflows."""
