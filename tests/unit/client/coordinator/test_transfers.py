@@ -282,7 +282,7 @@ def test_a_body_that_was_not_asked_for_is_refused(body: Body) -> None:
 
 
 def test_uploads_and_downloads_report_progress() -> None:
-    """From nothing to everything."""
+    """From nothing to the whole."""
     data, seen = bytes(12 << 20), list[tuple[int, int]]()
     memory = Memory()
     upload(memory, data[:25], digest_of(data[:25]), AT_ONCE, lambda *at: seen.append(at))

@@ -43,8 +43,8 @@ def test_a_client_that_dies_again_and_again_replays_the_same(
 
 
 def no_peer_is_right_again(one: World) -> None:
-    """After the first exchange, give the client copies of its own first response: all right or all
-    wrong.
+    """After the first exchange, give the client copies of its own first response to each prompt, so
+    that all of a group are right or none.
     """
     exchanged, run = one.coordinator.exchanged, one.coordinator.run
     grpo = run.settings.grpo

@@ -31,7 +31,9 @@ def test_other_numbers_of_clients_share_the_same_private_problems() -> None:
 
 
 def test_a_jsonl_is_divided_in_shares() -> None:
-    """Without sizes, a file's problems are split 80 : 10 : 10."""
+    """Without sizes, 80, 10 and 10 per cent of a file's problems go to the private, public and test
+    sets.
+    """
     spec = DataSpec(source="jsonl", from_=Path("x.jsonl"))
     assert spec.sizes(1000) == SplitSizes(200, 100, 100)
 

@@ -113,7 +113,9 @@ def test_a_checkpoint_comes_back_bit_for_bit(tmp_path: Path) -> None:
 
 
 def test_a_public_step_s_batch_comes_back_until_its_step_is_saved(tmp_path: Path) -> None:
-    """Own and received bytes are kept unchanged, and deleted with the step's checkpoint."""
+    """Own and received bytes are kept unchanged, and deleted once the step's checkpoint is
+    saved.
+    """
     store = Journal(tmp_path, OWNER)
     assert (store.sampled(STEP), store.received(STEP)) == (None, None)
     store.save_sampled(STEP, b"ours\0")

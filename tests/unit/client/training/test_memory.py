@@ -27,7 +27,7 @@ def test_the_estimate_is_what_a_pass_keeps_and_at_most_a_tenth_more(dtype: torch
 
 
 def test_fused_products_keep_each_input_once_and_in_half_precision() -> None:
-    """PEFT's keep half as much again: float32 copies of the inputs of six modules."""
+    """PEFT's keep half as much again: six float32 copies of its modules' inputs."""
     fused, peft = (kept_bytes(SMALL, torch.bfloat16, RANK, fused) for fused in (True, False))
     float32_copies = 4 * (5 * SMALL["hidden_size"] + SMALL["intermediate_size"])
     assert peft - fused >= 0.8 * float32_copies
