@@ -2,23 +2,20 @@
 
 A step is reported, and its consequences are saved or sent, once it is on disk. At most one write is
 under way: the next write, a public step and the hand-in wait for it.
-
-A public step gets prompts, sends responses, and receives the exchange's groups. In a pipelined run
-it is sampled and sent in order, but its update comes after the next private step, so that peers can
-answer meanwhile. Our responses stay on disk until then.
 """
 
 import logging
 import math
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.daemon.heartbeats import Heartbeats
 from pubswap_client.daemon.held_out import HeldOut
 from pubswap_client.daemon.own_settings import RoundLimits
+from pubswap_client.daemon.public_steps import PublicSteps
 from pubswap_client.daemon.reporters import (
     MEANS,
     Reporter,
@@ -26,40 +23,28 @@ from pubswap_client.daemon.reporters import (
     StepReport,
     total,
 )
-from pubswap_client.state.journal import Checkpoint, ExchangeKey, Journal, ReducedUpdate
+from pubswap_client.state.journal import Checkpoint, Journal, ReducedUpdate
 from pubswap_client.state.privacy import PrivacyBudget
 from pubswap_client.training.evidence import combined
 from pubswap_client.training.metrics import StepMetrics
-from pubswap_client.training.replay import fill, remember
 from pubswap_client.training.trainer import LocalTrainer, Snapshot
 from pubswap_protocol.bounds import MAX_DONORS_TOLD, MAX_STEPS_TOLD
-from pubswap_protocol.errors import IdempotencyMismatch, InvalidProblems, RoundClosed, WrongState
 from pubswap_protocol.messages import (
     Digest,
     DonorEvidence,
     ReceiptStatus,
     RunView,
     SubmitUpdate,
-    SwapPrompts,
     UpdateMetrics,
 )
-from pubswap_protocol.problems import Problem
 from pubswap_protocol.schedule import (
     overtaken,
     public_step,
     sampled_ahead,
-    staleness,
     update_order,
 )
 from pubswap_protocol.tensors.adapter import Adapter, decode_adapter, sent_layout
 from pubswap_protocol.tensors.ranks import at_rank, leading
-from pubswap_protocol.tensors.responses import (
-    Response,
-    ResponseRules,
-    decode_offers,
-    decode_responses,
-    encode_responses,
-)
 from pubswap_protocol.tensors.update_encoding import encode_update
 
 log = logging.getLogger(__name__)
@@ -87,10 +72,22 @@ class LocalRound:
     rollbacks: int = 0
     _done: list[StepMetrics] = field(default_factory=list)
     _base: Adapter = field(default_factory=dict)
-    _ahead: dict[int, tuple[SwapPrompts, bytes]] = field(default_factory=dict)
     _held_out_before: float | None = None  # the global adapter's score on our held-out problems
     _transfer: float = 0.0  # seconds spent on adapters, in this process
     _keeping: Future[None] | None = None  # the last step's write
+
+    def __post_init__(self) -> None:
+        self._public = PublicSteps(
+            self.api,
+            self.run,
+            self.trainer,
+            self.journal,
+            self.reporter,
+            self.number,
+            self.start,
+            self.rollbacks,
+            self._wait_until_kept,
+        )
 
     def train(self) -> bool:
         """Make the local steps that are not done yet, or as many as the limits allow.
@@ -250,11 +247,10 @@ class LocalRound:
 
     def step(self, step: int) -> StepMetrics:
         if public_step(self.run.settings, step) is not None:
-            return self._public_step(step)
+            return self._public.make(step, self._sampled_ahead(step))
         ahead = overtaken(self.run.settings, step)
         if ahead is not None:
-            self._ahead = {ahead: self._sampled(ahead)}
-            self._submit(*self._ahead[ahead])
+            self._public.send_ahead(ahead)
         self.reporter.doing(f"private step {step}")
         metrics = self.trainer.private_step(step, self._sampled_ahead(step))
         if self.run.settings.grpo.resample and metrics.zero_variance_share == 1:
@@ -269,141 +265,6 @@ class LocalRound:
         """The private step to sample before this one's update; None after our own last step."""
         last = len(self._done) + 1 == self.limits.steps
         return None if last else sampled_ahead(self.run.settings, step)
-
-    # Public steps
-
-    def _public_step(self, step: int) -> StepMetrics:
-        """Make a public step, or the rest of one that a private step overtook."""
-        prompts, own = self._ahead.pop(step) if step in self._ahead else self._sampled(step)
-        self.reporter.doing(f"public step {step}: waiting for the other organisations")
-        received, waited = self._received(step, prompts, own)
-        self.reporter.doing(f"public step {step}: updating")
-        ahead = self._sampled_ahead(step)
-        metrics = self.trainer.public_step(step, _problems(prompts), received, ahead)
-        return replace(metrics, waited=waited)
-
-    def _sampled(self, step: int) -> tuple[SwapPrompts, bytes]:
-        """A public step's prompts, and our encoded responses, saved before they are sent.
-
-        The coordinator accepts no others afterwards, and an engine may not sample the same again.
-        """
-        swap = public_step(self.run.settings, step)
-        assert swap is not None
-        self.reporter.doing(f"public step {step}: sampling")
-        prompts = self._prompts(swap)
-        problems, key, rules = _problems(prompts), self._key(prompts), self._rules(prompts)
-        kept = self.journal.sampled(key)
-        if kept is not None:
-            self.trainer.resume_rollout(problems, decode_responses(kept, rules))
-            return prompts, kept
-        groups = self.trainer.public_rollout(step, problems, prompts.sampling_seed)
-        body = encode_responses(rules.prompts, groups)
-        # Do not save what the coordinator would refuse, because no restart could repair that.
-        decode_responses(body, rules)
-        self._wait_until_kept()
-        self.journal.save_sampled(key, body)
-        return prompts, body
-
-    def _prompts(self, swap: int) -> SwapPrompts:
-        """A public step's prompts.
-
-        Raises InvalidProblems for more than agreed, and WrongState for another step's, because
-        responses to each step are sent only once in a round.
-        """
-        found = self.api.swap_prompts(self.run.id, self.number, swap, self.rollbacks)
-        if (found.round, found.swap) != (self.number, swap) or not found.prompts:
-            raise WrongState(
-                f"The coordinator was asked for public step {swap} of round {self.number}, and "
-                "answered with another or none."
-            )
-        most = self.run.settings.grpo.prompts_per_step
-        if len(found.prompts) > most:
-            raise InvalidProblems(
-                f"The coordinator asks for responses to {len(found.prompts)} prompts in a public "
-                f"step, but the run has {most}. None was sampled or sent; ask its operator."
-            )
-        return found
-
-    def _received(
-        self, step: int, prompts: SwapPrompts, own: bytes
-    ) -> tuple[list[list[Response]], float]:
-        """The groups to train on, and the seconds waited for them.
-
-        They are saved before they are used, so that a restart trains on the same ones. If we were
-        too late for the exchange they are our own; saving them makes that final, too.
-        """
-        key, rules = self._key(prompts), self._rules(prompts)
-        kept = self.journal.received(key)
-        if kept is not None:
-            body, waited = kept, 0.0
-        else:
-            self._wait_until_kept()
-            body, waited = self._exchange(step, prompts, own)
-        groups = decode_responses(body, rules)
-        if kept is None:
-            self.journal.save_received(key, body)
-        return self._with_replay(prompts, groups), waited
-
-    def _with_replay(
-        self, prompts: SwapPrompts, groups: list[list[Response]]
-    ) -> list[list[Response]]:
-        """The groups, filled up from the replay buffer; their correct responses are added to it.
-
-        A restart repeats this on the saved groups, with the same result.
-        """
-        if not self.run.settings.swap.replay:
-            return groups
-        kept, rewards = self.journal.replay(), self.trainer.score(_problems(prompts), groups)
-        places = [entry.index for entry in prompts.prompts]
-        for place, group, scores in zip(places, groups, rewards, strict=True):
-            kept = remember(kept, place, group, scores)
-        self.journal.save_replay(kept)
-        return [
-            fill(group, scores, kept.get(place, ()))
-            for place, group, scores in zip(places, groups, rewards, strict=True)
-        ]
-
-    def _exchange(self, step: int, prompts: SwapPrompts, own: bytes) -> tuple[bytes, float]:
-        """The encoded groups to train on, the coordinator's or our own, and the seconds waited."""
-        # An overtaken step's responses were sent before the step that overtook it.
-        if not staleness(self.run.settings, step) and not self._submit(prompts, own):
-            return own, 0.0
-        swap, rules, started = self.run.settings.swap, self._rules(prompts), time.monotonic()
-        chosen_here = swap.donors == "likely"
-        try:
-            waiting = f"public step {step}: waiting for"
-            answer = self.api.exchanged(
-                *(self.run.id, self.number, prompts.swap),
-                lambda reason: self.reporter.doing(f"{waiting} {reason}"),
-                seeds=prompts.sampling_seed is not None,
-                most=rules.max_bytes(swap.candidates if chosen_here else 0),
-            )
-        except RoundClosed as error:
-            log.warning("%s", error.detail)
-            return own, time.monotonic() - started
-        waited = time.monotonic() - started
-        if not chosen_here:
-            return answer, waited
-        chosen = self.trainer.choose(_problems(prompts), decode_offers(answer, rules))
-        return encode_responses(rules.prompts, chosen), waited
-
-    def _submit(self, prompts: SwapPrompts, own: bytes) -> bool:
-        """Send our responses; returns whether they came in time for the exchange."""
-        try:
-            receipt = self.api.submit_responses(
-                self.run.id, self.number, prompts.swap, own, self.rollbacks
-            )
-        except IdempotencyMismatch as error:
-            # The responses that we sent are lost here, but the exchange has them.
-            log.warning("%s Continuing with the responses that the coordinator has.", error.detail)
-            return True
-        if receipt.status is ReceiptStatus.LATE:
-            log.warning("Public step %d closed without us; training on our own.", prompts.swap)
-        return receipt.status is not ReceiptStatus.LATE
-
-    def _key(self, prompts: SwapPrompts) -> ExchangeKey:
-        places = [entry.index for entry in prompts.prompts]
-        return ExchangeKey(self.number, self.start, prompts.swap, places, self.rollbacks)
 
     def _summary(self, examples: int) -> UpdateMetrics:
         """The round's metrics to report. With privacy, figures cover public steps only.
@@ -436,19 +297,6 @@ class LocalRound:
         if not weighs or self.held_out is None or self._held_out_before is None:
             return None
         return self.held_out.improvement(self.trainer, self.reporter, self._held_out_before)
-
-    def _rules(self, prompts: SwapPrompts) -> ResponseRules:
-        grpo = self.run.settings.grpo
-        return ResponseRules(
-            prompts=tuple(entry.index for entry in prompts.prompts),
-            responses_per_prompt=grpo.responses_per_prompt,
-            max_response_tokens=grpo.max_response_tokens,
-            vocabulary=self.run.model.vocabulary,
-        )
-
-
-def _problems(prompts: SwapPrompts) -> list[Problem]:
-    return [entry.problem for entry in prompts.prompts]
 
 
 def _donors(steps: list[StepMetrics]) -> list[DonorEvidence]:

@@ -1,0 +1,202 @@
+"""A round's public steps: get prompts, send responses, train on the exchange's groups.
+
+In a pipelined run a public step is sampled and sent in order, but its update comes after the next
+private step, so that peers can answer meanwhile. Our responses stay on disk until then.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from pubswap_client.coordinator.client import CoordinatorClient
+from pubswap_client.daemon.reporters import Reporter
+from pubswap_client.state.journal import ExchangeKey, Journal
+from pubswap_client.training.metrics import StepMetrics
+from pubswap_client.training.replay import fill, remember
+from pubswap_client.training.trainer import LocalTrainer
+from pubswap_protocol.errors import IdempotencyMismatch, InvalidProblems, RoundClosed, WrongState
+from pubswap_protocol.messages import Digest, ReceiptStatus, RunView, SwapPrompts
+from pubswap_protocol.problems import Problem
+from pubswap_protocol.schedule import public_step, staleness
+from pubswap_protocol.tensors.responses import (
+    Response,
+    ResponseRules,
+    decode_offers,
+    decode_responses,
+    encode_responses,
+)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class PublicSteps:
+    """The public steps of round `number`, which begins from the adapter of digest `start`.
+
+    `until_saved` waits until the local step before is on disk.
+    """
+
+    api: CoordinatorClient
+    run: RunView
+    trainer: LocalTrainer
+    journal: Journal
+    reporter: Reporter
+    number: int
+    start: Digest
+    rollbacks: int
+    until_saved: Callable[[], None]
+    _ahead: dict[int, tuple[SwapPrompts, bytes]] = field(default_factory=dict)
+
+    def send_ahead(self, step: int) -> None:
+        """Sample a public step and send our responses, before a private step overtakes it."""
+        self._ahead = {step: self._sampled(step)}
+        self._submit(*self._ahead[step])
+
+    def make(self, step: int, ahead: int | None) -> StepMetrics:
+        """Make a public step, or the rest of one that a private step overtook.
+
+        The private step `ahead`, if there is one, is sampled before the update.
+        """
+        prompts, own = self._ahead.pop(step) if step in self._ahead else self._sampled(step)
+        self.reporter.doing(f"public step {step}: waiting for the other organisations")
+        received, waited = self._received(step, prompts, own)
+        self.reporter.doing(f"public step {step}: updating")
+        metrics = self.trainer.public_step(step, _problems(prompts), received, ahead)
+        return replace(metrics, waited=waited)
+
+    def _sampled(self, step: int) -> tuple[SwapPrompts, bytes]:
+        """A public step's prompts, and our encoded responses, saved before they are sent.
+
+        The coordinator accepts no others afterwards, and an engine may not sample the same again.
+        """
+        swap = public_step(self.run.settings, step)
+        assert swap is not None
+        self.reporter.doing(f"public step {step}: sampling")
+        prompts = self._prompts(swap)
+        problems, key, rules = _problems(prompts), self._key(prompts), self._rules(prompts)
+        kept = self.journal.sampled(key)
+        if kept is not None:
+            self.trainer.resume_rollout(problems, decode_responses(kept, rules))
+            return prompts, kept
+        groups = self.trainer.public_rollout(step, problems, prompts.sampling_seed)
+        body = encode_responses(rules.prompts, groups)
+        # Do not save what the coordinator would refuse, because no restart could repair that.
+        decode_responses(body, rules)
+        self.until_saved()
+        self.journal.save_sampled(key, body)
+        return prompts, body
+
+    def _prompts(self, swap: int) -> SwapPrompts:
+        """A public step's prompts.
+
+        Raises InvalidProblems for more than agreed, and WrongState for another step's, because
+        responses to each step are sent only once in a round.
+        """
+        found = self.api.swap_prompts(self.run.id, self.number, swap, self.rollbacks)
+        if (found.round, found.swap) != (self.number, swap) or not found.prompts:
+            raise WrongState(
+                f"The coordinator was asked for public step {swap} of round {self.number}, and "
+                "answered with another or none."
+            )
+        most = self.run.settings.grpo.prompts_per_step
+        if len(found.prompts) > most:
+            raise InvalidProblems(
+                f"The coordinator asks for responses to {len(found.prompts)} prompts in a public "
+                f"step, but the run has {most}. None was sampled or sent; ask its operator."
+            )
+        return found
+
+    def _received(
+        self, step: int, prompts: SwapPrompts, own: bytes
+    ) -> tuple[list[list[Response]], float]:
+        """The groups to train on, and the seconds waited for them.
+
+        They are saved before they are used, so that a restart trains on the same ones. If we were
+        too late for the exchange they are our own; saving them makes that final, too.
+        """
+        key, rules = self._key(prompts), self._rules(prompts)
+        kept = self.journal.received(key)
+        if kept is not None:
+            body, waited = kept, 0.0
+        else:
+            self.until_saved()
+            body, waited = self._exchange(step, prompts, own)
+        groups = decode_responses(body, rules)
+        if kept is None:
+            self.journal.save_received(key, body)
+        return self._with_replay(prompts, groups), waited
+
+    def _with_replay(
+        self, prompts: SwapPrompts, groups: list[list[Response]]
+    ) -> list[list[Response]]:
+        """The groups, filled up from the replay buffer; their correct responses are added to it.
+
+        A restart repeats this on the saved groups, with the same result.
+        """
+        if not self.run.settings.swap.replay:
+            return groups
+        kept, rewards = self.journal.replay(), self.trainer.score(_problems(prompts), groups)
+        places = [entry.index for entry in prompts.prompts]
+        for place, group, scores in zip(places, groups, rewards, strict=True):
+            kept = remember(kept, place, group, scores)
+        self.journal.save_replay(kept)
+        return [
+            fill(group, scores, kept.get(place, ()))
+            for place, group, scores in zip(places, groups, rewards, strict=True)
+        ]
+
+    def _exchange(self, step: int, prompts: SwapPrompts, own: bytes) -> tuple[bytes, float]:
+        """The encoded groups to train on, the coordinator's or our own, and the seconds waited."""
+        # An overtaken step's responses were sent before the step that overtook it.
+        if not staleness(self.run.settings, step) and not self._submit(prompts, own):
+            return own, 0.0
+        swap, rules, started = self.run.settings.swap, self._rules(prompts), time.monotonic()
+        chosen_here = swap.donors == "likely"
+        try:
+            waiting = f"public step {step}: waiting for"
+            answer = self.api.exchanged(
+                *(self.run.id, self.number, prompts.swap),
+                lambda reason: self.reporter.doing(f"{waiting} {reason}"),
+                seeds=prompts.sampling_seed is not None,
+                most=rules.max_bytes(swap.candidates if chosen_here else 0),
+            )
+        except RoundClosed as error:
+            log.warning("%s", error.detail)
+            return own, time.monotonic() - started
+        waited = time.monotonic() - started
+        if not chosen_here:
+            return answer, waited
+        chosen = self.trainer.choose(_problems(prompts), decode_offers(answer, rules))
+        return encode_responses(rules.prompts, chosen), waited
+
+    def _submit(self, prompts: SwapPrompts, own: bytes) -> bool:
+        """Send our responses; returns whether they came in time for the exchange."""
+        try:
+            receipt = self.api.submit_responses(
+                self.run.id, self.number, prompts.swap, own, self.rollbacks
+            )
+        except IdempotencyMismatch as error:
+            # The responses that we sent are lost here, but the exchange has them.
+            log.warning("%s Continuing with the responses that the coordinator has.", error.detail)
+            return True
+        if receipt.status is ReceiptStatus.LATE:
+            log.warning("Public step %d closed without us; training on our own.", prompts.swap)
+        return receipt.status is not ReceiptStatus.LATE
+
+    def _key(self, prompts: SwapPrompts) -> ExchangeKey:
+        places = [entry.index for entry in prompts.prompts]
+        return ExchangeKey(self.number, self.start, prompts.swap, places, self.rollbacks)
+
+    def _rules(self, prompts: SwapPrompts) -> ResponseRules:
+        grpo = self.run.settings.grpo
+        return ResponseRules(
+            prompts=tuple(entry.index for entry in prompts.prompts),
+            responses_per_prompt=grpo.responses_per_prompt,
+            max_response_tokens=grpo.max_response_tokens,
+            vocabulary=self.run.model.vocabulary,
+        )
+
+
+def _problems(prompts: SwapPrompts) -> list[Problem]:
+    return [entry.problem for entry in prompts.prompts]
