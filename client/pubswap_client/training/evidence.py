@@ -54,10 +54,8 @@ LIKELIEST = 64
 SCALE, OWN_SCALE = 0.2, 0.6  # S, in logits: with the donor's claim, and by our policy alone
 OTHERWISE = 0.01  # share of honest tokens about which nothing is assumed
 HOTTER, COLDER = 0.8, 1.75  # c
-NEAR, FARTHER = (
-    0.8,
-    3.0,
-)  # b of policies of one round, in log-odds, and how many times larger it is for others
+NEAR = 0.8  # least b, in log-odds
+FARTHER = 3.0  # b of another policy, over that of policies of one round
 OWN_LIMIT = 1.5  # in log-odds
 SURE = 0.98
 DRIFT = 0.05  # nats a response
