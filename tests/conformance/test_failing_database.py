@@ -1,13 +1,15 @@
 """A database that disappears, fills up or comes back: typed errors, and recovery by itself."""
 
+import asyncio
 import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, make_url, text
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
 
 from pubswap_protocol.errors import NoSpace, Unavailable
 from pubswap_protocol.messages import RunState, TaskKind
@@ -52,6 +54,51 @@ def test_a_coordinator_outlives_its_database(own_postgres: Postgres, tmp_path: P
         assert fed.wait_for(1).state is RunState.FINISHED
         # The listener is back as well, so the waiting client is notified.
         assert fed.members["a"].task(fed.run.id, 5).kind is TaskKind.FINISHED
+
+
+def test_lost_connections_are_replaced_without_an_error(own_postgres: Postgres) -> None:
+    """As after a restart: a connection of the pool turns out to be closed when it is used."""
+    url = own_postgres.new_database()
+    migrate(url)
+    database = Database(url)
+
+    async def use() -> None:
+        for _ in range(3):
+            await database.read(_pid)
+            await database.read(_pid, single=True)
+            await database.write(_pid)
+
+    asyncio.run(use())
+    with own_postgres.connect("postgres") as admin:
+        ended = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = %s"
+        assert admin.execute(ended, [make_url(url).database]).fetchone() != (0,)
+    asyncio.run(use())
+    database.close()
+
+
+def test_a_commit_on_a_lost_connection_is_not_repeated(own_postgres: Postgres) -> None:
+    """It may have been committed, so only the caller can decide."""
+    url = own_postgres.new_database()
+    migrate(url)
+    database, tries = Database(url), []
+
+    def work(session: Session) -> None:
+        tries.append(pid := _pid(session))
+
+        def lose(_: Session) -> None:
+            with own_postgres.connect("postgres") as admin:
+                admin.execute("SELECT pg_terminate_backend(%s)", [pid])
+
+        event.listen(session, "before_commit", lose)
+
+    with pytest.raises(Unavailable):
+        asyncio.run(database.write(work))
+    assert len(tries) == 1
+    database.close()
+
+
+def _pid(session: Session) -> int:
+    return int(session.execute(text("SELECT pg_backend_pid()")).scalar_one())
 
 
 def test_a_full_database_is_told_apart(tmp_path: Path) -> None:
