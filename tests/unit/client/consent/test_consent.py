@@ -154,7 +154,7 @@ def test_a_mistyped_policy_is_refused_with_the_key_and_the_valid_ones(tmp_path: 
         ("limits.lora.rank = 8", "limits.lora.rank"),
         ("limits.lora.rank = {}", "limits.lora.rank: a limit has a min, a max, or both"),
         ("limits.lora.rank = {max = 8, most = 8}", "limits.lora.rank.most"),
-        ("limits.lora.rank = {min = 9, max = 8}", "nothing is at least 9, at most 8"),
+        ("limits.lora.rank = {min = 9, max = 8}", "no number is at least 9, at most 8"),
         ("limits.swap.perod.min = 4", "swap.perod: there is no such key; did you mean swap.period"),
         ("limits.members.expected.min = 3", "members.expected: there is no such key"),
         ("limits.rank.max = 4", "rank: there is no such key; did you mean lora.rank"),

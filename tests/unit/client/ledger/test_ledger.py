@@ -221,7 +221,7 @@ def test_a_full_disk_stops_before_anything_is_sent(
     ledger = Ledger(tmp_path)
     with monkeypatch.context() as full:
         full.setattr(os, "fsync", _full)
-        with pytest.raises(NotSaved, match="make room"):
+        with pytest.raises(NotSaved, match="free some space"):
             ledger.record(*BEAT, [b"{}"])
     assert verify(folder) == before
     ledger.record(*BEAT, [b"{}"])
@@ -335,7 +335,7 @@ def test_the_disk_may_be_full_at_each_of_an_entry_s_files(
                 return real(descriptor, data)
 
             for _ in range(3):
-                with monkeypatch.context() as disk, pytest.raises(NotSaved, match="make room"):
+                with monkeypatch.context() as disk, pytest.raises(NotSaved, match="free some space"):
                     disk.setattr(os, "write", full)
                     ledger.record(*answers, [b"tensors"])
             ledger.record(*answers, [b"tensors"])
