@@ -161,7 +161,7 @@ class Ledger:
             except OSError as error:
                 raise NotSaved(
                     f"The ledger in {self._folder} cannot be written: {error.strerror}. Nothing is "
-                    "sent without an entry; make room and start again."
+                    "sent without an entry; free some space and start again."
                 ) from None
 
 
