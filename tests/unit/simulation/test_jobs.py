@@ -185,9 +185,7 @@ def test_results_of_the_study_are_still_found(tmp_path: Path, folder: Path) -> N
 def test_weights_by_improvement_without_held_out_problems_are_refused(
     tmp_path: Path, recipe: Path
 ) -> None:
-    """All weights would silently be equal; with held-out problems, or a single client, they are
-    accepted.
-    """
+    """All weights would silently be equal. With held-out problems they are accepted."""
     config = tmp_path / "client.toml"
     jobs = Planner(recipe, tmp_path, {"aggregation.weights": "improvement"}).one(0)
     options = {"config": config, "options": {}, "keep_work": False, "keep_adapters": False}

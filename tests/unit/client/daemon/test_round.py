@@ -210,7 +210,7 @@ def test_a_process_may_be_killed_at_any_point(
 SECONDS = 0.4
 
 
-class SlowCoordinator(TransformersEngine):
+class SlowEngine(TransformersEngine):
     """An engine that takes at least SECONDS to sample."""
 
     def generate(self, *args: Any, **kwargs: Any) -> list[list[Response]]:
@@ -248,7 +248,7 @@ def waits(one: World) -> dict[str, list[StepMetrics]]:
 
 def test_a_pipelined_client_works_while_a_slow_peer_answers(world: Callable[..., World]) -> None:
     """An overtaken public step waits for nobody; the others wait for the peer."""
-    pipelined, waiting = waits(world(SlowCoordinator, swap=PIPELINED)), waits(world())
+    pipelined, waiting = waits(world(SlowEngine, swap=PIPELINED)), waits(world())
     assert [len(pipelined[kind]) for kind in ("overtaken", "waiting")] == [ROUNDS, ROUNDS]
     assert [len(waiting[kind]) for kind in ("overtaken", "waiting")] == [0, 2 * ROUNDS]
     idle, busy = (

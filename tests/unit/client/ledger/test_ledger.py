@@ -335,7 +335,10 @@ def test_the_disk_may_be_full_at_each_of_an_entry_s_files(
                 return real(descriptor, data)
 
             for _ in range(3):
-                with monkeypatch.context() as disk, pytest.raises(NotSaved, match="free some space"):
+                with (
+                    monkeypatch.context() as disk,
+                    pytest.raises(NotSaved, match="free some space"),
+                ):
                     disk.setattr(os, "write", full)
                     ledger.record(*answers, [b"tensors"])
             ledger.record(*answers, [b"tensors"])
