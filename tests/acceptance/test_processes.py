@@ -15,6 +15,7 @@ import numpy as np
 import psutil
 import pytest
 
+from pubswap_client.demo.processes import PUBSWAP
 from support.client.models import save_model
 from support.coordinator.processes import (
     ONE_THREAD,
@@ -111,6 +112,15 @@ def daemon(state: Path) -> Forked:
     return Forked(command, state.with_suffix(".log"), env=os.environ | ONE_THREAD)
 
 
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python")
+
+
+def torchrun(state: Path) -> None:
+    """Run the same client by torchrun until it ends."""
+    command = [sys.executable, *TORCHRUN, *PUBSWAP, *client_command(state, 3)]
+    subprocess.run(command, env=ENVIRONMENT, check=True, timeout=240)
+
+
 def trained(folder: Path, ends: Sequence[tuple[int, signal.Signals]]) -> bytes:
     """The adapter of a client that these signals end once these steps are made."""
     folder.mkdir()
@@ -149,3 +159,21 @@ def test_a_client_of_two_processes_goes_on_where_it_was_ended(tmp_path: Path) ->
     undisturbed = trained(tmp_path / "undisturbed", [])
     ends = [(2, signal.SIGTERM), (4, signal.SIGKILL)]
     assert trained(tmp_path / "ended", ends) == undisturbed
+
+
+@pytest.mark.usefixtures("unmeasured")
+def test_a_client_under_torchrun_trains_like_one_that_starts_its_own_processes(
+    tmp_path: Path,
+) -> None:
+    """The followers are torchrun's, and the adapter has the same bits."""
+    folder = tmp_path / "torchrun"
+    folder.mkdir()
+    with ForkedProcesses(folder / "logs") as processes:
+        coordinator = serve(processes, folder)
+        with coordinator.api:
+            run = create_run(coordinator, {"clients": 1, "rounds": 1, "local_steps": 8})
+            state = enroll(coordinator, run, "alpha")
+            start(coordinator, run)
+            torchrun(state)
+            adapter = coordinator.api.global_adapter(run.id, "final")
+    assert adapter == trained(tmp_path / "own", [])
