@@ -24,9 +24,9 @@ MAX_SECONDS = 10**9  # 31 years
 MAX_FACTOR = 1e9
 SMALLEST = 1e-12  # its square still fits a float32, and so does a quotient by it
 MAX_MEASURED = 1e15
-MAX_STEPS_TOLD = 1000  # steps of a round whose figures are reported one by one
-MAX_DONORS_TOLD = 1000  # donors of a round whose responses a receiver has checked
-MAX_SAID = 10_000  # characters of a text for people, which is logged each time
+MAX_REPORTED_STEPS = 1000  # steps of a round whose figures are reported one by one
+MAX_REPORTED_DONORS = 1000  # donors of a round whose responses a receiver has checked
+MAX_TEXT_LENGTH = 10_000  # characters of a text for people, which is logged each time
 
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT, strict=True)]
 Number = Annotated[int, Field(ge=0, le=MAX_NUMBER, strict=True)]
@@ -47,7 +47,7 @@ CpuSeconds = Annotated[float, Field(ge=0.001, le=86_400)]
 
 def printable(text: str) -> str:
     """Make foreign text safe for a terminal: control characters become spaces."""
-    return "".join(each if each.isprintable() or each == "\n" else " " for each in text)
+    return "".join(char if char.isprintable() or char == "\n" else " " for char in text)
 
 
 def plain(text: str) -> str:
@@ -58,18 +58,18 @@ def plain(text: str) -> str:
 def escaped(text: str) -> str:
     """Make JSON safe for a terminal: escape control characters, some of which JSON leaves as is."""
     return "".join(
-        each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1] for each in text
+        char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text
     )
 
 
-def said(text: str) -> str:
+def safe_text(text: str) -> str:
     """A coordinator's text, shortened and made safe for its members' terminals and logs."""
-    return printable(text[:MAX_SAID])
+    return printable(text[:MAX_TEXT_LENGTH])
 
 
 Word = Annotated[str, Field(max_length=200)]
 Label = Annotated[Word, AfterValidator(plain)]  # from a coordinator, for terminals
-Words = Annotated[str, AfterValidator(said)]
+Words = Annotated[str, AfterValidator(safe_text)]
 Several = Annotated[list[T], FailFast()]  # else a million bad items mean a million errors in memory
 # Without NUL: PostgreSQL stores JSON with one, but can no longer read parts of it.
 MAX_TOPICS = 10_000  # in a test set; each has a figure in every round's evaluation
@@ -117,21 +117,21 @@ Measured = Annotated[
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An `object_pairs_hook` that raises ValueError for a duplicate key, which parsers read
     differently."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    unique = dict(pairs)
+    if len(unique) != len(pairs):
         raise ValueError("a key occurs twice")
-    return found
+    return unique
 
 
-_MOST_COMMAS, _MOST_TABLES = 1 << 20, 1 << 17
-MOST_VALUES = f"{_MOST_COMMAS:,} values, or {_MOST_TABLES:,} lists and objects"
+_MAX_COMMAS, _MAX_TABLES = 1 << 20, 1 << 17
+VALUE_LIMITS = f"{_MAX_COMMAS:,} values, or {_MAX_TABLES:,} lists and objects"
 
 
 def too_many_values(data: bytes) -> bool:
-    """Whether mostly textual JSON has more than MOST_VALUES, judged by its commas and brackets.
+    """Whether mostly textual JSON has more than VALUE_LIMITS, judged by its commas and brackets.
 
     Parsing takes up to 130 bytes of memory per value, however short it is here, and up to 1,400 per
     list or object.
     """
     tables = data.count(b"[") + data.count(b"{")
-    return tables > _MOST_TABLES or data.count(b",") > _MOST_COMMAS
+    return tables > _MAX_TABLES or data.count(b",") > _MAX_COMMAS

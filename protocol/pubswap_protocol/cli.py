@@ -112,10 +112,10 @@ def explained() -> Iterator[None]:
 
 def system_fault(error: OSError) -> str:
     """An OSError as text: the file, the reason, and a remedy if one is known."""
-    said = error.strerror or str(error) or type(error).__name__
+    reason = error.strerror or str(error) or type(error).__name__
     where = f"{error.filename}: " if error.filename is not None else ""
     remedy = _REMEDIES.get(error.errno or 0, "")
-    return f"{where}{said}. {remedy}".strip()
+    return f"{where}{reason}. {remedy}".strip()
 
 
 def extra_for(package: str, command: str) -> str | None:

@@ -68,7 +68,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, Field, ValidationError
 
-from pubswap_protocol.bounds import NAME_FORM, NAME_PATTERN, said
+from pubswap_protocol.bounds import NAME_FORM, NAME_PATTERN, safe_text
 
 
 class ProblemDetails(BaseModel, extra="ignore"):
@@ -343,7 +343,7 @@ class StaleAdapter(EngineFault):
 
 def tree(root: type[PubSwapError]) -> list[type[PubSwapError]]:
     """A class and all its subclasses."""
-    return [root, *(found for child in root.__subclasses__() for found in tree(child))]
+    return [root, *(descendant for child in root.__subclasses__() for descendant in tree(child))]
 
 
 def error_for(problem: ProblemDetails, retry_after: float | None = None) -> PubSwapError:
@@ -353,10 +353,10 @@ def error_for(problem: ProblemDetails, retry_after: float | None = None) -> PubS
     status. `retry_after` is the response's Retry-After header in seconds, if it had one.
     """
     by_code = {error.code: error for error in tree(PubSwapError)}
-    known = by_code.get(problem.code)
-    if known is None or issubclass(known, LocalFault):
-        known = ServerFault if problem.status >= 500 else Invalid
-    return known(said(problem.detail), retry_after=retry_after)
+    error_class = by_code.get(problem.code)
+    if error_class is None or issubclass(error_class, LocalFault):
+        error_class = ServerFault if problem.status >= 500 else Invalid
+    return error_class(safe_text(problem.detail), retry_after=retry_after)
 
 
 def first_fault(error: ValidationError) -> str:

@@ -86,9 +86,9 @@ def syncing(descriptor: int) -> Iterator[None]:
 
 def write_all(descriptor: int, data: bytes | bytearray | memoryview) -> None:
     """Write all of `data`; a single system call may write only a part."""
-    left = memoryview(data)
-    while left:
-        left = left[os.write(descriptor, left) :]
+    remaining = memoryview(data)
+    while remaining:
+        remaining = remaining[os.write(descriptor, remaining) :]
 
 
 def write_pieces(descriptor: int, pieces: Sequence[bytes]) -> None:

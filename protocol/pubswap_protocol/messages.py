@@ -11,10 +11,10 @@ from pydantic import AwareDatetime, Field, model_validator
 from pubswap_protocol import digests
 from pubswap_protocol.bounds import (
     MAX_COUNT,
-    MAX_DONORS_TOLD,
     MAX_MEASURED,
+    MAX_REPORTED_DONORS,
+    MAX_REPORTED_STEPS,
     MAX_SECONDS,
-    MAX_STEPS_TOLD,
     MAX_TOPICS,
     Count,
     Id,
@@ -471,7 +471,7 @@ class UpdateMetrics(Strict):
     )
     step_rewards: Several[Measured] = Field(
         default=[],
-        max_length=MAX_STEPS_TOLD,
+        max_length=MAX_REPORTED_STEPS,
         description="Rewards of the round's first steps, in the order of the updates.",
     )
     epsilon: Norm | None = Field(
@@ -484,7 +484,7 @@ class UpdateMetrics(Strict):
         description="Gain in pass@1 on own held-out problems in the round, if the run has "
         "aggregation.weights = 'improvement'.",
     )
-    donors: Several[DonorEvidence] = Field(default=[], max_length=MAX_DONORS_TOLD)
+    donors: Several[DonorEvidence] = Field(default=[], max_length=MAX_REPORTED_DONORS)
 
 
 class SubmitUpdate(Strict):

@@ -284,27 +284,27 @@ def _specs(path: Path) -> dict[str, TensorSpec]:
 
 
 def _eos_token_ids(folder: Path, config: dict[str, object]) -> tuple[int, ...]:
-    generation, found = folder / "generation_config.json", None
+    generation, ids = folder / "generation_config.json", None
     if generation.exists():
-        found = _object(generation, generation.read_bytes()).get("eos_token_id")
-    if found is None:
-        found = config.get("eos_token_id")
-    if isinstance(found, int):
-        return (found,)
-    if isinstance(found, list) and found:
-        return tuple(found)
+        ids = _object(generation, generation.read_bytes()).get("eos_token_id")
+    if ids is None:
+        ids = config.get("eos_token_id")
+    if isinstance(ids, int):
+        return (ids,)
+    if isinstance(ids, list) and ids:
+        return tuple(ids)
     raise InvalidSettings(f"{folder} names no eos_token_id in its (generation) config.")
 
 
 def _object(path: Path, data: bytes) -> dict[str, Any]:
     """The JSON object in a model's file; raises InvalidSettings."""
     try:
-        found = json.loads(data)
+        parsed = json.loads(data)
     except ValueError as error:
         raise InvalidSettings(f"{path} is damaged: {error}. Download it again.") from None
-    if not isinstance(found, dict):
+    if not isinstance(parsed, dict):
         raise InvalidSettings(f"{path} is damaged: it is not a JSON object. Download it again.")
-    return found
+    return parsed
 
 
 def fingerprint(data: bytes) -> str:

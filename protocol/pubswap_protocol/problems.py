@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import Field, ValidationError
 from pydantic.config import ExtraValues
 
-from pubswap_protocol.bounds import MAX_TOPICS, MOST_VALUES, Label, Strict, Topic, too_many_values
+from pubswap_protocol.bounds import MAX_TOPICS, VALUE_LIMITS, Label, Strict, Topic, too_many_values
 from pubswap_protocol.errors import InvalidProblems, first_fault
 
 MAX_TEXT = 1 << 20  # characters
@@ -41,7 +41,7 @@ def parse_problem(line: str, where: str, extra: ExtraValues | None = None) -> Pr
         )
     if too_many_values(line.encode()):
         raise InvalidProblems(
-            f"{where}: the line has more than {MOST_VALUES}; shorten its metadata."
+            f"{where}: the line has more than {VALUE_LIMITS}; shorten its metadata."
         )
     try:
         return Problem.model_validate_json(line, extra=extra)
@@ -109,12 +109,12 @@ class PromptLimit:
     Checked before a run begins, because no step can leave a prompt out.
     """
 
-    most: int
+    max_tokens: int
     count: Callable[[str], int]
 
     def fits(self, prompt: str) -> bool:
         """Whether a prompt is short enough."""
-        return self.count(prompt) <= self.most
+        return self.count(prompt) <= self.max_tokens
 
     def check(self, problems: Iterable[Problem], name: str) -> None:
         """Raises InvalidProblems with the lines, ids and lengths of prompts that are too long."""
@@ -122,13 +122,14 @@ class PromptLimit:
         long = [
             f"line {line} ({problem.id}: {tokens} tokens)"
             for line, (problem, tokens) in enumerate(counts, start=1)
-            if tokens > self.most
+            if tokens > self.max_tokens
         ]
         if long:
             more = f" and {len(long) - _NAMED} more" if len(long) > _NAMED else ""
             raise InvalidProblems(
                 f"{name}: {len(long)} of {len(counts)} prompts have more than "
-                f"{self.most} tokens (grpo.max_prompt_tokens): {', '.join(long[:_NAMED])}{more}. "
+                f"{self.max_tokens} tokens (grpo.max_prompt_tokens): "
+                f"{', '.join(long[:_NAMED])}{more}. "
                 "Shorten or remove them, or raise the limit; `pubswap data prepare --model` leaves "
                 "such prompts out."
             )

@@ -18,7 +18,7 @@ def required(settings: RunSettings) -> list[str]:
     return [name for name, value in _values(settings) if value != defaults[name]]
 
 
-def check_known(names: Iterable[str]) -> None:
+def check_required(names: Iterable[str]) -> None:
     """Raises UnknownSetting if this version does not know one of the settings."""
     if unknown := sorted(set(names) - {name for name, _ in _values(RunSettings())}):
         raise UnknownSetting(
@@ -27,10 +27,10 @@ def check_known(names: Iterable[str]) -> None:
         )
 
 
-def _values(table: Strict, before: str = "") -> Iterator[tuple[str, Any]]:
+def _values(table: Strict, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Each setting of a table and its nested tables, by dotted name."""
     for name, value in table:
         if isinstance(value, Strict):
-            yield from _values(value, f"{before}{name}.")
+            yield from _values(value, f"{prefix}{name}.")
         else:
-            yield before + name, value
+            yield prefix + name, value

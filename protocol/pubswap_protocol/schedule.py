@@ -86,8 +86,8 @@ def sampled_ahead(settings: RunSettings, step: int) -> int | None:
     return later[0] if later and public_step(settings, later[0]) is None else None
 
 
-def private_place(settings: RunSettings, round_: int, step: int) -> int:
-    """A client's place in the walk over its private set before a private step of a round.
+def private_position(settings: RunSettings, round_: int, step: int) -> int:
+    """A client's position in the walk over its private set before a private step of a round.
 
     Does not count what resampling has taken beyond b per step.
     """
@@ -99,7 +99,7 @@ def private_place(settings: RunSettings, round_: int, step: int) -> int:
 def private_prompts(
     settings: RunSettings, client: str, size: int, first: int, count: int
 ) -> list[int]:
-    """Indices (count,) into a client's private set, from place `first` of its walk."""
+    """Indices (count,) into a client's private set, from position `first` of its walk."""
     return walk(size, first, count, settings.seed, "private", client)
 
 

@@ -45,7 +45,7 @@ Group = Annotated[int, Field(gt=0, le=1 << 16, strict=True)]
 Tokens = Annotated[int, Field(gt=0, le=1 << 24, strict=True)]
 Precision = Literal["float32", "bfloat16", "int8"]
 # Beyond these, accounting for differential privacy takes minutes and gigabytes, or fails.
-MOST_PRIVATE_STEPS, MOST_PRIVATE_EPOCHS = 10**6, 256
+MAX_PRIVATE_STEPS, MAX_PRIVATE_EPOCHS = 10**6, 256
 MAX_DRAWS = 64  # per step; if a few further draws do not help, more rarely do
 
 
@@ -534,8 +534,8 @@ class RunSettings(Strict):
     def _consistent(self) -> Self:
         """Raises ValidationError with all contradictions."""
         faults: list[InitErrorDetails] = [
-            {"type": PydanticCustomError("contradiction", "{said}", {"said": said}), "input": self}
-            for said in self.contradictions()
+            {"type": PydanticCustomError("contradiction", "{text}", {"text": text}), "input": self}
+            for text in self.contradictions()
         ]
         if faults:
             raise ValidationError.from_exception_data(type(self).__name__, faults)
@@ -548,7 +548,7 @@ class RunSettings(Strict):
             ("grpo", self.grpo),
             ("aggregation", self.aggregation),
         ):
-            yield from (f"{name}: {said}" for said in table.contradictions())
+            yield from (f"{name}: {text}" for text in table.contradictions())
         if self.chat_template_options and self.chat_template == "none":
             yield "chat_template_options require chat_template = 'auto'"
         if reserved := sorted(NO_TEMPLATE_OPTIONS & self.chat_template_options.keys()):
@@ -605,16 +605,16 @@ class RunSettings(Strict):
                 "one prompt changes the weight of the others, and privacy.clip bounds nothing; "
                 "use loss_aggregation = 'sequence_mean'"
             )
-        if (steps := self.rounds * self.local_steps) > MOST_PRIVATE_STEPS:
+        if (steps := self.rounds * self.local_steps) > MAX_PRIVATE_STEPS:
             yield (
                 f"rounds: with local_steps = {self.local_steps} they are {steps:,} steps, and "
-                f"privacy.epsilon can be accounted for over at most {MOST_PRIVATE_STEPS:,}; "
+                f"privacy.epsilon can be accounted for over at most {MAX_PRIVATE_STEPS:,}; "
                 "use fewer rounds"
             )
-        if (epochs := self.grpo.gradient_epochs) > MOST_PRIVATE_EPOCHS:
+        if (epochs := self.grpo.gradient_epochs) > MAX_PRIVATE_EPOCHS:
             yield (
                 f"grpo.gradient_epochs: privacy.epsilon cannot be accounted for with {epochs}; "
-                f"use at most {MOST_PRIVATE_EPOCHS}"
+                f"use at most {MAX_PRIVATE_EPOCHS}"
             )
 
     def _without_effect(self) -> Iterator[str]:

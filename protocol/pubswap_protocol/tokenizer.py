@@ -16,8 +16,8 @@ from tokenizers.models import BPE
 
 from pubswap_protocol.verifiers.registry import MAX_RESPONSE_CHARACTERS
 
-MOST_PIECE_CHARACTERS = 1024  # the longest pieces of known vocabularies are runs of 128 to 256
-MOST_GROWTH = 8.0  # factor by which all of a decoder's replacements may lengthen a text
+MAX_PIECE_CHARACTERS = 1024  # the longest pieces of known vocabularies are runs of 128 to 256
+MAX_GROWTH = 8.0  # factor by which all of a decoder's replacements may lengthen a text
 _NEVER_GROW = {
     *("BPEDecoder", "ByteFallback", "ByteLevel", "CTC", "Fuse", "Metaspace", "Strip", "WordPiece")
 }
@@ -49,16 +49,16 @@ def decode(tokenizer: Tokenizer, tokens: NDArray[np.int32]) -> str:
 
 def _check_bounded(tokenizer: Tokenizer) -> None:
     longest = max(map(len, tokenizer.get_vocab(with_added_tokens=True)), default=0)
-    if longest > MOST_PIECE_CHARACTERS:
+    if longest > MAX_PIECE_CHARACTERS:
         raise ValueError(
-            f"The tokenizer has a token of {longest} characters; at most {MOST_PIECE_CHARACTERS} "
+            f"The tokenizer has a token of {longest} characters; at most {MAX_PIECE_CHARACTERS} "
             "are allowed."
         )
     growth = math.prod(_growths(_decoder(tokenizer)))
-    if growth > MOST_GROWTH:
+    if growth > MAX_GROWTH:
         raise ValueError(
             f"The tokenizer's decoder may make a text {growth:g} times as long; at most "
-            f"{MOST_GROWTH:g} times is allowed."
+            f"{MAX_GROWTH:g} times is allowed."
         )
 
 

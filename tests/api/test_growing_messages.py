@@ -16,7 +16,7 @@ from pubswap_protocol import paths
 from pubswap_protocol.errors import ProtocolMismatch, UnknownSetting
 from pubswap_protocol.messages import ChangeRun, MemberList, Reissue, Rollback, RunView
 from pubswap_protocol.problems import parse_problems
-from pubswap_protocol.required import check_known
+from pubswap_protocol.required import check_required
 from support.coordinator.coordinator import OPERATOR_TOKEN, Federation, Server, begun, create
 
 MAPS = {
@@ -179,13 +179,13 @@ def test_a_run_lists_the_settings_that_a_client_must_know(server: Server) -> Non
     view = create(server, swap={"quorum": 2}).run
     assert {"swap.quorum", "grpo.prompts_per_step", "lora.rank"} <= set(view.requires)
     assert not {"swap.period", "seed", "lora", "swap"} & set(view.requires)
-    check_known(view.requires)
+    check_required(view.requires)
     later = view.model_dump(mode="json")
     later["settings"]["grpo"]["tempering"] = 0.5
     assert answer(later).run("r") == view
     later["requires"].append("grpo.tempering")
     with pytest.raises(UnknownSetting, match=r"requires grpo\.tempering.*Upgrade pubswap"):
-        check_known(answer(later).run("r").requires)
+        check_required(answer(later).run("r").requires)
 
 
 def test_an_unknown_value_of_a_setting_asks_for_an_upgrade(server: Server) -> None:

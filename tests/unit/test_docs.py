@@ -19,7 +19,7 @@ from pubswap_client.recipes.inheritance import EXTENDS, WHOLE
 from pubswap_client.recipes.recipe import Recipe
 from pubswap_client.settings import ClientSettings
 from pubswap_protocol.cli import build_app
-from pubswap_protocol.command_line.keys import flat, known_keys
+from pubswap_protocol.command_line.keys import dotted_keys, flat
 from pubswap_protocol.errors import PubSwapError, tree
 from pubswap_server.monitoring.metrics import Metrics
 from pubswap_server.settings import ServerSettings
@@ -32,10 +32,10 @@ ANY_BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 TOML = re.compile(r"^```toml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
-RUN_KEYS = {EXTENDS, *known_keys(Recipe)}
-CLIENT_KEYS = set(known_keys(ClientSettings))
+RUN_KEYS = {EXTENDS, *dotted_keys(Recipe)}
+CLIENT_KEYS = set(dotted_keys(ClientSettings))
 LIMITS = {f"limits.{name}.{side}" for name in numbers() for side in ("min", "max")}
-POLICY_KEYS = {*known_keys(LocalPolicy), *LIMITS}
+POLICY_KEYS = {*dotted_keys(LocalPolicy), *LIMITS}
 KEYS = RUN_KEYS | CLIENT_KEYS | POLICY_KEYS
 FREE = "vllm.extra"  # a table whose keys are vLLM's
 TABLES = {FREE, *(key.rpartition(".")[0] for key in KEYS if "." in key)}

@@ -24,7 +24,7 @@ from pubswap_client.coordinator.route import (
 from pubswap_client.coordinator.spooled import RELAY_SECONDS, Spooled, relay_folder
 from pubswap_client.coordinator.tls import PUBLIC, TlsFiles
 from pubswap_protocol import paths
-from pubswap_protocol.bounds import MOST_VALUES, too_many_values
+from pubswap_protocol.bounds import VALUE_LIMITS, too_many_values
 from pubswap_protocol.errors import (
     InvalidSettings,
     ProblemDetails,
@@ -291,7 +291,7 @@ def parse(model: type[M], reply: httpx.Response, told: bool = True) -> M:
     With `told`, for a member, raises ServerFault for more values than its memory has room for.
     """
     if told and too_many_values(reply.content):
-        raise ServerFault(f"{reply.url.path} was answered with more than {MOST_VALUES}.")
+        raise ServerFault(f"{reply.url.path} was answered with more than {VALUE_LIMITS}.")
     try:
         return model.model_validate_json(reply.content, extra="ignore")
     except ValidationError as error:

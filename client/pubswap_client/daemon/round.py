@@ -28,7 +28,7 @@ from pubswap_client.state.privacy import PrivacyBudget
 from pubswap_client.training.evidence import combined
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.trainer import LocalTrainer, Snapshot
-from pubswap_protocol.bounds import MAX_DONORS_TOLD, MAX_STEPS_TOLD
+from pubswap_protocol.bounds import MAX_REPORTED_DONORS, MAX_REPORTED_STEPS
 from pubswap_protocol.messages import (
     Digest,
     DonorEvidence,
@@ -284,10 +284,10 @@ class LocalRound:
             sampling_seconds=None if self.privacy else total(steps, "sampling"),
             waiting_seconds=total(self._done, "waited"),
             transfer_seconds=self._transfer,
-            step_rewards=[metrics and metrics.reward for metrics in told[:MAX_STEPS_TOLD]],
+            step_rewards=[metrics and metrics.reward for metrics in told[:MAX_REPORTED_STEPS]],
             epsilon=self.privacy.epsilon if self.privacy else None,
             improvement=self._improvement(),
-            donors=_donors(steps)[:MAX_DONORS_TOLD],
+            donors=_donors(steps)[:MAX_REPORTED_DONORS],
             **{name: total(steps, name) / len(steps) if steps else None for name in MEANS},
         )
 

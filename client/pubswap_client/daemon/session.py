@@ -56,7 +56,7 @@ from pubswap_protocol.files import write_whole
 from pubswap_protocol.messages import Hello, Role, RunState, RunView, SetKind
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.problems import Problem, check_topics, parse_problems, read_problems
-from pubswap_protocol.required import check_known
+from pubswap_protocol.required import check_required
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import Adapter, AdapterFile
 from pubswap_protocol.verifiers import VerifierPool, verifier_version
@@ -281,7 +281,7 @@ def _open_session(
             attendance.wait(partial(note_doing, settings.state, run))
             assert attendance.view is not None, "the policy was asked about the run as it was shown"
             run = attendance.trains = attendance.view
-        check_known(run.requires)
+        check_required(run.requires)
         check_possible(run.settings, settings, alone=process_group is None)
         if role is Role.CLIENT:
             check_installed(run.settings)

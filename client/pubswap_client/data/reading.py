@@ -179,7 +179,7 @@ def _short(
     """The problems whose prompts are within the limit."""
     for problem in problems:
         if limit is not None and not limit.fits(problem.prompt):
-            tally.add(f"a prompt of more than {limit.most} tokens", problem.id, fault=False)
+            tally.add(f"a prompt of more than {limit.max_tokens} tokens", problem.id, fault=False)
         else:
             yield problem
 

@@ -17,7 +17,7 @@ from pubswap_protocol.errors import (
 )
 from pubswap_protocol.messages import RunView, SetKind
 from pubswap_protocol.problems import PromptLimit, parse_problems
-from pubswap_protocol.required import check_known
+from pubswap_protocol.required import check_required
 from pubswap_protocol.verifiers import verifier_version
 
 _OTHER_VERSION = "Install the version of pubswap that the operator runs."
@@ -51,7 +51,7 @@ def check_run(state: Path, stored: StoredMembership) -> tuple[Finding, RunView |
     with member_client(state, stored, ONCE) as api:
         try:
             run = api.run(member.run)
-            check_known(run.requires)
+            check_required(run.requires)
         except PubSwapError as error:
             return of_error(error, _run_advice(error, stored.coordinator)), None
     text = f"valid as {member.role} of {run.name}, which is {run.state}"
@@ -94,4 +94,4 @@ def check_prompts(
         text = api.problem_set(stored.membership.run, kind)
     problems = parse_problems(text, f"the {kind} set", extra="ignore")
     limit.check(problems, f"The operator's {kind} set")
-    return ok(f"{len(problems)} of them, none over the limit of {limit.most} tokens")
+    return ok(f"{len(problems)} of them, none over the limit of {limit.max_tokens} tokens")

@@ -214,7 +214,7 @@ class Examination:
             self._stage("measuring prompts")
             limit = tokenizer.limit(run.settings)
             limit.check(file.problems, str(file.path))
-            return ok(f"none over the limit of {limit.most} tokens"), list(file.problems)
+            return ok(f"none over the limit of {limit.max_tokens} tokens"), list(file.problems)
 
         def round_trip(file: Survey, tokenizer: PromptTokenizer) -> Finding:
             return check_round_trip(tokenizer, sample(file.problems, SAMPLE, "doctor"))

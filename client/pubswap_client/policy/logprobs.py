@@ -209,9 +209,9 @@ def choose(policy: Policy, prompt: Sequence[int], offer: Offer, budget: int) -> 
     """
     count = len(offer.candidates)
     if count == len(offer.places):
-        return offer.taken(range(count))
+        return offer.filled(range(count))
     [scores] = mean_logprobs(policy, [prompt], [offer.candidates], budget)
-    return offer.taken(sorted(range(count), key=lambda candidate: -scores[candidate]))
+    return offer.filled(sorted(range(count), key=lambda candidate: -scores[candidate]))
 
 
 def mean_logprobs(

@@ -24,7 +24,7 @@ from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.messages import WholeRun
 from pubswap_protocol.problems import Problem, read_problems
-from pubswap_protocol.required import check_known
+from pubswap_protocol.required import check_required
 from pubswap_protocol.tensors.adapter import decode_adapter
 
 Advance = Callable[[str, int, int], object]  # problems that are attacked, how many, of how many
@@ -72,7 +72,7 @@ def _released(
 ) -> tuple[WholeRun, int, bytes]:
     with member_client(state, stored, Backoff(tries=3)) as api:
         run = api.whole_run(stored.membership.run)
-        check_known(run.requires)
+        check_required(run.requires)
         if run.settings.aggregation.rule == "fedex":
             raise InvalidSettings(
                 "The run aggregates by 'fedex', whose adapters of growing rank this audit does "

@@ -9,7 +9,7 @@ from pubswap_client.state.history import RoundFigures
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
 from pubswap_protocol.messages import RoundSummary
 from pubswap_protocol.problems import Problem, read_problems
-from pubswap_protocol.schedule import private_place, private_prompts, public_step, update_order
+from pubswap_protocol.schedule import private_position, private_prompts, public_step, update_order
 from pubswap_protocol.settings import RunSettings
 
 FEWEST, MOST = 10, 500
@@ -65,7 +65,7 @@ def drawn(settings: RunSettings, client: str, size: int, rounds: Mapping[int, in
             settings,
             client,
             size,
-            private_place(settings, round_, step),
+            private_position(settings, round_, step),
             settings.grpo.prompts_per_step,
         )
     }

@@ -21,7 +21,7 @@ from pubswap_client.recipes.inheritance import (
 )
 from pubswap_client.recipes.tables import MEMBERS, ModelSource, RecipeData, Sweep
 from pubswap_protocol.bounds import Name, Positive
-from pubswap_protocol.command_line.keys import flat, known_keys, unknown_key
+from pubswap_protocol.command_line.keys import dotted_keys, flat, unknown_key
 from pubswap_protocol.errors import InvalidSettings, fault_text
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.verifiers import check_verifier
@@ -156,7 +156,7 @@ def with_rounds(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _validated(values: dict[str, Any]) -> tuple[Recipe | None, list[str]]:
     """The recipe and its faults; a faulty recipe is read without the faulty values, if possible."""
-    known, faults = [EXTENDS, *known_keys(Recipe)], dict[str, None]()  # in order, each once
+    known, faults = [EXTENDS, *dotted_keys(Recipe)], dict[str, None]()  # in order, each once
     recipe: Recipe | None = None
     for _ in range(2):  # contradictions are found only if each value by itself is right
         try:
@@ -188,7 +188,7 @@ def faults_of(recipe: Recipe) -> Iterator[str]:
         sizes = spec.sizes()
         for fault in set_sizes(recipe, sizes.public, {"each private set": sizes.private}):
             yield f"data.prepare: {fault}"
-    known = [*known_keys(Recipe), MEMBERS]
+    known = [*dotted_keys(Recipe), MEMBERS]
     for axis in dict.fromkeys(axis for table in recipe.sweep.grid for axis in table):
         if axis in _NOT_SWEPT:
             yield f"sweep.grid: {axis}: {_NOT_SWEPT[axis]}"

@@ -34,7 +34,7 @@ from pubswap_protocol.draws import response_seed, seed_for
 from pubswap_protocol.errors import WrongState
 from pubswap_protocol.messages import Digest
 from pubswap_protocol.problems import Problem
-from pubswap_protocol.schedule import private_place, private_prompts, staleness
+from pubswap_protocol.schedule import private_position, private_prompts, staleness
 from pubswap_protocol.settings import GrpoSettings, RunSettings
 from pubswap_protocol.tensors.adapter import Adapter, AdapterSource
 from pubswap_protocol.tensors.responses import Offer, Response
@@ -326,7 +326,7 @@ class LocalTrainer:
         """Sample and reward the groups of a private step, replacing dead ones."""
         if self.privacy is not None:
             return self._poisson_rollout(step, self.privacy)
-        first = private_place(self._private, self.round, step) + self._resampled
+        first = private_position(self._private, self.round, step) + self._resampled
         taken = 0
 
         def draw(number: int, count: int) -> list[PrivateGroup]:

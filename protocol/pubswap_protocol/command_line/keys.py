@@ -11,7 +11,7 @@ from pubswap_protocol.command_line.schema_text import tables
 
 
 @cache
-def known_keys(model: type[BaseModel]) -> tuple[str, ...]:
+def dotted_keys(model: type[BaseModel]) -> tuple[str, ...]:
     """The dotted keys of a settings class and its nested tables, without the tables themselves."""
     return tuple(
         f"{table}.{name}".strip(".") for table, _, fields in tables(model) for name in fields
@@ -30,13 +30,13 @@ def flat(tables: Mapping[str, Any], whole: Container[str] = (), prefix: str = ""
     return values
 
 
-def unknown_key(key: str, known: Collection[str]) -> str:
+def unknown_key(key: str, keys: Collection[str]) -> str:
     """The message for an unknown key, with the key that was probably meant."""
-    within = {name[:at] for name in known for at, sign in enumerate(name) if sign == "."}
-    near = get_close_matches(key, [*known, *sorted(within)], n=1, cutoff=0.75)
+    within = {name[:at] for name in keys for at, sign in enumerate(name) if sign == "."}
+    near = get_close_matches(key, [*keys, *sorted(within)], n=1, cutoff=0.75)
     if not near:
         # The name may be right, or nearly, but in the wrong table.
-        by_last = {name.rsplit(".", 1)[-1]: name for name in reversed([*known])}
+        by_last = {name.rsplit(".", 1)[-1]: name for name in reversed([*keys])}
         last = get_close_matches(key.rsplit(".", 1)[-1], by_last, n=1, cutoff=0.8)
         near = [by_last[name] for name in last]
     return f"{key}: there is no such key" + (f"; did you mean {near[0]}?" if near else "")

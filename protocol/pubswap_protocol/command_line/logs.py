@@ -34,10 +34,10 @@ class Lines(logging.Formatter):
         fields: dict[str, Any] = getattr(record, _VALUES, {})
         trace = self.formatException(record.exc_info) if record.exc_info else None
         if self._form == "json":
-            ours = {"event": event, "level": level, "timestamp": time}
-            ours |= {"exception": trace} if trace else {}
+            standard = {"event": event, "level": level, "timestamp": time}
+            standard |= {"exception": trace} if trace else {}
             fields = {name: _sayable(value) for name, value in fields.items()}
-            return _json(fields | ours)
+            return _json(fields | standard)
         pairs = [f"{name}={_shown(str(value), spaces=False)}" for name, value in fields.items()]
         line = " ".join([time, f"{level:8}", _shown(event, spaces=True), *pairs])
         return f"{line}\n{trace}" if trace else line

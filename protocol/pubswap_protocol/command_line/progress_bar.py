@@ -39,7 +39,7 @@ def next_stage(progress: Progress, description: str, total: int | None = None) -
     return progress.add_task(description, total=total)
 
 
-def each_of(progress: Progress, description: str, items: Sequence[T]) -> Iterator[T]:
+def tracked(progress: Progress, description: str, items: Sequence[T]) -> Iterator[T]:
     """Iterate over the items as one stage."""
     task = next_stage(progress, description, len(items))
     for item in items:

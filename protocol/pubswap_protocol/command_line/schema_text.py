@@ -46,11 +46,11 @@ def _at(schema: Json, reference: str) -> Json:
 
 def type_text(field: Json, schema: Json) -> str:
     """A field's type with its bounds: integer ≥ 1, ≤ 64."""
-    texts = [_one_type(choice, schema) for choice in choices(field, schema)]
+    texts = [_choice_text(choice, schema) for choice in choices(field, schema)]
     return " or ".join(dict.fromkeys(text for text in texts if text != "null")) or "null"
 
 
-def _one_type(field: Json, schema: Json) -> str:
+def _choice_text(field: Json, schema: Json) -> str:
     if values := field.get("enum") or ([field["const"]] if "const" in field else []):
         return ", ".join(f"`{value}`" for value in values)
     kind = field.get("type", "any")

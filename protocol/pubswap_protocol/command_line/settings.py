@@ -39,8 +39,8 @@ def settings(
 
 def _model(whose: Whose) -> type[BaseModel]:
     for entry in entry_points(group="pubswap.settings", name=whose.value):
-        found: type[BaseModel] = entry.load()
-        return found
+        settings_class: type[BaseModel] = entry.load()
+        return settings_class
     raise InvalidSettings(f"The package with the {whose} settings is not installed.")
 
 

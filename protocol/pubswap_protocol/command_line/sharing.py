@@ -16,14 +16,14 @@ def sharing(shared: Callable[..., Any]) -> Callable[[Command], Command]:
     options = inspect.signature(shared).parameters
 
     def decorate(command: Command) -> Command:
-        _, *own = inspect.signature(command).parameters.values()
-        every = [*own, *options.values()]
+        _, *command_options = inspect.signature(command).parameters.values()
+        every = [*command_options, *options.values()]
         parameters = sorted(every, key=lambda each: each.default is not each.empty)
 
         @wraps(command)
-        def with_shared(**given: Any) -> None:
-            first = shared(**{name: given.pop(name) for name in options})
-            command(first, **given)
+        def with_shared(**arguments: Any) -> None:
+            first = shared(**{name: arguments.pop(name) for name in options})
+            command(first, **arguments)
 
         with_shared.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         with_shared.__annotations__ = {each.name: each.annotation for each in parameters}

@@ -24,6 +24,6 @@ def _name(key: str) -> str:
     return key if key.replace("-", "").replace("_", "").isalnum() and key.isascii() else f'"{key}"'
 
 
-def _character(each: str) -> str:
+def _character(character: str) -> str:
     """Escape, as TOML does, a character that a terminal would interpret."""
-    return each if each.isprintable() else f"\\U{ord(each):08x}"
+    return character if character.isprintable() else f"\\U{ord(character):08x}"

@@ -177,12 +177,12 @@ class MappedFile:
 
         Raises InvalidAdapter, naming the tensor and the number, as `check_part` does.
         """
-        found = Digester()
-        found.update(self._bytes[: self._start].data)
+        digester = Digester()
+        digester.update(self._bytes[: self._start].data)
         for name, part in self.slices():
-            found.update(part.view(np.uint8).data)
+            digester.update(part.view(np.uint8).data)
             self.check_part(name, part)
-        return found.digest()
+        return digester.digest()
 
     def check_part(self, name: str, values: NDArray[Any]) -> None:
         """Raises InvalidAdapter if a slice of a tensor has an invalid number."""
@@ -210,14 +210,14 @@ class AdapterFile(MappedFile):
 
         Slices span tensors, because hundreds of tensors have only a few numbers each.
         """
-        found, numbers = Digester(), self._bytes[self._start :].view(_NUMPY["F32"])
-        found.update(self._bytes[: self._start].data)
+        digester, numbers = Digester(), self._bytes[self._start :].view(_NUMPY["F32"])
+        digester.update(self._bytes[: self._start].data)
         for begin in range(0, numbers.size, _SLICE):
             part = numbers[begin : begin + _SLICE]
-            found.update(part.view(np.uint8).data)
+            digester.update(part.view(np.uint8).data)
             if not -LARGEST <= part.min() <= part.max() <= LARGEST:
                 self.check()  # names the tensor
-        return found.digest()
+        return digester.digest()
 
     def check(self, largest: float = LARGEST) -> None:
         """Check all numbers, as `digest` does; raises InvalidAdapter."""
@@ -229,25 +229,25 @@ class AdapterFile(MappedFile):
         return {name: np.array(self.tensor(name)) for name in self.layout.specs}
 
 
-def _check_specs(specs: Mapping[str, TensorSpec], wanted: Mapping[str, TensorSpec]) -> None:
-    """Raises InvalidAdapter if names, types or shapes differ from the wanted ones."""
-    missing, extra = sorted(wanted.keys() - specs.keys()), sorted(specs.keys() - wanted.keys())
+def _check_specs(specs: Mapping[str, TensorSpec], expected: Mapping[str, TensorSpec]) -> None:
+    """Raises InvalidAdapter if names, types or shapes differ from the expected ones."""
+    missing, extra = sorted(expected.keys() - specs.keys()), sorted(specs.keys() - expected.keys())
     if missing:
         raise InvalidAdapter(f"{len(missing)} tensors are missing, such as {missing[0]!r}.")
     if extra:
         raise InvalidAdapter(f"{len(extra)} tensors are not this run's, such as {extra[0]!r}.")
     for name, spec in specs.items():
-        ours = wanted[name]
-        if (spec.dtype, spec.shape) != (ours.dtype, ours.shape):
+        expected_spec = expected[name]
+        if (spec.dtype, spec.shape) != (expected_spec.dtype, expected_spec.shape):
             raise InvalidAdapter(
                 f"Tensor {name!r} is {spec.dtype} {spec.shape}; this run takes "
-                f"{ours.dtype} {ours.shape}."
+                f"{expected_spec.dtype} {expected_spec.shape}."
             )
 
 
-def _refuse(specs: Mapping[str, TensorSpec], wanted: Mapping[str, TensorSpec]) -> NoReturn:
+def _refuse(specs: Mapping[str, TensorSpec], expected: Mapping[str, TensorSpec]) -> NoReturn:
     """Raises InvalidAdapter for a file whose header differs, saying how its tensors differ."""
-    _check_specs(specs, wanted)
+    _check_specs(specs, expected)
     raise InvalidAdapter("The header is not in the canonical form.")
 
 

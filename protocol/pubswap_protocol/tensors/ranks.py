@@ -50,12 +50,12 @@ def layout_of_update(path: Path, layout: AdapterLayout, fewest: int | None) -> A
         return layout
     specs, _ = header_of_file(path)
     shapes = [specs[name].shape for name in layout.tensors if is_a(name) and name in specs]
-    most, rank = rank_of(layout), next((shape[0] for shape in shapes if len(shape) == 2), None)
-    if rank is None or rank == most:
+    full_rank, rank = rank_of(layout), next((shape[0] for shape in shapes if len(shape) == 2), None)
+    if rank is None or rank == full_rank:
         return layout
-    if not fewest <= rank <= most:
+    if not fewest <= rank <= full_rank:
         raise InvalidAdapter(
-            f"Your update has rank {rank}; the run takes {fewest} (lora.min_rank) to {most} "
+            f"Your update has rank {rank}; the run takes {fewest} (lora.min_rank) to {full_rank} "
             "(lora.rank)."
         )
     return at_rank(layout, rank)

@@ -33,7 +33,7 @@ Logprobs = NDArray[np.float32]
 
 _DTYPES = {"prompts": "I32", "lengths": "I32", "tokens": "I32", "logprobs": "F32", "donated": "U8"}
 _ORIGINS = {"seeds": "I64", "donors": "I64"}
-_MOST = {"seeds": 2**63 - 1, "donors": MAX_COUNT}  # receivers report donors by number
+_LARGEST = {"seeds": 2**63 - 1, "donors": MAX_COUNT}  # receivers report donors by number
 
 UNVERIFIED = -1  # the seed of a response that cannot be recomputed
 NOBODY = 0  # the donor of one's own responses
@@ -204,9 +204,9 @@ def _origin(
 ) -> NDArray[np.int64]:
     """The seeds or donors of the responses (n,); raises InvalidResponses."""
     array = arrays.get(name, np.full(shape, unknown))
-    if array.shape != shape or array.min() < unknown or array.max() > _MOST[name]:
+    if array.shape != shape or array.min() < unknown or array.max() > _LARGEST[name]:
         raise InvalidResponses(
-            f"{name} must be numbers from {unknown} to {_MOST[name]}, of shape {shape}."
+            f"{name} must be numbers from {unknown} to {_LARGEST[name]}, of shape {shape}."
         )
     return array.flatten().astype(np.int64)
 
@@ -222,8 +222,8 @@ def read_arrays(
         specs, start = read_header(data)
     except InvalidAdapter as error:
         raise InvalidResponses(error.detail) from None
-    found = {name: spec.dtype for name, spec in specs.items()}
-    if found != {**dtypes, **{name: optional[name] for name in found.keys() & optional.keys()}}:
+    stored = {name: spec.dtype for name, spec in specs.items()}
+    if stored != {**dtypes, **{name: optional[name] for name in stored.keys() & optional.keys()}}:
         raise InvalidResponses(f"The file must hold exactly these tensors: {dtypes}.")
     kinds = {"I64": np.int64, "I32": np.int32, "F32": np.float32, "U8": np.uint8}
     return {
@@ -248,11 +248,11 @@ class Offer:
     places: tuple[int, ...]
     candidates: Group
 
-    def taken(self, order: Sequence[int]) -> list[Response]:
+    def filled(self, order: Sequence[int]) -> list[Response]:
         """The group with its places filled by the first candidates of `order`."""
         group = list(self.own)
-        for place, candidate in zip(self.places, order, strict=False):
-            group[place] = self.candidates[candidate].as_donated()
+        for index, candidate in zip(self.places, order, strict=False):
+            group[index] = self.candidates[candidate].as_donated()
         return group
 
 

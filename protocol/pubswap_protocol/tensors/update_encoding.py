@@ -114,22 +114,22 @@ def encode_update(
         check_numbers(name, adapter[name])
     if precision == "float32":
         return encode_adapter(layout, adapter), {}
-    parts, left = dict[str, NDArray[Any]](), Adapter()
+    parts, new_residual = dict[str, NDArray[Any]](), Adapter()
     for name in layout.specs:
-        wanted = adapter[name] - base[name]
+        difference = adapter[name] - base[name]
         if name in residual:
-            wanted += residual[name]
-        check_numbers(name, wanted)
+            difference += residual[name]
+        check_numbers(name, difference)
         if precision == "bfloat16":
-            parts[name] = to_bfloat16(wanted)
+            parts[name] = to_bfloat16(difference)
         else:
-            parts[name], parts[name + SCALE] = to_int8(wanted)
-        left[name] = wanted - _decoded(parts[name], parts.get(name + SCALE))
+            parts[name], parts[name + SCALE] = to_int8(difference)
+        new_residual[name] = difference - _decoded(parts[name], parts.get(name + SCALE))
     specs, file = specs_of(layout, precision), BytesIO()
     file.write(header_bytes(specs))
     for name in specs:
         file.write(parts[name].tobytes())
-    return file.getvalue(), left
+    return file.getvalue(), new_residual
 
 
 def open_update(

@@ -30,8 +30,8 @@ def first_of(response: str, *readers: Reader) -> str | None:
     text = response.rpartition("</think>")[2]
     if "<think>" in text:
         return None
-    found = (reader(text) for reader in readers)
-    return next((answer.strip() for answer in found if answer is not None), None)
+    answers = (reader(text) for reader in readers)
+    return next((answer.strip() for answer in answers if answer is not None), None)
 
 
 def tagged(text: str) -> str | None:
@@ -62,12 +62,12 @@ def last_boxed(text: str) -> str | None:
         elif brace[0].endswith("{") and brace[0] != r"\{":
             opened.append(brace)
     boxes.sort()
-    if not boxes or any(left[0] != "{" and left.start() > boxes[-1][0] for left in opened):
+    if not boxes or any(brace[0] != "{" and brace.start() > boxes[-1][0] for brace in opened):
         return None
     contents: list[str] = []
-    after = len(text)
-    while boxes and (not contents or _AND.fullmatch(text, boxes[-1][2] + 1, after)):
-        after, start, end = boxes.pop()
+    next_start = len(text)
+    while boxes and (not contents or _AND.fullmatch(text, boxes[-1][2] + 1, next_start)):
+        next_start, start, end = boxes.pop()
         contents.append(text[start:end])
     return ", ".join(dict.fromkeys(reversed(contents)))
 

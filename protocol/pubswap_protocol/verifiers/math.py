@@ -74,7 +74,7 @@ _TWICE = re.compile(r"^\s*+\[\s*+([^,\[\]]+?)\s*+,\s*+\1\s*+\][\s.]*$")
 _MIXED = re.compile(r"(?<![\d./^_])(\d+)\s+(\d+)/(\d+)(?![\d.])")
 
 # The maximum number of characters read of a statement.
-_MOST_STATED = 4000
+_MAX_STATED = 4000
 
 _STATED = re.compile(r"\banswer\*{0,2}(?:\s{1,9}is\b\*{0,2}:?|\s{0,9}:)[\s*]*+", re.IGNORECASE)
 _STATED_FORMULA = re.compile(r"\$\$(.+?)\$\$|\$(.+?)\$|\\\[(.+?)\\\]|\\\((.+?)\\\)", re.DOTALL)
@@ -106,8 +106,8 @@ def score_math(response: str, problem: Problem) -> float:
     marks = ((_BASE, 1), (_TIME, 3), (_UNIT, 1), (_DEGREES, 2))
     if any(_differ(mark, group, gold, answer) for mark, group in marks):
         return 0.0
-    ours, theirs = _currencies(gold), _currencies(answer)
-    if ours and theirs and ours != theirs:
+    gold_currencies, answer_currencies = _currencies(gold), _currencies(answer)
+    if gold_currencies and answer_currencies and gold_currencies != answer_currencies:
         return 0.0
     # One side may omit a percent sign, a scale or a name, just like a unit.
     plain, short = (_PERCENT.sub(r"\1", side) for side in (gold, answer))
@@ -140,8 +140,8 @@ def _equal(gold: str, answer: str) -> bool:
     from math_verify import verify
 
     parsed = _parsed(gold)
-    places = _places(parsed[0]) if parsed else 6
-    return bool(verify(parsed, _parsed(answer), float_rounding=places, timeout_seconds=None))
+    decimals = _decimal_places(parsed[0]) if parsed else 6
+    return bool(verify(parsed, _parsed(answer), float_rounding=decimals, timeout_seconds=None))
 
 
 def _scaled(number: re.Match[str]) -> str:
@@ -149,7 +149,7 @@ def _scaled(number: re.Match[str]) -> str:
     return f"{value:f}{number[2]}"
 
 
-def _places(gold: Any) -> int:
+def _decimal_places(gold: Any) -> int:
     """The number of decimals to compare: at least six, and at least four significant digits, so
     that a small gold answer does not equal 0."""
     try:
@@ -169,8 +169,8 @@ def _differ(mark: re.Pattern[str], group: int, gold: str, answer: str) -> bool:
 
     The library does not compare these.
     """
-    ours, theirs = mark.search(gold.strip("$ ")), mark.search(answer.strip("$ "))
-    return bool(ours and theirs and _bare(ours[group]) != _bare(theirs[group]))
+    gold_mark, answer_mark = mark.search(gold.strip("$ ")), mark.search(answer.strip("$ "))
+    return bool(gold_mark and answer_mark and _bare(gold_mark[group]) != _bare(answer_mark[group]))
 
 
 def _bare(mark: str) -> str:
@@ -235,7 +235,7 @@ def stated_answer(text: str) -> str | None:
 
 def _formulas_of(text: str) -> str:
     """The formula that a text begins with, or several as a list; else its first sentence."""
-    text = text[:_MOST_STATED].strip()
+    text = text[:_MAX_STATED].strip()
     formulas: list[str] = []
     lead = _LEAD.match(text)
     end = at = lead.end() if lead else 0

@@ -68,7 +68,7 @@ class VerifierPool:
         not affect the others.
         """
 
-        def one(item: Item) -> float:
+        def score_item(item: Item) -> float:
             scored = self.score(name, item)
             if scored.cut_off:
                 log.warning(
@@ -77,9 +77,9 @@ class VerifierPool:
             return scored.score
 
         if self.at_once(name, [problem for _, problem in items]):
-            return [one(item) for item in items]
+            return [score_item(item) for item in items]
         with ThreadPoolExecutor(self.workers, "verifying") as threads:
-            return list(threads.map(one, items))
+            return list(threads.map(score_item, items))
 
     @contextlib.contextmanager
     def _worker(self) -> Iterator[Worker]:

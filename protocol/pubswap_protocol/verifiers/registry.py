@@ -36,8 +36,8 @@ def verifier_version(name: str) -> str:
 def check_verifier(name: str) -> None:
     """Raises InvalidSettings, listing the names, unless the verifier exists."""
     if name not in _VERIFIERS and not (name.startswith(REASONING) and name != REASONING):
-        known = ", ".join([*sorted(_VERIFIERS), "reasoning_gym:<task>"])
-        raise InvalidSettings(f"There is no verifier {name!r}; the verifiers are {known}.")
+        names = ", ".join([*sorted(_VERIFIERS), "reasoning_gym:<task>"])
+        raise InvalidSettings(f"There is no verifier {name!r}; the verifiers are {names}.")
 
 
 def check_usable(name: str) -> None:

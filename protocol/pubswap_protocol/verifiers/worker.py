@@ -101,11 +101,11 @@ class Worker:
             with _starting:
                 context = multiprocessing.get_context("forkserver")
                 context.set_forkserver_preload([__name__, _library(verifier)])
-                self._connection, theirs = context.Pipe()
-                process = context.Process(target=_serve, args=(theirs,), daemon=True)
+                self._connection, child_end = context.Pipe()
+                process = context.Process(target=_serve, args=(child_end,), daemon=True)
                 process.start()
                 self._process = process
-                theirs.close()
+                child_end.close()
                 self._used = set()
         return self._connection
 
@@ -129,14 +129,14 @@ def _serve(connection: Connection) -> None:
                 signal.setitimer(signal.ITIMER_PROF, WARM_SECONDS)
                 guarded(scorer, (name, "", problem))
                 warm.add(name)
-            before = time.process_time()
+            started = time.process_time()
             # The signal has no handler, so it ends the process whatever that is computing.
             signal.setitimer(signal.ITIMER_PROF, seconds)
             score = guarded(scorer, job)
             signal.setitimer(signal.ITIMER_PROF, 0)
             # Libraries cache results, which would leave too little memory for later responses.
             full = _is_half_full(limit)
-            connection.send((Scored(score, time.process_time() - before), full))
+            connection.send((Scored(score, time.process_time() - started), full))
 
 
 def _is_half_full(limit: int) -> bool:

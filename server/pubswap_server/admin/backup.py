@@ -15,7 +15,7 @@ from sqlalchemy import create_engine
 
 from pubswap_protocol import __version__
 from pubswap_protocol.command_line.locking import Held, lock
-from pubswap_protocol.command_line.progress_bar import each_of
+from pubswap_protocol.command_line.progress_bar import tracked
 from pubswap_protocol.digests import digest_of_file, hexadecimal
 from pubswap_protocol.errors import BackupFault, DamagedBlob
 from pubswap_protocol.files import publish
@@ -110,7 +110,7 @@ def _copy_blobs(
     deployment: Deployment, into: Folder, moment: CopiedRows, progress: Progress
 ) -> None:
     """Copy every blob into the backup; those already there are only checked."""
-    for digest in each_of(progress, "blobs", sorted(moment.needed)):
+    for digest in tracked(progress, "blobs", sorted(moment.needed)):
         try:
             moment.sizes[digest] = keep_blob(deployment, into, digest)
         except DamagedBlob as error:

@@ -13,7 +13,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.command_line.amounts import size_text
-from pubswap_protocol.command_line.progress_bar import each_of
+from pubswap_protocol.command_line.progress_bar import tracked
 from pubswap_protocol.errors import NotSaved
 from pubswap_protocol.messages import Role
 from pubswap_server.admin.averaging import KeptRounds, averaged, new_folder, write_adapter
@@ -186,7 +186,7 @@ def _write_rounds(
     found.left_out = {each.round: each.members for each in inputs}
     adapters = [(each, member) for each in inputs for member in (None, *each.members)]
     path = deployment.blobs.path
-    for each, member in each_of(progress, "adapters", adapters):
+    for each, member in tracked(progress, "adapters", adapters):
         rounds, before = folder / f"round-{each.round}", kept.residuals_before(each.round)
         if member is None:
             own = [kept.published[each.round], *before]

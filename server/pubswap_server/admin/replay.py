@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.progress import Progress
 from sqlalchemy.orm import Session
 
-from pubswap_protocol.command_line.progress_bar import each_of
+from pubswap_protocol.command_line.progress_bar import tracked
 from pubswap_protocol.errors import Gone, NotFound
 from pubswap_server.admin.averaging import KeptRounds, averaged, new_folder, write_adapter
 from pubswap_server.admin.opened import opened_in_use
@@ -101,7 +101,7 @@ def replay(
                 )
             left_out = _left_out(kept, without)
         made: list[Aggregated] = []
-        for inputs in each_of(progress, "rounds", kept.inputs):
+        for inputs in tracked(progress, "rounds", kept.inputs):
             before = made[-1] if made else None
             with still_kept(deployment, inputs):
                 made.append(averaged(inputs, without, before, deployment.blobs, into))

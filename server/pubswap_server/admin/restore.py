@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.progress import Progress
 from sqlalchemy import Connection, Engine, create_engine, func, insert, select
 
-from pubswap_protocol.command_line.progress_bar import each_of
+from pubswap_protocol.command_line.progress_bar import tracked
 from pubswap_protocol.digests import digest_of_file
 from pubswap_protocol.errors import BackupFault
 from pubswap_protocol.files import make_private, sync
@@ -83,7 +83,7 @@ def restore(settings: ServerSettings, folder: Path, progress: Progress) -> Backu
         database = folder / manifest.database.file
         if not database.is_file() or digest_of_file(database) != manifest.database.digest:
             raise BackupFault(f"{database} is missing or damaged; restore another backup.")
-        for digest in each_of(progress, "checking blobs", sorted(manifest.blobs)):
+        for digest in tracked(progress, "checking blobs", sorted(manifest.blobs)):
             file = _kept(folder, digest)
             if not file.is_file() or digest_of_file(file) != digest:
                 raise BackupFault(
@@ -98,7 +98,7 @@ def restore(settings: ServerSettings, folder: Path, progress: Progress) -> Backu
                     f"{min(unknown)}; restore another backup."
                 )
             _check_empty(settings, deployment, manifest)
-            for digest in each_of(progress, "copying blobs", sorted(manifest.blobs)):
+            for digest in tracked(progress, "copying blobs", sorted(manifest.blobs)):
                 copy_blob(_kept(folder, digest), digest, deployment.blobs, incoming)
             if token is not None:
                 _put_token(token, incoming.new(), settings.token_file)

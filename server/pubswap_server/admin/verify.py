@@ -11,7 +11,7 @@ from sqlalchemy import Connection, select
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.command_line.amounts import size_text
-from pubswap_protocol.command_line.progress_bar import each_of
+from pubswap_protocol.command_line.progress_bar import tracked
 from pubswap_protocol.errors import DamagedBlob, Gone
 from pubswap_protocol.messages import Digest
 from pubswap_server.admin.opened import Deployment, opened_in_use
@@ -127,7 +127,7 @@ def verify(settings: ServerSettings, progress: Progress) -> StorageReport:
                     freed += 1
         report = StorageReport(orphans=sorted(stored - known), freed=freed)
         _check_blobs(deployment, uses, report, progress)
-        for run, round_, adapter, inputs in each_of(progress, "rounds", rounds):
+        for run, round_, adapter, inputs in tracked(progress, "rounds", rounds):
             name = f"round {round_} of run {run.id}"
             incoming = deployment.storage.incoming
             try:
@@ -152,7 +152,7 @@ def verify(settings: ServerSettings, progress: Progress) -> StorageReport:
 def _check_blobs(
     deployment: Deployment, uses: dict[str, list[str]], report: StorageReport, progress: Progress
 ) -> None:
-    for digest, rows in each_of(progress, "blobs", sorted(uses.items())):
+    for digest, rows in tracked(progress, "blobs", sorted(uses.items())):
         try:
             report.bytes += deployment.blobs.path(digest).stat().st_size
             deployment.forget_fetched()

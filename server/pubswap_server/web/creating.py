@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
-from pubswap_protocol.command_line.keys import flat, known_keys, unknown_key
+from pubswap_protocol.command_line.keys import dotted_keys, flat, unknown_key
 from pubswap_protocol.command_line.toml_values import value_text
 from pubswap_protocol.errors import InvalidSettings, fault_text
 from pubswap_protocol.messages import CreateRun, Digest, RunState
@@ -75,7 +75,7 @@ def read_wish(run: RunRow, text: str) -> Wish:
 
 
 def _faults(error: ValidationError) -> Iterator[str]:
-    known = known_keys(RunSettings)
+    known = dotted_keys(RunSettings)
     for fault in error.errors():
         key = ".".join(map(str, fault["loc"]))
         yield unknown_key(key, known) if fault["type"] == "extra_forbidden" else fault_text(fault)

@@ -72,7 +72,7 @@ def test_an_exchange_without_any_offer_is_a_file_too() -> None:
 
 def test_the_first_of_an_order_take_the_places() -> None:
     """They are marked as donated; all other responses stay where they were."""
-    group = OFFERS[0].taken([2, 0, 1])
+    group = OFFERS[0].filled([2, 0, 1])
     assert [r.tokens.tolist() for r in group] == [[1], [7], [3], [5]]
     assert [r.donated for r in group] == [False, True, False, True]
 

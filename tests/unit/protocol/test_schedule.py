@@ -8,7 +8,7 @@ import pytest
 from pubswap_protocol.draws import rng_for, seed_for
 from pubswap_protocol.schedule import (
     overtaken,
-    private_place,
+    private_position,
     private_prompts,
     private_steps_per_round,
     public_batch,
@@ -64,7 +64,7 @@ def test_as_many_public_steps_come_early_or_late(
     assert [k for k in found if k] == list(range(1, len(public) + 1))
     assert public_steps_per_round(run) == len(public) == 10 // period
     private = [s for s in range(1, 11) if s not in public]
-    assert [private_place(run, 1, s) for s in private] == list(range(0, 2 * len(private), 2))
+    assert [private_position(run, 1, s) for s in private] == list(range(0, 2 * len(private), 2))
     assert update_order(run) == list(range(1, 11))
 
 
@@ -90,7 +90,7 @@ def test_private_batches_go_on_from_round_to_round() -> None:
     """Over two rounds, no private problem repeats before all have been used."""
     run = settings(grpo=GrpoSettings(prompts_per_step=4))
     steps = [s for s in range(1, 11) if public_step(run, s) is None]
-    places = [private_place(run, r, s) for r in (1, 2) for s in steps]
+    places = [private_position(run, r, s) for r in (1, 2) for s in steps]
     assert places == list(range(0, 40, 4))
     seen = [i for place in places for i in private_prompts(run, "a", 40, place, 4)]
     assert sorted(seen) == list(range(40))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tokenizers import decoders
 
-from pubswap_protocol.tokenizer import MOST_PIECE_CHARACTERS, decode, load_tokenizer
+from pubswap_protocol.tokenizer import MAX_PIECE_CHARACTERS, decode, load_tokenizer
 from pubswap_protocol.verifiers import score
 from pubswap_protocol.verifiers.registry import MAX_RESPONSE_CHARACTERS
 from support.chaos.hostile_tokenizers import BOMBS, replacing, tokenizer_with
@@ -60,7 +60,7 @@ def test_a_text_is_cut_where_no_verifier_reads_on() -> None:
     """32 responses of the longest pieces need the memory of one; each is too long, and so
     scores 0.
     """
-    piece = "7" * MOST_PIECE_CHARACTERS
+    piece = "7" * MAX_PIECE_CHARACTERS
     tokenizer = load_tokenizer(tokenizer_with(lambda file: _rename(file, piece)))
     number = tokenizer.token_to_id(piece)
     responses = [np.full(4096, number, dtype=np.int32)] * 32

@@ -24,7 +24,7 @@ from pubswap_client.training.update import update
 from pubswap_protocol.draws import seed_for
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.problems import Problem
-from pubswap_protocol.schedule import private_place, private_prompts
+from pubswap_protocol.schedule import private_position, private_prompts
 from pubswap_protocol.settings import RunSettings, SwapSettings
 from pubswap_protocol.tensors.adapter import Adapter, encode_adapter, initial_adapter
 from support.client.one_client import STEPS, Killed, World
@@ -55,7 +55,7 @@ def plain_round(
 
     def sample(step: int, adapter: Adapter) -> list[Group]:
         sampled.load_adapter(adapter)
-        first = private_place(settings, 1, step)
+        first = private_position(settings, 1, step)
         chosen = [
             problems[index]
             for index in private_prompts(settings, "a", len(problems), first, grpo.prompts_per_step)
