@@ -40,7 +40,7 @@ class Group:
         return min(max(0, self.size // 2 - self.right), self.of_peers)
 
     @property
-    def alive_before(self) -> bool:
+    def has_signal(self) -> bool:
         """Whether some responses are right and some wrong, so that the group has a signal."""
         return 0 < self.right < self.size
 
@@ -61,20 +61,20 @@ def groups(by_client: Sequence[Right]) -> Iterator[Group]:
     """Every client's groups in one public step, prompt by prompt."""
     for answers in zip(*by_client, strict=True):
         counts = [sum(responses) for responses in answers]
-        for own, responses in zip(counts, answers, strict=True):
-            yield Group(own, sum(counts) - own, len(responses))
+        for right, responses in zip(counts, answers, strict=True):
+            yield Group(right, sum(counts) - right, len(responses))
 
 
 def steps(database: Path) -> Iterator[tuple[int, list[Right], list[Path]]]:
     """Each public step: its round, and all clients' verdicts and response files."""
     query = "SELECT round, swap, correct, digest FROM submissions ORDER BY round, swap, member"
-    found: dict[tuple[int, int], list[tuple[Right, Path]]] = defaultdict(list)
+    by_step: dict[tuple[int, int], list[tuple[Right, Path]]] = defaultdict(list)
     with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
         for number, swap, correct, digest in connection.execute(query):
             name = digest.replace(":", "-")
             path = database.parent / "blobs" / name.partition("-")[2][:2] / name
-            found[number, swap].append((json.loads(correct), path))
-    for (number, _), members in found.items():
+            by_step[number, swap].append((json.loads(correct), path))
+    for (number, _), members in by_step.items():
         yield number, [right for right, _ in members], [path for _, path in members]
 
 
@@ -109,27 +109,27 @@ def main() -> None:
     heads = ["", "round", "groups", "right", "none right", "and a peer is", "replaced", "teach"]
     heads += ["teach after", "advantage of a donated", "log p of a right token"]
     rows = [
-        _row(label, number, found, logs[label, number])
-        for (label, number), found in sorted(all_groups.items())
+        _row(label, number, row_groups, logs[label, number])
+        for (label, number), row_groups in sorted(all_groups.items())
     ]
     print(grid(heads, rows))
 
 
-def _row(label: str, number: int, found: Sequence[Group], logs: Sequence[float]) -> list[str]:
+def _row(label: str, number: int, row_groups: Sequence[Group], logs: Sequence[float]) -> list[str]:
     def share(values: Sequence[float]) -> str:
         return f"{100 * fmean(values):.1f} %"
 
-    advantages = [group.advantage for group in found for _ in range(group.replaced)]
+    advantages = [group.advantage for group in row_groups for _ in range(group.replaced)]
     return [
         label,
         str(number),
-        str(len(found)),
-        share([group.right / group.size for group in found]),
-        share([group.right == 0 for group in found]),
-        share([group.rescued for group in found]),
-        share([group.replaced / group.size for group in found]),
-        share([group.alive_before for group in found]),
-        share([group.alive_before or group.rescued for group in found]),
+        str(len(row_groups)),
+        share([group.right / group.size for group in row_groups]),
+        share([group.right == 0 for group in row_groups]),
+        share([group.rescued for group in row_groups]),
+        share([group.replaced / group.size for group in row_groups]),
+        share([group.has_signal for group in row_groups]),
+        share([group.has_signal or group.rescued for group in row_groups]),
         f"{fmean(advantages):.2f}" if advantages else "",
         f"{fmean(logs):.3f}" if logs else "",
     ]

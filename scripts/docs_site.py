@@ -162,8 +162,8 @@ def _operation(request: str, operation: Json, document: Json) -> Iterator[str]:
     yield f"\n### {operation['summary']}\n\n`{request}`\n\n{operation.get('description', '')}\n"
     parameters = operation.get("parameters", [])
     fields = {
-        given["name"]: given["schema"] | {"description": given.get("description", "")}
-        for given in parameters
+        parameter["name"]: parameter["schema"] | {"description": parameter.get("description", "")}
+        for parameter in parameters
     }
     yield from _rows("Parameter", fields, document)
     for kind, body in operation.get("requestBody", {}).get("content", {}).items():
@@ -184,9 +184,9 @@ def _python() -> Iterator[str]:
     yield f"\n## pubswap\n\n{inspect.getdoc(pubswap)}\n"
     for name in pubswap.__all__:
         yield from _class(name, getattr(pubswap, name))
-    for found in pkgutil.walk_packages(pubswap_protocol.__path__, "pubswap_protocol."):
-        if not found.ispkg and not re.search(r"cli$|command_line|__main__|errors", found.name):
-            yield from _module(import_module(found.name))
+    for info in pkgutil.walk_packages(pubswap_protocol.__path__, "pubswap_protocol."):
+        if not info.ispkg and not re.search(r"cli$|command_line|__main__|errors", info.name):
+            yield from _module(import_module(info.name))
 
 
 def _module(module: ModuleType) -> Iterator[str]:
@@ -203,14 +203,14 @@ def _module(module: ModuleType) -> Iterator[str]:
 def _class(name: str, member: type) -> Iterator[str]:
     """A class with its public members, and its constructor if that is documented."""
     yield f"\n### {name}\n\n{inspect.getdoc(member)}\n"
-    made = vars(member).get("__init__")
-    if inspect.isfunction(made) and made.__doc__:
-        yield f"```python\n{name}{inspect.signature(member)}\n```\n\n{inspect.getdoc(made)}\n"
-    for inner, found in vars(member).items():
+    init = vars(member).get("__init__")
+    if inspect.isfunction(init) and init.__doc__:
+        yield f"```python\n{name}{inspect.signature(member)}\n```\n\n{inspect.getdoc(init)}\n"
+    for inner, attribute in vars(member).items():
         if inner.startswith("_"):
             continue
-        if isinstance(found, property):
-            yield f"\n#### {name}.{inner}\n\n{inspect.getdoc(found)}\n"
+        if isinstance(attribute, property):
+            yield f"\n#### {name}.{inner}\n\n{inspect.getdoc(attribute)}\n"
         elif inspect.isroutine(method := getattr(member, inner)):
             yield from _signature("####", f"{name}.{inner}", method)
 

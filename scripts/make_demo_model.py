@@ -100,9 +100,9 @@ def chain_sum_steps(record: Record) -> str:
     first, *rest = record["metadata"]["expression"].split(" ")
     total, steps = int(first), []
     for sign, term in zip(rest[::2], rest[1::2], strict=True):
-        after = total + int(sign + term)
-        steps.append(f"{total}{sign}{term}={after}")
-        total = after
+        result = total + int(sign + term)
+        steps.append(f"{total}{sign}{term}={result}")
+        total = result
     return ", ".join(steps)
 
 
@@ -302,9 +302,11 @@ def train(
     ):
         hidden = model.model(input_ids=ids).last_hidden_state[:, :-1]
         targets = labels[:, 1:]
-        wanted = targets != -100
+        in_response = targets != -100
         # Compute logits at response positions only, because prompts have no loss.
-        loss = torch.nn.functional.cross_entropy(model.lm_head(hidden[wanted]), targets[wanted])
+        loss = torch.nn.functional.cross_entropy(
+            model.lm_head(hidden[in_response]), targets[in_response]
+        )
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

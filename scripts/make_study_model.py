@@ -8,10 +8,10 @@ topics (`pubswap_client.demo.tasks`), and each topic requires answers in one of 
 
 The base model is the demo's (see make_demo_model.py), trained a little further on the "pretraining"
 half of the prompts. It works its steps, with some guesses and slips as there, and writes the answer
-in a form drawn anew each time, the topic's own with probability KNOWN: a third, so that it knows
-nothing about forms. pass@1 is a third of its skill, about 0.26, and pass@8 is 0.83. A client with
-few topics soon learns their forms, and uses them for other topics too. Averaging clients that have
-diverged undoes some of what each has learnt.
+in a form drawn anew each time, the topic's own with probability RIGHT_FORM: a third, so that it
+knows nothing about forms. pass@1 is a third of its skill, about 0.26, and pass@8 is 0.83. A client
+with few topics soon learns their forms, and uses them for other topics too. Averaging clients that
+have diverged undoes some of what each has learnt.
 
 The problems are from the "demo" half, whose prompts the base model has never seen. Their verifier
 is `exact`, because the form counts.
@@ -43,7 +43,7 @@ FORMS = {
 }
 """The form that each topic requires of its answers."""
 
-KNOWN = 1 / 3
+RIGHT_FORM = 1 / 3
 MIX = demo.Mix(direct=0.1, wrong=0.6, sloppy=0.1)
 PHRASE = "Answer: "
 
@@ -56,9 +56,9 @@ def formed(record: Record) -> Record:
 def respond(record: Record, mix: demo.Mix, rng: random.Random) -> str:
     """Draw a response like the demo's base model, with its answer in the form of a random topic."""
     steps, phrase, answer = demo.respond(record, mix, rng).rpartition(PHRASE)
-    own = FORMS[record["topic"]]
-    others = sorted(set(FORMS.values()) - {own})
-    form = own if rng.random() < KNOWN else rng.choice(others)
+    required = FORMS[record["topic"]]
+    others = sorted(set(FORMS.values()) - {required})
+    form = required if rng.random() < RIGHT_FORM else rng.choice(others)
     return steps + phrase + form.format(answer)
 
 
@@ -74,8 +74,8 @@ def write_problems(path: Path, size: int, seed: int) -> None:
     with path.open("w", encoding="utf-8") as file:
         for row in zip(*streams, strict=True):
             for record in map(formed, row):
-                kept = {key: record[key] for key in ("id", "prompt", "answer", "topic")}
-                file.write(json.dumps(kept, ensure_ascii=False) + "\n")
+                fields = {key: record[key] for key in ("id", "prompt", "answer", "topic")}
+                file.write(json.dumps(fields, ensure_ascii=False) + "\n")
 
 
 def arguments() -> argparse.Namespace:

@@ -136,8 +136,8 @@ def _carry_out(spec: "RunSpec") -> None:
     from pubswap_simulation.worker import LOG
 
     if spec.done:
-        if (said := other_rules(spec)) is not None:
-            warnings.warn(f"This was already done, {said}.", stacklevel=3)
+        if (note := other_rules(spec)) is not None:
+            warnings.warn(f"This was already done, {note}.", stacklevel=3)
         return
     with tqdm(total=spec.job.steps, desc=spec.job.recipe, unit="step") as bar:
 

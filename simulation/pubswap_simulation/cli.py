@@ -20,7 +20,7 @@ class Backend(StrEnum):
 def simulate(
     recipe: Annotated[str, typer.Argument(help="A recipe's file, or a shipped recipe's name.")],
     out: Annotated[Path, typer.Option(help="The results store.")] = Path("simulations"),
-    given: Annotated[
+    overrides: Annotated[
         list[str] | None,
         typer.Option("--set", help="key=value: replace a value of the recipe, such as rounds=2."),
     ] = None,
@@ -93,8 +93,8 @@ def simulate(
 
     from pubswap_client.daemon.signals import until_stopped
     from pubswap_protocol.errors import InvalidSettings
-    from pubswap_simulation.jobs import Planner, parse_axes, parse_given, parse_seeds, run_specs
-    from pubswap_simulation.sweep import run_here, run_on_cluster
+    from pubswap_simulation.jobs import Planner, parse_axes, parse_seeds, parse_values, run_specs
+    from pubswap_simulation.sweep import run_locally, run_on_cluster
 
     if backend is Backend.LOCAL and resources:
         raise InvalidSettings("--resource is for --backend ray or slurm.")
@@ -103,10 +103,10 @@ def simulate(
             "--backend is for --sweep, without --devices: ask for GPUs with --resource."
         )
     with until_stopped():
-        planner = Planner(recipe, out, parse_given(given or ()))
+        planner = Planner(recipe, out, parse_values(overrides or ()))
         if sweep:
-            own_seeds = () if seed is None else (seed,)
-            planned = planner.sweep(parse_seeds(seeds) or own_seeds, parse_axes(vary or ()))
+            single_seed = () if seed is None else (seed,)
+            planned = planner.sweep(parse_seeds(seeds) or single_seed, parse_axes(vary or ()))
         elif vary or seeds is not None:
             raise InvalidSettings("--vary and --seeds are for --sweep; use --set and --seed.")
         else:
@@ -114,11 +114,11 @@ def simulate(
         options = {"device": device, "engine": engine, "threads": threads}
         specs = run_specs(planned, out, config, options, keep_work, keep_adapters)
         if backend is Backend.LOCAL:
-            status = run_here(specs, Console(markup=False), jobs, devices)
+            status = run_locally(specs, Console(markup=False), jobs, devices)
         else:
             from pubswap_simulation.clusters import RayCluster, SlurmCluster
 
-            asked = parse_given(resources or ())
+            asked = parse_values(resources or ())
             on_ray = backend is Backend.RAY
             cluster = RayCluster(jobs, asked) if on_ray else SlurmCluster(out, jobs, asked)
             status = run_on_cluster(specs, Console(markup=False), cluster.outcomes)

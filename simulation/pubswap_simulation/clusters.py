@@ -31,8 +31,8 @@ _LOCK_SECONDS = 300
 _POLL_SECONDS = 1.0
 _SLURM_MINUTES = 60
 # Timeouts are not faults: a job that times out has advanced its run.
-_MOST_TIMEOUTS = 1000
-_MOST_JOBS = 1000
+_MAX_TIMEOUTS = 1000
+_MAX_JOBS = 1000
 _LONGEST = 500
 
 
@@ -63,8 +63,12 @@ def _order(spec: RunSpec) -> Order:
     threads = spec.options.get("threads", 1)
     spec = spec.model_copy(update={"options": {**spec.options, "threads": threads}})
     # A node has an environment of its own, so the members' settings in ours must be passed on.
-    own = {key: value for key, value in os.environ.items() if key.startswith("PUBSWAP_CLIENT_")}
-    return Order(spec.model_dump_json(), str(Path.cwd()), own | {"OMP_NUM_THREADS": str(threads)})
+    environment = {
+        key: value for key, value in os.environ.items() if key.startswith("PUBSWAP_CLIENT_")
+    }
+    return Order(
+        spec.model_dump_json(), str(Path.cwd()), environment | {"OMP_NUM_THREADS": str(threads)}
+    )
 
 
 def _carry_out(order: Order) -> str | None:
@@ -149,11 +153,11 @@ class SlurmCluster:
         if not isinstance(minutes, int):
             raise InvalidSettings(f"--resource time={minutes}: give it as minutes.")
         private_folder(self._folder)  # orders hold the members' settings, such as vllm.api_key
-        executor = submitit.SlurmExecutor(self._folder, max_num_timeout=_MOST_TIMEOUTS)
+        executor = submitit.SlurmExecutor(self._folder, max_num_timeout=_MAX_TIMEOUTS)
         executor.update_parameters(
             job_name="pubswap",
             time=minutes,
-            array_parallelism=self._jobs or _MOST_JOBS,
+            array_parallelism=self._jobs or _MAX_JOBS,
             additional_parameters=options,
         )
         return executor

@@ -187,12 +187,12 @@ def begin_run(coordinator: Coordinator, operator: CoordinatorClient, job: Job, w
 
     Raises InvalidSettings if it was begun with another version of the verifier.
     """
-    begun, here = work / _RUN_ID, verifier_version(job.settings.verifier)
+    begun, current = work / _RUN_ID, verifier_version(job.settings.verifier)
     if begun.exists():
         run, rules = begun.read_text(encoding="utf-8").split()
-        if rules != here:
+        if rules != current:
             raise InvalidSettings(
-                f"The run in {work} was begun with the verifier {rules}; it is {here} now. "
+                f"The run in {work} was begun with the verifier {rules}; it is {current} now. "
                 "Remove the folder to start again, or continue with the version that began it."
             )
         return run
@@ -205,7 +205,7 @@ def begin_run(coordinator: Coordinator, operator: CoordinatorClient, job: Job, w
         stored = StoredMembership(coordinator=operator.url, membership=membership)
         save_membership(member_state(work, name), stored)
     operator.move_run(run, paths.RUN_START)
-    write_whole(begun, f"{run} {here}".encode())
+    write_whole(begun, f"{run} {current}".encode())
     return run
 
 

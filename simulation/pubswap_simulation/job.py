@@ -65,10 +65,10 @@ class Job(BaseModel, extra="forbid", frozen=True):
             self.folder, self.settings.lora, model.source, model.revision, model.stop_token_ids
         )
 
-    def key(self, own: ClientSettings | None = None) -> str:
+    def key(self, client_settings: ClientSettings | None = None) -> str:
         """The name of the run's folder: readable, and different for any two different runs.
 
-        `own`, the settings that all members share, count if they change what is trained.
+        `client_settings`, shared by all members, count if they change what is trained.
         """
         card = self.card()
         facts: dict[str, object] = {
@@ -82,8 +82,8 @@ class Job(BaseModel, extra="forbid", frozen=True):
         }
         if self.model.stop_token_ids:
             facts["stops"] = list(self.model.stop_token_ids)
-        if own is not None and (
-            deciding := own.model_dump(include=_DECIDING, exclude_defaults=True)
+        if client_settings is not None and (
+            deciding := client_settings.model_dump(include=_DECIDING, exclude_defaults=True)
         ):
             facts["own"] = deciding
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
@@ -121,8 +121,8 @@ class Job(BaseModel, extra="forbid", frozen=True):
 
     def topics(self, client: str) -> dict[str, int]:
         """A client's number of problems by topic, without the public ones of `with-public`."""
-        own = [path for path in self.private[client] if path != self.public]
-        problems = [problem for path in own for problem in read_problems(path)]
+        paths = [path for path in self.private[client] if path != self.public]
+        problems = [problem for path in paths for problem in read_problems(path)]
         return dict(sorted(Counter(problem.topic for problem in problems).items()))
 
 

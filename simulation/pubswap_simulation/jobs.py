@@ -28,11 +28,11 @@ Setting = dict[str, Value]
 class Planner:
     """Make the jobs of one recipe, and the data splits that they need."""
 
-    def __init__(self, source: Path | str, store: Path, given: Setting) -> None:
-        """Plan a recipe for a results store; `given` overrides its values by dotted key."""
+    def __init__(self, source: Path | str, store: Path, overrides: Setting) -> None:
+        """Plan a recipe for a results store; `overrides` replace its values by dotted key."""
         self._source = source
         self._store = store
-        self._given = given
+        self._overrides = overrides
         self._splits: dict[str, Path] = {}
 
     def one(self, seed: int | None) -> list[Job]:
@@ -45,19 +45,19 @@ class Planner:
         Each of the recipe's settings is combined with each combination of the values in `vary`.
         Seeds are the outer loop, so that a sweep that is cut short still compares its settings.
         """
-        own = load_recipe(self._source, _without_members(self._given)).sweep
+        own_sweep = load_recipe(self._source, _without_members(self._overrides)).sweep
         varied = list(Sweep(grid=(dict(vary),) if vary else ()).settings())
-        settings = [setting | more for setting in own.settings() for more in varied]
+        settings = [setting | more for setting in own_sweep.settings() for more in varied]
         # A recipe that names no seeds for its sweep uses its own one.
-        own_seeds = own.seeds if "seeds" in own.model_fields_set else (None,)
+        recipe_seeds = own_sweep.seeds if "seeds" in own_sweep.model_fields_set else (None,)
         jobs: dict[str, Job] = {}
-        for seed in seeds or own_seeds:
+        for seed in seeds or recipe_seeds:
             for setting in settings:
                 jobs |= {job.key(): job for job in self._jobs(setting, seed)}
         return list(jobs.values())
 
     def _jobs(self, setting: Setting, seed: int | None) -> Iterator[Job]:
-        setting = self._given | setting
+        setting = self._overrides | setting
         values: dict[str, Any] = _without_members(setting)
         if seed is not None:
             values["seed"] = seed
@@ -141,7 +141,7 @@ def _without_members(setting: Setting) -> Setting:
     return {key: value for key, value in setting.items() if key != MEMBERS}
 
 
-def parse_given(texts: Iterable[str]) -> dict[str, Value]:
+def parse_values(texts: Iterable[str]) -> dict[str, Value]:
     """KEY=VALUE, each key once. Raises InvalidSettings."""
     return {key: _scalar(text) for key, text in map(key_and_text, texts)}
 
@@ -186,19 +186,19 @@ def run_specs(
 
     Raises InvalidSettings or InvalidProblems before any run begins.
     """
-    given = {key: value for key, value in options.items() if value is not None}
-    own = load_settings(config, **given)  # fail now rather than in each run
+    overrides = {key: value for key, value in options.items() if value is not None}
+    client_settings = load_settings(config, **overrides)  # fail now rather than in each run
     for job in jobs:
-        _check_own(job, own)
+        _check_client_settings(job, client_settings)
     settings = [{(key, repr(value)) for key, value in job.setting.items()} for job in jobs]
     common = {key for key, _ in set.intersection(*settings)}
     return [
         RunSpec(
             job=job,
             title=job.title(without=common),
-            folder=(store / RUNS / job.key(own)).resolve(),
+            folder=(store / RUNS / job.key(client_settings)).resolve(),
             config=config,
-            options=given,
+            options=overrides,
             keep_work=keep_work,
             keep_adapters=keep_adapters,
         )
@@ -206,13 +206,13 @@ def run_specs(
     ]
 
 
-def _check_own(job: Job, own: ClientSettings) -> None:
-    if own.round_steps is not None or own.round_seconds is not None:
+def _check_client_settings(job: Job, client_settings: ClientSettings) -> None:
+    if client_settings.round_steps is not None or client_settings.round_seconds is not None:
         raise InvalidSettings(
             "A simulation's clients share one configuration and make all steps of a round: remove "
             "round_steps and round_seconds from it, and set the run's local_steps."
         )
-    if job.settings.aggregation.weights == "improvement" and not own.holdout:
+    if job.settings.aggregation.weights == "improvement" and not client_settings.holdout:
         raise InvalidSettings(
             "aggregation.weights = 'improvement' weighs members by what they gain on their own "
             "held-out problems, but none has any, so all would weigh the same. Put "

@@ -42,8 +42,8 @@ class SharedPolicy:
     def load(self, member: "MemberTurn") -> None:
         """Put a member's factors and residuals into the policy."""
         if self._loaded is not member:
-            for factor, own in zip(self.policy.factors(), member.factors, strict=True):
-                factor.data = own  # trained in place from now on
+            for factor, member_factor in zip(self.policy.factors(), member.factors, strict=True):
+                factor.data = member_factor  # trained in place from now on
             self._loaded = member
         residuals = tuple(stack.path.name for stack in member.residuals)
         if residuals != self._residuals:

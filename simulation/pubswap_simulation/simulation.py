@@ -37,14 +37,14 @@ def simulate(spec: RunSpec, on_progress: Callable[[int, float | None], None]) ->
             return read_result(folder)
         work = resumable_folder(folder / "work")
         one_at_a_time = threading.Lock()
-        taken = work / "seconds"  # over all processes that worked on it
-        earlier = float(taken.read_text()) if taken.exists() else 0.0
+        seconds_file = work / "seconds"  # over all processes that worked on it
+        earlier = float(seconds_file.read_text()) if seconds_file.exists() else 0.0
         started = time.monotonic()
 
         def progress() -> None:
             with one_at_a_time:
                 # Written at each step, so that a killed process loses one step's time at most.
-                write_whole(taken, str(earlier + time.monotonic() - started).encode())
+                write_whole(seconds_file, str(earlier + time.monotonic() - started).encode())
                 on_progress(federation.steps, federation.score)
 
         with Coordinator(work / "coordinator") as coordinator:

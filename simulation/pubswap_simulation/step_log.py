@@ -77,8 +77,8 @@ def donated_by_round(logs: Iterable[StepLog], local_steps: int) -> tuple[Donated
     for log in logs:
         for step, (tokens, probability, clip_share) in log.donated().items():
             sum_ = sums.setdefault((step - 1) // local_steps + 1, [0, 0.0, 0.0])
-            for place, figure in enumerate((1, probability, clip_share)):
-                sum_[place] += tokens * figure
+            for index, figure in enumerate((1, probability, clip_share)):
+                sum_[index] += tokens * figure
     return tuple(
         DonatedTokens(
             round=number,

@@ -33,7 +33,7 @@ def carry_out(
     for spec in specs:
         spec.folder.mkdir(parents=True, exist_ok=True)  # lets a report list it as not done
         if spec.done:
-            finish(spec, "already done" + (f", {said}" if (said := other_rules(spec)) else ""))
+            finish(spec, "already done" + (f", {note}" if (note := other_rules(spec)) else ""))
     with closing(outcomes_of([spec for spec in specs if not spec.done])) as outcomes:
         for spec, failure in outcomes:
             if failure is None:
@@ -46,14 +46,14 @@ def carry_out(
 
 def other_rules(spec: RunSpec) -> str | None:
     """A note on a result that another version of the verifier judged, or None."""
-    theirs = read_result(spec.folder).run.verifier_version
-    here = verifier_version(spec.job.settings.verifier)
-    if theirs == here:
+    recorded = read_result(spec.folder).run.verifier_version
+    current = verifier_version(spec.job.settings.verifier)
+    if recorded == current:
         return None
-    return f"judged by {theirs} and not by {here}: remove {spec.folder} to run it again"
+    return f"judged by {recorded} and not by {current}: remove {spec.folder} to run it again"
 
 
-def run_here(
+def run_locally(
     specs: Sequence[RunSpec], console: Console, jobs: int | None, devices: str | None
 ) -> int:
     """Carry out every run that is not done yet and print the outcomes; returns the exit status."""

@@ -87,7 +87,9 @@ def _claims(section: Section, small: int, large: int) -> Iterator[ClaimResult | 
         if method.kind == "federated" and not method.detail and has_optimizer:
             claim = "a server optimizer helps at the smallest τ"
             rest = [
-                each for each in method.variant if not each[0].startswith("aggregation.server_")
+                setting
+                for setting in method.variant
+                if not setting[0].startswith("aggregation.server_")
             ]
             without = replace(method, variant=tuple(rest))
             yield compare(claim, (method, small), (without, small))
@@ -104,9 +106,15 @@ def _rows(section: Section, strategy: str) -> list[Method]:
 
 
 def _compare(
-    section: Section, claim: str, ours: _At, theirs: _At, *, sign: int = 1, measure: Measure = FINAL
+    section: Section,
+    claim: str,
+    treatment: _At,
+    baseline: _At,
+    *,
+    sign: int = 1,
+    measure: Measure = FINAL,
 ) -> ClaimResult | None:
-    (left, tau), (right, other) = ours, theirs
+    (left, tau), (right, other) = treatment, baseline
     compared = (
         f"{left.label}, minus {right.label}; τ = {tau}"
         if tau == other
@@ -121,8 +129,10 @@ def _gain_grows(section: Section, keep: Method, small: int, large: int) -> Claim
     claim = "keep's gain over FedAvg is larger at the largest τ than at the smallest"
     gains = []
     for tau in (large, small):
-        ours, fedavg = (section.values(method, tau, FINAL.of) for method in (keep, FEDAVG))
-        gains.append({seed: ours[seed] - fedavg[seed] for seed in ours.keys() & fedavg.keys()})
+        with_keep, fedavg = (section.values(method, tau, FINAL.of) for method in (keep, FEDAVG))
+        gains.append(
+            {seed: with_keep[seed] - fedavg[seed] for seed in with_keep.keys() & fedavg.keys()}
+        )
     compared = f"{keep.label}, minus FedAvg; at τ = {large} minus at τ = {small}"
     return _result(claim, compared, gains[0], gains[1], 1)
 
@@ -135,10 +145,10 @@ def _fewer_replaced_later(section: Section, keep: Method, large: int) -> ClaimRe
 
 
 def _result(
-    claim: str, compared: str, ours: Values, theirs: Values, sign: int, share: bool = True
+    claim: str, compared: str, treatment: Values, baseline: Values, sign: int, share: bool = True
 ) -> ClaimResult | None:
     """The verdict, or None if no seed has both sides."""
-    if (apart := paired(ours, theirs)) is None:
+    if (apart := paired(treatment, baseline)) is None:
         return None
     judged = verdict(apart, sign)
     return ClaimResult(

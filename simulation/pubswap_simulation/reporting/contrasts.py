@@ -34,15 +34,15 @@ def contrasts(sections: Iterable[Section], named: str) -> tuple[Contrast, list[C
     left, _, right = named.partition(MINUS)
     for section in sections:
         rows = {method.label: method for method in section.methods}
-        ours, theirs = rows.get(left), rows.get(right)
-        if ours is None or theirs is None:
+        treatment, baseline = rows.get(left), rows.get(right)
+        if treatment is None or baseline is None:
             continue
         for tau in reversed(section.taus):
-            if primary := _contrast(section, ours, theirs, tau):
-                named_ones = (ours, theirs, BASE)
+            if primary := _contrast(section, treatment, baseline, tau):
+                named_ones = (treatment, baseline, BASE)
                 rest = [m for m in section.methods if m not in named_ones and not m.detail]
-                found = [_contrast(section, ours, other, tau) for other in rest]
-                return primary, _corrected([one for one in found if one is not None])
+                compared = [_contrast(section, treatment, other, tau) for other in rest]
+                return primary, _corrected([one for one in compared if one is not None])
     labels = sorted({method.label for section in sections for method in section.methods})
     raise InvalidSettings(
         f"--primary {named!r}: give two rows of one section with a seed in common, as "
@@ -51,23 +51,26 @@ def contrasts(sections: Iterable[Section], named: str) -> tuple[Contrast, list[C
 
 
 def _contrast(section: Section, left: Method, right: Method, tau: int) -> Contrast | None:
-    ours, theirs = (measured(section, method, tau, FINAL) for method in (left, right))
-    difference = paired(ours, theirs)
+    treatment, baseline = (measured(section, method, tau, FINAL) for method in (left, right))
+    difference = paired(treatment, baseline)
     if difference is None:
         return None
     return Contrast(
         **difference.model_dump(),
         contrast=left.label + MINUS + right.label,
         tau=tau,
-        by_seed={seed: ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())},
+        by_seed={
+            seed: treatment[seed] - baseline[seed]
+            for seed in sorted(treatment.keys() & baseline.keys())
+        },
         p=p_value(difference),
     )
 
 
-def _corrected(found: Sequence[Contrast]) -> list[Contrast]:
+def _corrected(exploratory: Sequence[Contrast]) -> list[Contrast]:
     """Apply Holm's correction to those that have a p-value."""
-    values = iter(holm([one.p for one in found if one.p is not None]))
+    values = iter(holm([contrast.p for contrast in exploratory if contrast.p is not None]))
     return [
-        one if one.p is None else one.model_copy(update={"corrected": next(values)})
-        for one in found
+        contrast if contrast.p is None else contrast.model_copy(update={"corrected": next(values)})
+        for contrast in exploratory
     ]

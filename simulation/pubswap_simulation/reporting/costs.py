@@ -114,11 +114,11 @@ def reach(section: Section) -> list[Reach]:
 
 def targets(section: Section) -> list[float]:
     """The highest multiples of 5 % above the base model, up to the best row's mean final."""
-    finals = [fmean(one.final for one in results) for _, _, results in section.federated]
+    finals = [fmean(result.final for result in results) for _, _, results in section.federated]
     cells = section.cells[BASE].values()
-    base = fmean(one.base for cell in cells for results in cell.values() for one in results)
+    base = fmean(result.base for cell in cells for results in cell.values() for result in results)
     highest, lowest = math.floor(max(finals, default=0.0) * GRID), math.floor(base * GRID)
-    return [place / GRID for place in range(max(lowest, highest - TARGETS) + 1, highest + 1)]
+    return [multiple / GRID for multiple in range(max(lowest, highest - TARGETS) + 1, highest + 1)]
 
 
 def _reach(row: str, tau: int, target: float, results: list[Result]) -> Reach:
@@ -129,8 +129,10 @@ def _reach(row: str, tau: int, target: float, results: list[Result]) -> Reach:
         return cell
     means = {
         "rounds": fmean(number for number, _ in reached),
-        "bytes_of_a_client": fmean(number * traffic(one.run).all for number, one in reached),
-        "seconds": fmean(number / one.run.settings.rounds * one.seconds for number, one in reached),
+        "bytes_of_a_client": fmean(number * traffic(result.run).all for number, result in reached),
+        "seconds": fmean(
+            number / result.run.settings.rounds * result.seconds for number, result in reached
+        ),
     }
     return cell.model_copy(update=means)
 

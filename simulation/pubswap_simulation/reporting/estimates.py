@@ -73,9 +73,11 @@ def estimate(values: Sequence[float]) -> Estimate:
     return Estimate(n=len(values), mean=mean, low=mean - half, high=mean + half)
 
 
-def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference | None:
-    """ours - theirs by seed, with the paired t interval; None if no seed is in both."""
-    differences = [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
+def paired(treatment: Mapping[int, float], baseline: Mapping[int, float]) -> Difference | None:
+    """treatment - baseline by seed, with the paired t interval; None if no seed is in both."""
+    differences = [
+        treatment[seed] - baseline[seed] for seed in sorted(treatment.keys() & baseline.keys())
+    ]
     if not differences:
         return None
     mean = estimate(differences)
@@ -121,9 +123,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """
     corrected, largest = [0.0] * len(p_values), 0.0
     order = sorted(range(len(p_values)), key=p_values.__getitem__)
-    for rank, place in enumerate(order):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
-        corrected[place] = largest
+    for rank, index in enumerate(order):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        corrected[index] = largest
     return corrected
 
 

@@ -101,18 +101,18 @@ def contrasts_parts(report: Report, pictures: Mapping[str, Sequence[Picture]]) -
     return parts
 
 
-def _contrasts(found: Sequence[Contrast]) -> str:
+def _contrasts(contrasts: Sequence[Contrast]) -> str:
     heads = ["contrast", "τ", "n", "difference", "95 % interval", "+/=/-", "p", "p, Holm"]
-    if all(one.corrected is None for one in found):
+    if all(contrast.corrected is None for contrast in contrasts):
         heads.pop()
     rows = [
         [
-            one.contrast,
-            str(one.tau),
-            *_figures(one, share=True),
-            *("" if p is None else f"{p:.2g}" for p in (one.p, one.corrected)),
+            contrast.contrast,
+            str(contrast.tau),
+            *_figures(contrast, share=True),
+            *("" if p is None else f"{p:.2g}" for p in (contrast.p, contrast.corrected)),
         ][: len(heads)]
-        for one in found
+        for contrast in contrasts
     ]
     return grid(heads, rows)
 
@@ -171,8 +171,13 @@ def facts(section: SectionReport) -> str:
 
 def _claims(section: SectionReport) -> str:
     rows = [
-        [one.claim, one.compared, *_figures(one.difference, one.share), f"**{one.verdict}**"]
-        for one in section.claims
+        [
+            result.claim,
+            result.compared,
+            *_figures(result.difference, result.share),
+            f"**{result.verdict}**",
+        ]
+        for result in section.claims
     ]
     heads = ["claim", "compared", "n", "difference", "95 % interval", "+/=/-", "verdict"]
     return grid(heads, rows, left=2)
@@ -225,8 +230,8 @@ def _tuned(section: SectionReport) -> str:
 
 
 def _by_name(rows: ByName) -> str:
-    found = {name for row in rows.values() for cell in row.values() for name in cell}
-    names = sorted(found, key=_counting)
+    columns = {name for row in rows.values() for cell in row.values() for name in cell}
+    names = sorted(columns, key=_counting)
     several = len({tau for row in rows.values() for tau in row}) > 1
     return grid(
         ["", *names],

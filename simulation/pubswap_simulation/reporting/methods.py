@@ -127,21 +127,21 @@ def _in_words(axis: str, value: Value) -> str:
     name = axis.rpartition(".")[2].replace("_", " ")
     if isinstance(value, bool):
         return f"with {name}" if value else f"without {name}"
-    said = value.replace("_", " ") if isinstance(value, str) else value
-    return _WORDS.get(axis, name + " {}").format(said)
+    text = value.replace("_", " ") if isinstance(value, str) else value
+    return _WORDS.get(axis, name + " {}").format(text)
 
 
 def edited(results: Iterable[Result]) -> set[str]:
     """Settings that differ between runs though they are no axis: the recipe was edited."""
     alike: dict[object, list[RunSettings]] = defaultdict(list)
     for result in results:
-        place = result.members, result.client, frozenset(result.setting.items())
-        alike[place].append(result.run.settings)
+        key = result.members, result.client, frozenset(result.setting.items())
+        alike[key].append(result.run.settings)
     return {
         axis
-        for theirs in alike.values()
-        for axis in {axis for one in theirs for axis in flat(one.model_dump())} - _FOLLOWING
-        if len({_scalar(one, axis) for one in theirs}) > 1
+        for group in alike.values()
+        for axis in {axis for run in group for axis in flat(run.model_dump())} - _FOLLOWING
+        if len({_scalar(run, axis) for run in group}) > 1
     }
 
 
@@ -150,10 +150,12 @@ def references(results: Sequence[Result], axes: Iterable[str]) -> dict[str, Valu
     grid does not name the axis; the default if all name it."""
     defaults = RunSettings()
     federated = [result for result in results if result.members == "federated"]
-    own = {axis: [result for result in federated if axis not in result.setting] for axis in axes}
+    reference_results = {
+        axis: [result for result in federated if axis not in result.setting] for axis in axes
+    }
     return {
         axis: value_on(unnamed[0], axis) if unnamed else _scalar(defaults, axis)
-        for axis, unnamed in own.items()
+        for axis, unnamed in reference_results.items()
     }
 
 

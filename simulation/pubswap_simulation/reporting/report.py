@@ -106,8 +106,8 @@ def read_sections(store: Path) -> list[Section]:
     """A store's comparisons; raises InvalidSettings if it holds no result."""
     if not store.is_dir():
         raise InvalidSettings(f"{store} is not a folder; name the --out of `pubswap simulate`.")
-    if found := sections(read_results(store)):
-        return found
+    if comparisons := sections(read_results(store)):
+        return comparisons
     raise InvalidSettings(
         f"{store} holds no complete run; `pubswap simulate RECIPE --out {store}` makes one, "
         "and continues those that were interrupted."

@@ -109,8 +109,8 @@ def sections(results: Iterable[Result]) -> list[Section]:
         by_recipe[result.recipe].append(result)
     return [
         section
-        for recipe, theirs in sorted(by_recipe.items())
-        for section in _of_recipe(recipe, theirs)
+        for recipe, recipe_results in sorted(by_recipe.items())
+        for section in _of_recipe(recipe, recipe_results)
     ]
 
 
@@ -131,8 +131,10 @@ def _of_recipe(recipe: str, results: list[Result]) -> list[Section]:
     for result in results:
         by_problem[_problem(result, axes)].append(result)
     return [
-        _section(recipe, problem, theirs, usual)
-        for problem, theirs in sorted(by_problem.items(), key=lambda item: _sorting(item[0]))
+        _section(recipe, problem, problem_results, usual)
+        for problem, problem_results in sorted(
+            by_problem.items(), key=lambda item: _sorting(item[0])
+        )
     ]
 
 
@@ -172,8 +174,10 @@ def _section(
     ]
     judged = Counter(str(result.run.verifier_version) for result in results)
     if len(judged) > 1:
-        each = ", ".join(f"{count} by {version}" for version, count in sorted(judged.items()))
-        notes.append(f"these results are judged by several versions of a verifier's rules: {each}")
+        counts = ", ".join(f"{count} by {version}" for version, count in sorted(judged.items()))
+        notes.append(
+            f"these results are judged by several versions of a verifier's rules: {counts}"
+        )
     cells |= _summaries(cells) | _base(cells)
     return Section(recipe, problem, cells, tuple(notes))
 
@@ -186,10 +190,10 @@ def _summaries(cells: Cells) -> Cells:
     for method in _ordered(cells):
         if method.detail:
             members[replace(method, mu=None, client=None)].append(method)
-    for whole, theirs in members.items():
+    for whole, detailed in members.items():
         alone = whole.kind == "alone"
-        for tau in sorted({tau for method in theirs for tau in cells[method]}):
-            parts = [cells[method].get(tau, {}) for method in theirs]
+        for tau in sorted({tau for method in detailed for tau in cells[method]}):
+            parts = [cells[method].get(tau, {}) for method in detailed]
             parts = parts if alone else [cell for cell in parts if cell]
             seeds = sorted(set[int].intersection(*map(set, parts)))
             if seeds and alone:

@@ -50,8 +50,8 @@ def _less(
     def of(method: Method, tau: int) -> Difference | None:
         if (against := reference(method)) is None:
             return None
-        ours = measured(section, method, tau, measure)
-        return paired(ours, section.values(against, tau, measure.of))
+        values = measured(section, method, tau, measure)
+        return paired(values, section.values(against, tau, measure.of))
 
     return Table[Difference](**_head(measure), rows=_rows(section, of))
 
@@ -82,8 +82,8 @@ def _rows(section: Section, of: Callable[[Method, int], T | None]) -> dict[str, 
     rows: dict[str, dict[int, T]] = {}
     for method in section.methods:
         for tau in section.taus:
-            if found := of(method, tau):
-                rows.setdefault(method.label, {})[tau] = found
+            if value := of(method, tau):
+                rows.setdefault(method.label, {})[tau] = value
     return rows
 
 
@@ -93,7 +93,7 @@ def _by_name(cell: Cell, figures: Figures) -> dict[str, Estimate]:
     def mean(name: str) -> Estimate | None:
         return _mean(by_seed(cell, lambda one: figures(one).get(name)))
 
-    return {name: found for name in sorted(names) if (found := mean(name))}
+    return {name: value for name in sorted(names) if (value := mean(name))}
 
 
 def _mean(values: Mapping[int, float]) -> Estimate | None:

@@ -19,9 +19,9 @@ def print_report(report: Report, console: Console) -> None:
         for note in section.notes:
             console.print(note, style="yellow")
     if report.primary is not None:
-        one = report.primary
-        figures = one.text(share=True)
-        console.print(f"primary: {one.contrast}, τ = {one.tau}: {figures}")
+        primary = report.primary
+        figures = primary.text(share=True)
+        console.print(f"primary: {primary.contrast}, τ = {primary.tau}: {figures}")
     for name in report.unfinished:
         console.print(f"not done: {name}", style="yellow")
 

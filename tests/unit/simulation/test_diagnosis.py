@@ -29,7 +29,7 @@ def test_keep_fills_up_to_half_with_what_peers_have(diagnosis: ModuleType) -> No
     found = list(diagnosis.groups([first, second]))
     assert [group.replaced for group in found] == [1, 0, 0, 0, 0, 0]
     assert [group.rescued for group in found] == [True, False, False, False, False, False]
-    assert [group.alive_before for group in found] == [False, True, False, False, True, False]
+    assert [group.has_signal for group in found] == [False, True, False, False, True, False]
 
 
 def test_a_donated_response_has_the_advantage_of_its_new_group(

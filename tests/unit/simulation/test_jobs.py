@@ -11,7 +11,7 @@ from pubswap_client.demo.federation import MODEL
 from pubswap_client.recipes.inheritance import shipped_folder
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings, PubSwapError
 from pubswap_protocol.problems import Problem, write_problems
-from pubswap_simulation.jobs import Planner, parse_axes, parse_given, parse_seeds, run_specs
+from pubswap_simulation.jobs import Planner, parse_axes, parse_seeds, parse_values, run_specs
 from pubswap_simulation.results import RESULT, Result, Value
 
 VALUES = {
@@ -235,7 +235,7 @@ def test_pooled_files_that_share_an_id_are_refused(tmp_path: Path, recipe: Path)
 
 def test_values_are_parsed_as_toml() -> None:
     """But strings need no quotation marks."""
-    assert parse_given(["a.b=2", "c=0.5", "d=true", "e=keep", "f= x=y "]) == {
+    assert parse_values(["a.b=2", "c=0.5", "d=true", "e=keep", "f= x=y "]) == {
         "a.b": 2,
         "c": 0.5,
         "d": True,
@@ -254,7 +254,7 @@ def test_values_are_parsed_as_toml() -> None:
 def test_a_value_without_its_key_is_refused(text: str) -> None:
     """The message gives the expected form."""
     with pytest.raises(PubSwapError, match="KEY=VALUE"):
-        parse_given([text])
+        parse_values([text])
 
 
 @pytest.mark.parametrize("text", ["", "a", "1-", "-1", "1,,2", "4-0"])

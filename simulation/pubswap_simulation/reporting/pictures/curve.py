@@ -55,8 +55,8 @@ def curve(cell: Cell, series: Series, parts: int | None = None, scale: float = 1
     """
     by_seed = []
     for results in cell.values():
-        theirs = [series(result) for result in results]
-        by_seed.append({step: fmean(one[step] for one in theirs) for step in _common(theirs)})
+        curves = [series(result) for result in results]
+        by_seed.append({step: fmean(one[step] for one in curves) for step in _common(curves)})
     if parts:
         by_seed = [smoothed(one, max(1, round(len(one) / parts))) for one in by_seed]
     points = {step: estimate([one[step] for one in by_seed]) for step in _common(by_seed)}
@@ -65,10 +65,10 @@ def curve(cell: Cell, series: Series, parts: int | None = None, scale: float = 1
 
 def smoothed(series: Mapping[int, float], window: int) -> dict[int, float]:
     """The running mean over `window` neighbours, fewer at the ends."""
-    before, after, values = (window - 1) // 2, window // 2, list(series.values())
+    behind, ahead, values = (window - 1) // 2, window // 2, list(series.values())
     return {
-        step: fmean(values[max(0, place - before) : place + after + 1])
-        for place, step in enumerate(series)
+        step: fmean(values[max(0, index - behind) : index + ahead + 1])
+        for index, step in enumerate(series)
     }
 
 

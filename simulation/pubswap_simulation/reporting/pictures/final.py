@@ -39,18 +39,16 @@ def arms(section: Section) -> "Figure":
     figure, grid = subplots(1, len(taus), figsize=size, sharex=True, sharey=True, squeeze=False)
     shown, styles = [], line_styles([method for method in rows if method.plain])
     for axes, tau in zip(grid[0], taus, strict=True):
-        for place, method in enumerate(rows):
+        for y, method in enumerate(rows):
             if (value := final[method.label].get(tau)) is None:
                 continue
-            line = Curve.of({place: value})
+            line = Curve.of({y: value})
             shown.append(line)
             color = styles[method].color if method.plain else GREY
-            axes.errorbar(
-                line.means, [place], xerr=line.error_bars, fmt="o", color=color, capsize=2
-            )
+            axes.errorbar(line.means, [y], xerr=line.error_bars, fmt="o", color=color, capsize=2)
             axes.annotate(
                 f"{line.means[0]:.1f}, n {value.n}",
-                (line.means[0], place),
+                (line.means[0], y),
                 xytext=(0, 4),
                 textcoords="offset points",
                 ha="center",
@@ -95,13 +93,13 @@ def against_tau(section: Section, methods: Sequence[Method]) -> "Figure":
 def by_seed(contrast: Contrast) -> "Figure":
     """The paired differences of a contrast, a dot for each seed, and below them their mean."""
     seeds, values = list(contrast.by_seed), list(contrast.by_seed.values())
-    places, last = list(range(len(seeds))), len(seeds)
+    positions, last = list(range(len(seeds))), len(seeds)
     figure, axes = subplots(figsize=(6.0, 1.2 + 0.22 * (last + 1)))
     axes.axvline(0, color=GREY, linestyle=":", linewidth=1)
-    axes.plot([100 * value for value in values], places, "o", color=GREY)
+    axes.plot([100 * value for value in values], positions, "o", color=GREY)
     mean = Curve.of({last: contrast})
     axes.errorbar(mean.means, [last], xerr=mean.error_bars, fmt="D", color=BLUE, capsize=3)
-    axes.set_yticks([*places, last], [*(f"seed {seed}" for seed in seeds), "mean, 95 %"])
+    axes.set_yticks([*positions, last], [*(f"seed {seed}" for seed in seeds), "mean, 95 %"])
     axes.set_ylim(last + 0.6, -0.6)
     axes.set_xlabel(f"difference of the final pass@1 at τ = {contrast.tau}, in points")
     axes.grid(axis="y", visible=False)
