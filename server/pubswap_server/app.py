@@ -90,7 +90,7 @@ async def _running(settings: ServerSettings, metrics: Metrics) -> AsyncIterator[
         process_clock().set(await database.read(database_time))
     elif settings.workers == 1:
         await database.write(forget)
-    process_clock().not_before(await database.read(events.latest))
+    process_clock().advance_to(await database.read(events.latest))
     await database.write(ask_again)
     services.background = asyncio.create_task(
         _together(

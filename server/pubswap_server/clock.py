@@ -41,7 +41,7 @@ class Clock:
         self.origin = moment.astimezone(UTC)
         self._set_at = self._steady() if at is None else at
 
-    def not_before(self, moment: datetime | None) -> None:
+    def advance_to(self, moment: datetime | None) -> None:
         """Move the clock forward to `moment` if it is behind.
 
         The machine's clock may have been set back while no server ran, for example by a day. A

@@ -69,16 +69,16 @@ class PollSchedule:
 
     def due(self, runs: Iterable[str]) -> list[str]:
         """The runs to poll now, of the `runs` that time may move; all others are forgotten."""
-        now, found, kept = self._clock(), [], {}
+        now, due_runs, schedule = self._clock(), [], {}
         for run in runs:
             since, following = self._runs.get(run, (now, now))
             _, retry = self._failed.get(run, (0, now))
             if max(following, retry) <= now:
-                found.append(run)
+                due_runs.append(run)
                 following = now + min(LATEST_POLL_SECONDS, POLL_SHARE * (now - since))
-            kept[run] = since, following
-        self._runs = kept
-        return found
+            schedule[run] = since, following
+        self._runs = schedule
+        return due_runs
 
     def failed(self, run: str) -> bool:
         """Count a failure; returns whether the run has failed often enough to be stalled."""
@@ -101,7 +101,7 @@ class ChangeNotifier:
         self.closed = False
         self._changed: set[str] = set()
         self._any_changed = asyncio.Event()
-        self.taken_at = steady()  # when the conductor last asked for changes
+        self.polled_at = steady()  # when the conductor last asked for changes
 
     def notify(self, run: str, awaited: bool = True) -> None:
         """Announce a change that this process has committed."""
@@ -142,16 +142,16 @@ class ChangeNotifier:
             event = self._awaited.setdefault(run, asyncio.Event())
             result = await read()
             await self._turns.take()  # among all who shared this read
-            left = deadline - time.monotonic()
-            if holds(result) or left <= 0 or self.closed:
+            remaining = deadline - time.monotonic()
+            if holds(result) or remaining <= 0 or self.closed:
                 return result
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(event.wait(), left)
+                await asyncio.wait_for(event.wait(), remaining)
             await self._turns.take()
 
     async def changed_runs(self, seconds: float) -> set[str]:
         """The runs changed here since the last call; waits at most `seconds` for one."""
-        self.taken_at = steady()
+        self.polled_at = steady()
         # wait_for would lose a cancellation that arrives together with a change.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -177,14 +177,14 @@ class SingleFlight(Generic[T]):
         """The result of a read that begins after this call."""
         task = self._next.get(key)
         if task is None:
-            task = self._next[key] = asyncio.create_task(self._after(key))
+            task = self._next[key] = asyncio.create_task(self._read_next(key))
         # A caller that is cancelled must not cancel the read for the others.
         return await asyncio.shield(task)
 
-    async def _after(self, key: str) -> T:
-        before = self._under_way.get(key)
-        if before is not None:
-            await asyncio.wait([before])
+    async def _read_next(self, key: str) -> T:
+        previous = self._under_way.get(key)
+        if previous is not None:
+            await asyncio.wait([previous])
         self._under_way[key] = self._next.pop(key)
         try:
             return await self._read(key)

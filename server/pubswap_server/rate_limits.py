@@ -73,20 +73,20 @@ class RequestLimits:
     failures: Buckets[str] = field(
         default_factory=lambda: Buckets(Rate(FAILURES_PER_SECOND, FAILURE_BURST))
     )
-    _known: OrderedDict[str, float] = field(default_factory=OrderedDict)
+    _valid: OrderedDict[str, float] = field(default_factory=OrderedDict)
 
     def check_peer(self, peer: str, secret_sha256: str) -> None:
         """Raises TooManyRequests for an address that has failed too often."""
-        if secret_sha256 not in self._known and (wait := self.failures.wait(peer)):
+        if secret_sha256 not in self._valid and (wait := self.failures.wait(peer)):
             raise _too_many("Too many invalid tokens came from this address", wait)
 
     def failed(self, peer: str, secret_sha256: str = "") -> None:
         """Count a failure of an address, and forget that the token was valid before."""
-        self._known.pop(secret_sha256, None)
+        self._valid.pop(secret_sha256, None)
         self.failures.take(peer)
 
     def passed(self, secret_sha256: str) -> None:
-        _remember(self._known, secret_sha256)
+        _remember(self._valid, secret_sha256)
 
     def check_member(self, member: int) -> None:
         """Count a request of a member; raises TooManyRequests."""

@@ -125,12 +125,12 @@ def allow_open_files() -> None:
     Each member has a connection, and shells set 1,024 for programs that still use select().
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    for most in OPEN_FILES:
-        wanted = most if hard == resource.RLIM_INFINITY else min(hard, most)
-        if soft == resource.RLIM_INFINITY or soft >= wanted:
+    for limit in OPEN_FILES:
+        target = limit if hard == resource.RLIM_INFINITY else min(hard, limit)
+        if soft == resource.RLIM_INFINITY or soft >= target:
             return
         with suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
             return
 
 

@@ -180,19 +180,19 @@ class ServerSettings(BaseSettings):
 
 def unknown_variables() -> list[str]:
     """Environment variables that look like settings of the coordinator but are not."""
-    known = {f"PUBSWAP_{name}".upper() for name in ServerSettings.model_fields}
-    unknown = (name for name in os.environ if name.startswith("PUBSWAP_") and name not in known)
+    valid = {f"PUBSWAP_{name}".upper() for name in ServerSettings.model_fields}
+    unknown = (name for name in os.environ if name.startswith("PUBSWAP_") and name not in valid)
     return sorted(name for name in unknown if not _OF_CLIENTS.fullmatch(name))
 
 
-def load_settings(**given: object) -> ServerSettings:
-    """Settings from `given` unless None, then from the environment, then the defaults.
+def load_settings(**values: object) -> ServerSettings:
+    """Settings from `values` unless None, then from the environment, then the defaults.
 
     Raises InvalidSettings, naming the first setting that is wrong.
     """
     try:
         return ServerSettings.model_validate(
-            {name: value for name, value in given.items() if value is not None}
+            {name: value for name, value in values.items() if value is not None}
         )
     except ValidationError as error:
         raise InvalidSettings(first_fault(error)) from None
@@ -203,10 +203,10 @@ def operator_token(settings: ServerSettings) -> str:
 
     Raises InvalidSettings for an empty one, which anybody could send.
     """
-    given, path = settings.operator_token, settings.token_file
-    token = (_token_in(path) if given is None else given.get_secret_value()).strip()
+    configured, path = settings.operator_token, settings.token_file
+    token = (_token_in(path) if configured is None else configured.get_secret_value()).strip()
     if not token:
-        where = path if given is None else "PUBSWAP_OPERATOR_TOKEN"
+        where = path if configured is None else "PUBSWAP_OPERATOR_TOKEN"
         raise InvalidSettings(f"The operator token in {where} is empty. Remove it to get one.")
     return token
 

@@ -256,7 +256,7 @@ def test_what_answers_in_the_buckets_place_is_left_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The member uploads and downloads through the coordinator instead."""
-    monkeypatch.setattr(presigned, "MOST_PARTS", parts)
+    monkeypatch.setattr(presigned, "MAX_PARTS", parts)
     with answering(headers, body) as url:
         sign = lambda method, keys: [f"{url}/{key}" for key in keys]  # noqa: E731
         monkeypatch.setattr(services(direct).presigned, "sign", sign)
@@ -464,7 +464,7 @@ def test_an_upload_goes_on_by_the_other_way(direct: Direct) -> None:
 
 def test_parts_come_some_at_a_time(direct: Direct, monkeypatch: pytest.MonkeyPatch) -> None:
     """The member asks for the next ones."""
-    monkeypatch.setattr(presigned, "MOST_PARTS", 2)
+    monkeypatch.setattr(presigned, "MAX_PARTS", 2)
     data = adapter(direct)
     assert len(direct.open(data).parts) == 2 < len(data) / PART
     direct.member(direct.allowed).put_blob(direct.fed.run.id, data)

@@ -57,9 +57,9 @@ def test_large_rounds_make_short_pages(server: Server, monkeypatch: pytest.Monke
     """A page is limited by its exchanges' numbers, but holds at least one round."""
     fed = long_run(server, 20)
     # Two clients, one public step: four numbers a round.
-    monkeypatch.setattr(history, "MOST_NUMBERS", 13)
+    monkeypatch.setattr(history, "MAX_NUMBERS", 13)
     assert numbers(fed) == [0, 1, 2]
-    monkeypatch.setattr(history, "MOST_NUMBERS", 1)
+    monkeypatch.setattr(history, "MAX_NUMBERS", 1)
     assert numbers(fed) == [0]
     assert len(fed.view().rounds) == 22
 

@@ -151,7 +151,7 @@ def test_work_for_a_run_that_is_deleted_meanwhile_is_given_up(
         access = RunAccess(fed.run.id, Operator(), services)
         with pytest.raises(UnknownRun):
             server.do(access.read_for_all(lambda session, row: row))
-        verdicts = partial(exchanges.unverified_one, key=(fed.run.id, 1, 1, "a"))
+        verdicts = partial(exchanges.unverified_submission, key=(fed.run.id, 1, 1, "a"))
         assert server.do(services.database.read(verdicts)) is None
 
 

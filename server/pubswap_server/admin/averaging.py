@@ -27,7 +27,7 @@ from pubswap_server.storage.store import BlobStore
 
 
 @dataclass(frozen=True)
-class KeptRounds:
+class RetainedRounds:
     """Finished rounds of a run, and the inputs of the last ones.
 
     `inputs` belong to consecutive rounds, as far back as updates are kept. `published` maps each
@@ -61,7 +61,7 @@ class KeptRounds:
         residuals = {row.round: row.residual for row in rows if row.residual is not None}
         return cls(run, inputs, published, residuals)
 
-    def residuals_before(self, round_: int) -> list[str]:
+    def earlier_residuals(self, round_: int) -> list[str]:
         """The residuals of the earlier rounds, in order."""
         return [self.residuals[n] for n in sorted(self.residuals) if n < round_]
 
@@ -69,30 +69,30 @@ class KeptRounds:
 def averaged(
     inputs: RoundInputs,
     without: Collection[str],
-    before: Aggregated | None,
+    previous: Aggregated | None,
     blobs: BlobStore,
     into: BlobStore,
 ) -> Aggregated:
     """Aggregate a round by the run's own rule without some members, into blobs of `into`.
 
-    `before` is the recomputed previous round, with its blobs in `into`, or None for the run's own.
-    If its adapter differs from the run's, each update is moved so that it stays the same step. From
-    the run's own and with all members, the result is the round's to the bit.
+    `previous` is the previous round, recomputed with its blobs in `into`, or None for the run's
+    own. If its adapter differs from the run's, each update is moved so that it stays the same step.
+    From the run's own and with all members, the result is the round's to the bit.
     Raises WrongState if no member is left.
     """
-    left = [n for n, member in enumerate(inputs.members) if member not in without]
-    if not left:
+    remaining = [n for n, member in enumerate(inputs.members) if member not in without]
+    if not remaining:
         raise WrongState(
             f"Round {inputs.round} was averaged from {' and '.join(inputs.members)} alone: "
             "nothing is left of it. `pubswap run rollback` returns to an earlier round."
         )
-    updates, settings = updates_of(inputs, blobs).only(left), inputs.settings
-    if before is not None and before.adapter != inputs.previous:
-        other = AdapterFile(into.path(before.adapter), inputs.layout)
+    updates, settings = updates_of(inputs, blobs).only(remaining), inputs.settings
+    if previous is not None and previous.adapter != inputs.previous:
+        other = AdapterFile(into.path(previous.adapter), inputs.layout)
         updates = moved_to(updates, other, products=settings.aggregation.rule == "svd")
-    state, its = (inputs.server_state, blobs) if before is None else (before.server_state, into)
+    state, its = (inputs.server_state, blobs) if previous is None else (previous.server_state, into)
     file = None if state is None else its.path(state)
-    sample = sampled(len(left), settings.seed, inputs.round)
+    sample = sampled(len(remaining), settings.seed, inputs.round)
     return aggregate(updates, file, settings.aggregation, into, sample)
 
 

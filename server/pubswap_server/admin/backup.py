@@ -180,8 +180,8 @@ def _token(settings: ServerSettings) -> bytes:
 def _writing(folder: Path) -> Iterator[Folder]:
     """Create the folder if needed, and lock it; raises BackupFault if it holds other things."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    ours = {"blobs", "incoming", NAME, ".lock", TOKEN} | {p.name for p in folder.glob(DATABASES)}
-    others = sorted({path.name for path in folder.iterdir()} - ours)
+    allowed = {"blobs", "incoming", NAME, ".lock", TOKEN} | {p.name for p in folder.glob(DATABASES)}
+    others = sorted({path.name for path in folder.iterdir()} - allowed)
     if others:
         raise BackupFault(f"{folder} holds other things, such as {others[0]}; name a new folder.")
     try:

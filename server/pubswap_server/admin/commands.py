@@ -157,8 +157,8 @@ def contributions_command(
     from pubswap_server.admin.contributions import contributions
 
     with progress_bar() as bar:
-        found = contributions(settings, run, bar, out, only or ())
-    typer.echo(escaped(found.model_dump_json(indent=2)) if as_json else found.text(out))
+        report = contributions(settings, run, bar, out, only or ())
+    typer.echo(escaped(report.model_dump_json(indent=2)) if as_json else report.text(out))
 
 
 @admin_commands.command("replay")
@@ -187,8 +187,8 @@ def replay_command(
     from pubswap_server.admin.replay import replay
 
     with progress_bar() as bar:
-        found = replay(settings, run, without or (), out, bar, last)
-    for line in found.lines():
+        report = replay(settings, run, without or (), out, bar, last)
+    for line in report.lines():
         typer.echo(line)
     typer.echo(f"Wrote {out}. Load it with")
     typer.echo(f"  peft.PeftModel.from_pretrained(base_model, '{out}')")

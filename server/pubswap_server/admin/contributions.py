@@ -16,9 +16,9 @@ from pubswap_protocol.command_line.amounts import size_text
 from pubswap_protocol.command_line.progress_bar import tracked
 from pubswap_protocol.errors import NotSaved
 from pubswap_protocol.messages import Role
-from pubswap_server.admin.averaging import KeptRounds, averaged, new_folder, write_adapter
+from pubswap_server.admin.averaging import RetainedRounds, averaged, new_folder, write_adapter
 from pubswap_server.admin.opened import Deployment, opened_in_use
-from pubswap_server.admin.verify import still_kept
+from pubswap_server.admin.verify import gone_if_freed
 from pubswap_server.database.tables import MemberRow, RunRow, SwapRow, UpdateRow
 from pubswap_server.exchange import exchanges
 from pubswap_server.runs import runs
@@ -61,9 +61,9 @@ class Contributions(BaseModel):
     not_kept: list[int] = Field(default=[], description="Rounds whose updates are not kept.")
 
     def text(self, out: Path | None) -> str:
-        given = "offered" if self.offered else "given"
+        heading = "offered" if self.offered else "given"
         rows: list[tuple[str | int, ...]] = [
-            ("member", "rounds", "exchanges", "responses", "right", given, "received"),
+            ("member", "rounds", "exchanges", "responses", "right", heading, "received"),
             *(
                 (
                     *(each.member, each.rounds, each.exchanges, each.responses, each.right),
@@ -118,15 +118,15 @@ def contributions(
         Session(connection) as session,
     ):
         row = runs.find(session, run, Operator())
-        found = _counted(session, row)
-        kept = KeptRounds.read(session, row, max(only, default=None)) if out else None
-    if out is not None and kept is not None:
+        report = _counted(session, row)
+        retained = RetainedRounds.read(session, row, max(only, default=None)) if out else None
+    if out is not None and retained is not None:
         with (
             new_folder(out) as (folder, into),
             opened_in_use(settings, folder.parent) as deployment,
         ):
-            _write_rounds(deployment, kept, only, folder, into, found, progress)
-    return found
+            _write_rounds(deployment, retained, only, folder, into, report, progress)
+    return report
 
 
 def _counted(session: Session, run: RunRow) -> Contributions:
@@ -163,41 +163,41 @@ def _counted(session: Session, run: RunRow) -> Contributions:
 
 def _write_rounds(
     deployment: Deployment,
-    kept: KeptRounds,
+    retained: RetainedRounds,
     only: Collection[int],
     folder: Path,
     into: LocalBlobs,
-    found: Contributions,
+    report: Contributions,
     progress: Progress,
 ) -> None:
     """Write a folder for each round, with its own adapter and one without each member."""
-    inputs = [each for each in kept.inputs if not only or each.round in only]
-    wished = only or [number for number in kept.published if number > 0]
-    found.not_kept = sorted(set(wished) - {each.round for each in inputs})
-    found.single = [each.round for each in inputs if len(each.members) == 1]
-    inputs = [each for each in inputs if len(each.members) > 1]
-    needed = sum((1 + len(each.members)) * each.layout.file_bytes for each in inputs)
+    rounds = [each for each in retained.inputs if not only or each.round in only]
+    wished = only or [number for number in retained.published if number > 0]
+    report.not_kept = sorted(set(wished) - {each.round for each in rounds})
+    report.single = [each.round for each in rounds if len(each.members) == 1]
+    rounds = [each for each in rounds if len(each.members) > 1]
+    needed = sum((1 + len(each.members)) * each.layout.file_bytes for each in rounds)
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise NotSaved(
             f"The adapters take {size_text(needed)}, and the disk has {size_text(free)} free. "
             "Name another --out, or fewer rounds with --round."
         )
-    found.left_out = {each.round: each.members for each in inputs}
-    adapters = [(each, member) for each in inputs for member in (None, *each.members)]
+    report.left_out = {each.round: each.members for each in rounds}
+    adapters = [(each, member) for each in rounds for member in (None, *each.members)]
     path = deployment.blobs.path
-    for each, member in tracked(progress, "adapters", adapters):
-        rounds, before = folder / f"round-{each.round}", kept.residuals_before(each.round)
+    for inputs, member in tracked(progress, "adapters", adapters):
+        parent, earlier = folder / f"round-{inputs.round}", retained.earlier_residuals(inputs.round)
         if member is None:
-            own = [kept.published[each.round], *before]
-            own += filter(None, [kept.residuals.get(each.round)])
-            write_adapter(rounds / ALL, kept.run, [path(digest) for digest in own])
+            digests = [retained.published[inputs.round], *earlier]
+            digests += filter(None, [retained.residuals.get(inputs.round)])
+            write_adapter(parent / ALL, retained.run, [path(digest) for digest in digests])
         else:
-            with still_kept(deployment, each):
-                made = averaged(each, {member}, None, deployment.blobs, into)
-            files = [into.path(made.adapter), *map(path, before)]
-            files += [into.path(made.residual)] if made.residual is not None else []
-            write_adapter(rounds / f"without-{member}", kept.run, files)
-            for digest in filter(None, (made.adapter, made.residual, made.server_state)):
+            with gone_if_freed(deployment, inputs):
+                result = averaged(inputs, {member}, None, deployment.blobs, into)
+            files = [into.path(result.adapter), *map(path, earlier)]
+            files += [into.path(result.residual)] if result.residual is not None else []
+            write_adapter(parent / f"without-{member}", retained.run, files)
+            for digest in filter(None, (result.adapter, result.residual, result.server_state)):
                 into.remove_older(digest, math.inf)
         deployment.forget_fetched()

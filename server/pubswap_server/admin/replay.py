@@ -9,9 +9,9 @@ from sqlalchemy.orm import Session
 
 from pubswap_protocol.command_line.progress_bar import tracked
 from pubswap_protocol.errors import Gone, NotFound
-from pubswap_server.admin.averaging import KeptRounds, averaged, new_folder, write_adapter
+from pubswap_server.admin.averaging import RetainedRounds, averaged, new_folder, write_adapter
 from pubswap_server.admin.opened import opened_in_use
-from pubswap_server.admin.verify import still_kept
+from pubswap_server.admin.verify import gone_if_freed
 from pubswap_server.aggregation.round import Aggregated
 from pubswap_server.aggregation.rules import Note
 from pubswap_server.runs import runs
@@ -29,14 +29,14 @@ class Replay:
     adapter equals the run's own to the bit.
     """
 
-    kept: KeptRounds
+    retained: RetainedRounds
     left_out: dict[str, list[int]]
     same: bool
     notes: list[tuple[int, Note]]
 
     def lines(self) -> Iterator[str]:
         """Describe the adapter, and what remains in it of the members left out."""
-        run, numbers = self.kept.run, [each.round for each in self.kept.inputs]
+        run, numbers = self.retained.run, [each.round for each in self.retained.inputs]
         first, last = numbers[0], numbers[-1]
         yield f"{_rounds(numbers).capitalize()} of run {run.name} ({run.id}) averaged again."
         for member, rounds in self.left_out.items():
@@ -92,41 +92,45 @@ def replay(
     ):
         with deployment.database.snapshot() as connection, Session(connection) as session:
             row = runs.find(session, run, Operator())
-            kept = KeptRounds.read(session, row, last)
-            if not kept.inputs:
+            rounds = RetainedRounds.read(session, row, last)
+            if not rounds.inputs:
                 raise Gone(
-                    f"No updates of run {row.name} are kept up to round {max(kept.published)}: "
+                    f"No updates of run {row.name} are kept up to round {max(rounds.published)}: "
                     "they are deleted after PUBSWAP_KEEP_ROUNDS rounds, and by `pubswap run "
                     "archive`. PUBSWAP_KEEP_ROUNDS = 0 on the coordinator keeps all future ones."
                 )
-            left_out = _left_out(kept, without)
-        made: list[Aggregated] = []
-        for inputs in tracked(progress, "rounds", kept.inputs):
-            before = made[-1] if made else None
-            with still_kept(deployment, inputs):
-                made.append(averaged(inputs, without, before, deployment.blobs, into))
+            left_out = _left_out(rounds, without)
+        results: list[Aggregated] = []
+        for inputs in tracked(progress, "rounds", rounds.inputs):
+            previous = results[-1] if results else None
+            with gone_if_freed(deployment, inputs):
+                results.append(averaged(inputs, without, previous, deployment.blobs, into))
             deployment.forget_fetched()
-        first, last, adapter = kept.inputs[0].round, kept.inputs[-1].round, made[-1].adapter
-        notes = [(n, note) for n, each in enumerate(made, first) for note in each.notes]
-        found = Replay(kept, left_out, adapter == kept.published[last], notes)
-        earlier = map(deployment.blobs.path, kept.residuals_before(first))
-        residuals = (into.path(each.residual) for each in made if each.residual is not None)
-        write_adapter(folder, kept.run, [into.path(adapter), *earlier, *residuals])
-        (folder / CARD).write_text("\n".join(found.lines()) + "\n", encoding="utf-8")
-    return found
+        first, last, adapter = (
+            rounds.inputs[0].round,
+            rounds.inputs[-1].round,
+            results[-1].adapter,
+        )
+        notes = [(n, note) for n, each in enumerate(results, first) for note in each.notes]
+        report = Replay(rounds, left_out, adapter == rounds.published[last], notes)
+        earlier = map(deployment.blobs.path, rounds.earlier_residuals(first))
+        residuals = (into.path(each.residual) for each in results if each.residual is not None)
+        write_adapter(folder, rounds.run, [into.path(adapter), *earlier, *residuals])
+        (folder / CARD).write_text("\n".join(report.lines()) + "\n", encoding="utf-8")
+    return report
 
 
-def _left_out(kept: KeptRounds, without: Collection[str]) -> dict[str, list[int]]:
+def _left_out(retained: RetainedRounds, without: Collection[str]) -> dict[str, list[int]]:
     """The kept rounds in which each member has an update; raises NotFound if one has none."""
-    found = {
-        name: [each.round for each in kept.inputs if name in each.members]
+    rounds_by_member = {
+        name: [each.round for each in retained.inputs if name in each.members]
         for name in sorted(set(without))
     }
-    known = sorted({member for each in kept.inputs for member in each.members})
-    for name, rounds in found.items():
+    members = sorted({member for each in retained.inputs for member in each.members})
+    for name, rounds in rounds_by_member.items():
         if not rounds:
             raise NotFound(
-                f"No update of {name!r} counts in {_rounds([e.round for e in kept.inputs])} of run "
-                f"{kept.run.name}; there are updates of {', '.join(known)}."
+                f"No update of {name!r} counts in {_rounds([e.round for e in retained.inputs])} of "
+                f"run {retained.run.name}; there are updates of {', '.join(members)}."
             )
-    return found
+    return rounds_by_member

@@ -15,7 +15,7 @@ from pubswap_protocol.files import make_private, sync
 from pubswap_server.admin.manifest import TOKEN, BackupManifest, copy_blob, copy_file, read_manifest
 from pubswap_server.admin.opened import Deployment, opened
 from pubswap_server.admin.verify import required
-from pubswap_server.database.engine import known_schemas, migrate, newest_schema
+from pubswap_server.database.engine import migrate, newest_schema, upgradable_schemas
 from pubswap_server.database.tables import Base
 from pubswap_server.settings import ServerSettings
 from pubswap_server.storage.spool import Spool
@@ -23,18 +23,18 @@ from pubswap_server.storage.store import file_name, folder_name
 
 # A backup does not have the bytes of unfinished uploads; members start them again. Leases are held
 # by replicas of the coordinator that was backed up.
-LEFT_OUT = frozenset({"uploads", "leases"})
+SKIPPED_TABLES = frozenset({"uploads", "leases"})
 _AT_ONCE = 500
 
 
 def copy_rows(source: Connection, target: Connection) -> dict[str, int]:
-    """Copy all tables but `LEFT_OUT` into empty ones, in batches; returns their row counts.
+    """Copy all tables but `SKIPPED_TABLES` into empty ones, in batches; returns their row counts.
 
     Tables are in the order of their foreign keys. Nothing is committed.
     """
     counts = {}
     for table in Base.metadata.sorted_tables:
-        if table.name in LEFT_OUT:
+        if table.name in SKIPPED_TABLES:
             continue
         statement, counts[table.name] = insert(table), 0
         query = select(table).order_by(*table.primary_key)
@@ -71,7 +71,7 @@ def restore(settings: ServerSettings, folder: Path, progress: Progress) -> Backu
     Unavailable.
     """
     manifest = read_manifest(folder)
-    if manifest.schema_revision not in known_schemas():
+    if manifest.schema_revision not in upgradable_schemas():
         raise BackupFault(
             f"The backup has schema {manifest.schema_revision} of PubSwap {manifest.software}; "
             "install that version or a later one to restore it."
@@ -84,7 +84,7 @@ def restore(settings: ServerSettings, folder: Path, progress: Progress) -> Backu
         if not database.is_file() or digest_of_file(database) != manifest.database.digest:
             raise BackupFault(f"{database} is missing or damaged; restore another backup.")
         for digest in tracked(progress, "checking blobs", sorted(manifest.blobs)):
-            file = _kept(folder, digest)
+            file = _blob_file(folder, digest)
             if not file.is_file() or digest_of_file(file) != digest:
                 raise BackupFault(
                     f"The blob {digest} is missing or damaged; restore another backup."
@@ -99,7 +99,7 @@ def restore(settings: ServerSettings, folder: Path, progress: Progress) -> Backu
                 )
             _check_empty(settings, deployment, manifest)
             for digest in tracked(progress, "copying blobs", sorted(manifest.blobs)):
-                copy_blob(_kept(folder, digest), digest, deployment.blobs, incoming)
+                copy_blob(_blob_file(folder, digest), digest, deployment.blobs, incoming)
             if token is not None:
                 _put_token(token, incoming.new(), settings.token_file)
             migrate(settings.sqlalchemy_url)
@@ -107,7 +107,7 @@ def restore(settings: ServerSettings, folder: Path, progress: Progress) -> Backu
     return manifest
 
 
-def _kept(folder: Path, digest: str) -> Path:
+def _blob_file(folder: Path, digest: str) -> Path:
     """A blob's file in a backup, found without a store because the backup may be read-only."""
     return folder / "blobs" / folder_name(digest) / file_name(digest)
 

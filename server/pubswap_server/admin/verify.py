@@ -111,7 +111,7 @@ def verify(settings: ServerSettings, progress: Progress) -> StorageReport:
         stored = {blob.name for blob in deployment.blobs.blobs()}
         with deployment.database.snapshot() as connection, Session(connection) as session:
             uses = required(connection)
-            known = named_digests(session)
+            named = named_digests(session)
             rows = session.execute(
                 select(RunRow, RoundRow.round, RoundRow.adapter)
                 .join(RoundRow, RoundRow.run_id == RunRow.id)
@@ -125,14 +125,14 @@ def verify(settings: ServerSettings, progress: Progress) -> StorageReport:
                     rounds.append((run, round_, adapter, inputs))
                 except Gone:
                     freed += 1
-        report = StorageReport(orphans=sorted(stored - known), freed=freed)
+        report = StorageReport(orphans=sorted(stored - named), freed=freed)
         _check_blobs(deployment, uses, report, progress)
         for run, round_, adapter, inputs in tracked(progress, "rounds", rounds):
             name = f"round {round_} of run {run.id}"
             incoming = deployment.storage.incoming
             try:
                 with (
-                    still_kept(deployment, inputs),
+                    gone_if_freed(deployment, inputs),
                     tempfile.TemporaryDirectory(dir=incoming.folder) as folder,
                 ):
                     into = LocalBlobs(Path(folder), incoming)
@@ -162,11 +162,11 @@ def _check_blobs(
     if report.lost:  # except blobs released and deleted meanwhile
         with deployment.database.snapshot() as connection:
             uses = required(connection)
-        report.lost = [one for one in report.lost if one.digest in uses]
+        report.lost = [blob for blob in report.lost if blob.digest in uses]
 
 
 @contextmanager
-def still_kept(deployment: Deployment, inputs: RoundInputs | None) -> Iterator[None]:
+def gone_if_freed(deployment: Deployment, inputs: RoundInputs | None) -> Iterator[None]:
     """Raise Gone instead of DamagedBlob if rows no longer reference all of a round's inputs."""
     try:
         yield
@@ -175,7 +175,7 @@ def still_kept(deployment: Deployment, inputs: RoundInputs | None) -> Iterator[N
             raise
         with deployment.database.snapshot() as connection:
             uses = required(connection)
-        made_of = {*inputs.adapters, inputs.previous, inputs.server_state}
-        if uses.keys() >= made_of - {None}:
+        input_digests = {*inputs.adapters, inputs.previous, inputs.server_state}
+        if uses.keys() >= input_digests - {None}:
             raise
         raise Gone(f"Updates of round {inputs.round} were freed meanwhile; try again.") from None

@@ -21,7 +21,7 @@ from pubswap_server.aggregation.updates import DerivedSource, Updates, slices, w
 Matrix = NDArray[np.float64]
 
 FEW = 8
-MOST_IN_DRIFT = 16
+MAX_DRIFT_CLIENTS = 16
 
 
 def squared_distances(gram: Matrix) -> Matrix:
@@ -44,9 +44,9 @@ def sampled(clients: int, seed: int, round_: int) -> Sequence[int]:
 
     All pairs of many clients would cost more than the rest of the aggregation.
     """
-    if clients <= MOST_IN_DRIFT:
+    if clients <= MAX_DRIFT_CLIENTS:
         return range(clients)
-    drawn = rng_for(seed, "drift", round_).choice(clients, MOST_IN_DRIFT, replace=False)
+    drawn = rng_for(seed, "drift", round_).choice(clients, MAX_DRIFT_CLIENTS, replace=False)
     return sorted(drawn.tolist())
 
 

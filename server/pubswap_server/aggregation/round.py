@@ -51,18 +51,18 @@ def aggregate(
     of the clients. Raises InvalidAdapter for a result that would be refused as an upload.
     """
     rule, notes = rule_for(settings, len(updates.sources))
-    before = None
+    gram = None
     passing = GramSum(updates, sample)  # drift for the report alone needs no pass of its own
     selects = isinstance(rule, MultiKrum)
     if selects or settings.clip_norm is not None:
         # A rule that selects compares all pairs. Clipping needs only each update's own norm.
-        before = gram_of(updates, None if selects else sample)
-        updates, more = _prepared(updates, before, rule, settings.clip_norm)
+        gram = gram_of(updates, None if selects else sample)
+        updates, more = _prepared(updates, gram, rule, settings.clip_norm)
         notes += more
-    means = Means(updates, rule, passing if before is None else None)
+    means = Means(updates, rule, passing if gram is None else None)
     optimizer, new_state = server_optimizer(settings), None
     if settings.rule == "svd":
-        before = gram_of(updates, sample) if before is None else before
+        gram = gram_of(updates, sample) if gram is None else gram
         truncation = Truncation(updates)
         adapter, _ = store.write(truncation.adapter())
         notes.append(Note("rank truncated", {"left_out": truncation.left_out}))
@@ -82,7 +82,7 @@ def aggregate(
         layout, parts = stacking.residual(updates, mean)
         residual, _ = store.write(parts)
         AdapterFile(store.path(residual), layout).check(LARGEST_DERIVED)
-    drift = drift_of(passing.matrix if before is None else before)
+    drift = drift_of(passing.matrix if gram is None else gram)
     return Aggregated(adapter, drift, tuple(notes), residual, new_state)
 
 
@@ -104,8 +104,8 @@ def _prepared(
                 notes.append(Note("update clipped", details))
         updates = replace(updates, sources=tuple(sources))
     if isinstance(rule, MultiKrum):
-        kept = rule.select(gram * np.outer(by, by))
-        left_out = sorted(set(range(len(updates.members))) - set(kept))
-        notes += [Note("update excluded", {"member": updates.members[n]}) for n in left_out]
-        updates = updates.only(kept)
+        selected = rule.select(gram * np.outer(by, by))
+        excluded = sorted(set(range(len(updates.members))) - set(selected))
+        notes += [Note("update excluded", {"member": updates.members[n]}) for n in excluded]
+        updates = updates.only(selected)
     return updates, notes

@@ -71,11 +71,11 @@ class MultiKrum(FedIT):
     It tolerates f bad clients of N >= 2 f + 3.
     """
 
-    def __init__(self, bad: int, kept: int | None) -> None:
-        """Tolerate f = `bad` clients and average m = `kept`, at most N - f; None means N - f."""
+    def __init__(self, bad: int, selected: int | None) -> None:
+        """Tolerate f = `bad` clients, average m = `selected`, at most N - f; None means N - f."""
         super().__init__()
         self.bad = bad
-        self.kept = kept
+        self.selected = selected
 
     def select(self, gram: Matrix) -> list[int]:
         """The m clients with the lowest scores; ties go to the first by name."""
@@ -84,9 +84,9 @@ class MultiKrum(FedIT):
         np.fill_diagonal(distances, np.inf)
         closest = np.sort(distances, axis=1)[:, : count - self.bad - 2]
         order = np.argsort(closest.sum(axis=1), kind="stable")
-        most = count - self.bad
-        kept = most if self.kept is None else min(self.kept, most)
-        return sorted(order[:kept].tolist())
+        limit = count - self.bad
+        selected = limit if self.selected is None else min(self.selected, limit)
+        return sorted(order[:selected].tolist())
 
 
 Aggregator = TrimmedMean | FedIT

@@ -57,8 +57,8 @@ class Adam:
         momentum = self.beta1 * state[0] + (1 - self.beta1) * delta
         return [momentum, self.variance(state[1], delta * delta)]
 
-    def variance(self, before: Row, square: Row) -> Row:
-        return self.beta2 * before + (1 - self.beta2) * square
+    def variance(self, previous: Row, square: Row) -> Row:
+        return self.beta2 * previous + (1 - self.beta2) * square
 
     def step(self, state: list[Row]) -> Row:
         return self.rate * state[0] / (np.sqrt(state[1]) + self.tau)
@@ -70,8 +70,8 @@ class Yogi(Adam):
     v <- v - (1 - beta2) Delta^2 sign(v - Delta^2)
     """
 
-    def variance(self, before: Row, square: Row) -> Row:
-        return before - (1 - self.beta2) * square * np.sign(before - square)
+    def variance(self, previous: Row, square: Row) -> Row:
+        return previous - (1 - self.beta2) * square * np.sign(previous - square)
 
 
 ServerOptimizer = Momentum | Adam
@@ -112,8 +112,8 @@ def state_bytes(
             yield from _emptied(waiting)
             name = slice_.name
         yield rounded[0]
-        for kept, part in zip(waiting[1:], rounded[1:], strict=True):
-            kept.append(part)
+        for buffer, part in zip(waiting[1:], rounded[1:], strict=True):
+            buffer.append(part)
     yield from _emptied(waiting)
 
 
@@ -124,12 +124,12 @@ def adapter_bytes(
     first, *_ = optimizer.memory
     yield previous.layout.header
     for slice_ in slices(previous.layout, width_for(1)):
-        before = slice_.of(previous)
+        values = slice_.of(previous)
         if _name(slice_.name, first) not in state.layout.tensors:
-            yield before.tobytes()
+            yield values.tobytes()
             continue
         step = optimizer.step(_read(optimizer, state, slice_))
-        yield (before + step).astype(np.float32).tobytes()
+        yield (values + step).astype(np.float32).tobytes()
 
 
 def _read(optimizer: ServerOptimizer, state: AdapterSource | None, slice_: Slice) -> list[Row]:

@@ -55,9 +55,9 @@ def stacked(
 ) -> tuple[AdapterLayout, Iterator[bytes]]:
     """The sum of the terms' products: its layout, and the canonical file's bytes in order."""
     ranks = {a: sum(term.layout.tensors[a][0] for term in terms) for a, _ in modules(layout)}
-    most = {a: min(layout.tensors[a][1], layout.tensors[b][0]) for a, b in modules(layout)}
-    result = stack_layout(layout, {a: min(ranks[a], most[a]) for a in ranks})
-    dense = {name for a, b in modules(layout) if ranks[a] > most[a] for name in (a, b)}
+    max_ranks = {a: min(layout.tensors[a][1], layout.tensors[b][0]) for a, b in modules(layout)}
+    result = stack_layout(layout, {a: min(ranks[a], max_ranks[a]) for a in ranks})
+    dense = {name for a, b in modules(layout) if ranks[a] > max_ranks[a] for name in (a, b)}
     return result, _bytes(result, terms, dense)
 
 

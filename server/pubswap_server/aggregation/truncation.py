@@ -48,12 +48,12 @@ class Truncation:
     def __init__(self, updates: Updates) -> None:
         self._updates = updates
         self._rank = rank_of(updates.previous.layout)
-        self._kept = self._all = 0.0
+        self._retained = self._all = 0.0
 
     @property
     def left_out(self) -> float:
         """|M - B A| / |M| over all modules written so far, in the Frobenius norm."""
-        return math.sqrt(max(0.0, 1 - self._kept / self._all)) if self._all else 0.0
+        return math.sqrt(max(0.0, 1 - self._retained / self._all)) if self._all else 0.0
 
     def adapter(self) -> Iterator[bytes]:
         layout, ready = self._updates.previous.layout, dict[str, Array]()
@@ -75,31 +75,31 @@ class Truncation:
             step = max(1, COLUMNS // self._rank)
             some = (terms[first : first + step] for first in range(0, len(terms), step))
             left, values, right = summed(shape, (_stacks(each, a, b) for each in some))
-        found = min(self._rank, int(np.sum(values > NOTHING * values[0])))
+        rank = min(self._rank, int(np.sum(values > NOTHING * values[0])))
         self._all += float(np.sum(values**2))
-        self._kept += float(np.sum(values[:found] ** 2))
+        self._retained += float(np.sum(values[:rank] ** 2))
         new_a = np.array(self._updates.previous.tensor(a))
         new_b = np.zeros_like(self._updates.previous.tensor(b))
         # These signs make each row's entry of largest magnitude positive.
-        largest = np.abs(right[:found]).argmax(axis=1)
-        signs = np.where(right[np.arange(found), largest] < 0, -1.0, 1.0)
-        new_a[:found] = ROW_NORM * signs[:, None] * right[:found]
-        new_b[:, :found] = left[:, :found] * (signs * values[:found] / ROW_NORM)
+        largest = np.abs(right[:rank]).argmax(axis=1)
+        signs = np.where(right[np.arange(rank), largest] < 0, -1.0, 1.0)
+        new_a[:rank] = ROW_NORM * signs[:, None] * right[:rank]
+        new_b[:, :rank] = left[:, :rank] * (signs * values[:rank] / ROW_NORM)
         return new_a, new_b
 
     def _terms(self) -> list[Term]:
         """The terms whose sum is M."""
         updates = self._updates
         ranks = updates.ranks or (self._rank,) * len(updates.sources)
-        sent, kept = [], np.zeros(self._rank)  # the diagonal of C (R,)
+        sent, previous_shares = [], np.zeros(self._rank)  # the diagonal of C (R,)
         for source, share, rank in zip(updates.sources, updates.shares, ranks, strict=True):
-            kept[rank:] += share
+            previous_shares[rank:] += share
             sent.append((source, np.full(rank, share)))
         if updates.trained_from is None:
-            return [(updates.previous, kept), *sent]
+            return [(updates.previous, previous_shares), *sent]
         # M is the start's product plus the sum of the members' changes.
         start = (updates.previous, np.ones(self._rank))
-        return [start, (updates.trained_from, kept - 1), *sent]
+        return [start, (updates.trained_from, previous_shares - 1), *sent]
 
 
 def _stacks(terms: Sequence[Term], a: str, b: str) -> tuple[Matrix, Matrix]:

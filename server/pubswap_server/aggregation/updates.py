@@ -52,7 +52,7 @@ class Updates:
         )
 
 
-LEAST_IMPROVEMENT, MOST_IMPROVEMENT = 0.05, 0.5  # of pass@1: the least and the greatest weight
+MIN_IMPROVEMENT, MAX_IMPROVEMENT = 0.05, 0.5  # of pass@1: the least and the greatest weight
 
 
 def weight_of(counted_by: str, metrics: Mapping[str, Any]) -> float:
@@ -65,7 +65,7 @@ def weight_of(counted_by: str, metrics: Mapping[str, Any]) -> float:
         return 1.0
     if counted_by == "improvement":
         gained = metrics.get("improvement") or 0.0
-        return min(max(float(gained), LEAST_IMPROVEMENT), MOST_IMPROVEMENT)
+        return min(max(float(gained), MIN_IMPROVEMENT), MAX_IMPROVEMENT)
     return float(metrics[counted_by])
 
 
@@ -80,9 +80,11 @@ def shares_of(weights: Sequence[float], largest: float = 1.0) -> tuple[float, ..
         return (1 / count,) * count
     capped: set[int] = set()
     while True:
-        left = 1 - largest * len(capped)
+        remaining = 1 - largest * len(capped)
         total = math.fsum(w for n, w in enumerate(weights) if n not in capped)
-        shares = tuple(largest if n in capped else left * w / total for n, w in enumerate(weights))
+        shares = tuple(
+            largest if n in capped else remaining * w / total for n, w in enumerate(weights)
+        )
         over = {n for n, share in enumerate(shares) if share > largest}
         if not over:
             return shares

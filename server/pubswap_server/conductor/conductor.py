@@ -31,7 +31,7 @@ from pubswap_server.services import Services
 log = structlog.get_logger(__name__)
 
 # The rest after a pass over a run: a multiple of the pass's own time, and at most so many seconds.
-REST_SHARE, MOST_REST_SECONDS = 4.0, 0.1
+REST_SHARE, MAX_REST_SECONDS = 4.0, 0.1
 
 
 async def conduct(services: Services) -> None:
@@ -124,7 +124,7 @@ async def _tried(services: Services, run: str, explain: bool) -> None:
         log.exception("advance failed", run=run)
         await _failed(services, run, f"{type(error).__name__}, see the coordinator's log.")
     # Rest briefly, so that several arrivals are handled in one pass.
-    await asyncio.sleep(min(REST_SHARE * (time.monotonic() - began), MOST_REST_SECONDS))
+    await asyncio.sleep(min(REST_SHARE * (time.monotonic() - began), MAX_REST_SECONDS))
 
 
 async def _failed(services: Services, run: str, why: str) -> None:

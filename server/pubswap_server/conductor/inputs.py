@@ -38,9 +38,9 @@ def inputs_of(session: Session, run: RunRow, round_: int) -> RoundInputs:
     Raises Gone if some of them were freed.
     """
     updates = rounds.counted_updates(session, run, round_)
-    before = session.get_one(RoundRow, (run.id, round_ - 1))
+    previous = session.get_one(RoundRow, (run.id, round_ - 1))
     adapters = [update.stored for update in updates if update.stored is not None]
-    if before.adapter is None or len(adapters) < len(updates):
+    if previous.adapter is None or len(adapters) < len(updates):
         raise Gone(f"The inputs of round {round_} of run {run.id} are no longer kept.")
     settings = runs.settings_of(run)
     return RoundInputs(
@@ -50,8 +50,8 @@ def inputs_of(session: Session, run: RunRow, round_: int) -> RoundInputs:
         members=[update.member for update in updates],
         adapters=adapters,
         weights=[weight_of(settings.aggregation.weights, update.metrics) for update in updates],
-        previous=before.adapter,
-        server_state=before.server_state,
+        previous=previous.adapter,
+        server_state=previous.server_state,
     )
 
 

@@ -66,8 +66,8 @@ class Leases:
 
     def _silent(self, row: LeaseRow) -> bool:
         seen, present = (row.holder, row.term, row.beats), self._steady()
-        before, since = self._watched.setdefault(row.run_id, (seen, present))
-        if before != seen:
+        previous, since = self._watched.setdefault(row.run_id, (seen, present))
+        if previous != seen:
             self._watched[row.run_id] = (seen, present)
             return False
         return present - since >= self.seconds

@@ -14,7 +14,7 @@ from pubswap_server.monitoring.webhook import Notice
 from pubswap_server.runs import events, members, rounds, runs, uploads
 from pubswap_server.runs.events import ROUND_BEGINS, record
 from pubswap_server.runs.quorum import Turnout
-from pubswap_server.runs.snapshot import MOST_NAMES
+from pubswap_server.runs.snapshot import MAX_NAMES
 from pubswap_server.runs.state import ROUND_UNDER_WAY
 
 SILENT_SECONDS = 3600.0  # of silence, before a client that a round waits for is reported
@@ -87,20 +87,20 @@ def _unreadable(session: Session, run: RunRow) -> str | None:
 
 def _quorum_remedy(session: Session, run: RunRow) -> str:
     away = members.away_clients(session, run.id)
-    some = ", ".join(f"{name} ({code})" for name, code in away[:MOST_NAMES])
-    more = f" and {len(away) - MOST_NAMES} more" if len(away) > MOST_NAMES else ""
-    said = f" These are away: {some}{more}." if away else ""
-    return f"Reinstate or invite clients, or cancel the run.{said}"
+    some = ", ".join(f"{name} ({code})" for name, code in away[:MAX_NAMES])
+    more = f" and {len(away) - MAX_NAMES} more" if len(away) > MAX_NAMES else ""
+    away_text = f" These are away: {some}{more}." if away else ""
+    return f"Reinstate or invite clients, or cancel the run.{away_text}"
 
 
 def _silent(session: Session, run: RunRow, turnout: Turnout) -> str | None:
     """Why silent clients keep the round from its quorum; None if not, or in its first hour."""
-    before = now() - timedelta(seconds=SILENT_SECONDS)
-    silent = members.silent(session, run.id, rounds.arrived(run), before)
+    cutoff = now() - timedelta(seconds=SILENT_SECONDS)
+    silent = members.silent(session, run.id, rounds.arrived(run), cutoff)
     heard = replace(turnout, outstanding=turnout.outstanding - len(silent))
     if run.paused or not heard.missing:
         return None
-    if events.last_at(session, run.id, ROUND_BEGINS) > before:
+    if events.last_at(session, run.id, ROUND_BEGINS) > cutoff:
         return None
     more = f" and {len(silent) - 1} more" if len(silent) > 1 else ""
     return (

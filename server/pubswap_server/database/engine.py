@@ -52,7 +52,7 @@ _LONG = 1024
 _MIGRATION_LOCK = 0x70756273776170  # any number that no other user of the database takes
 # Infinity is not JSON: PostgreSQL refuses it, and SQLite would pass it on to clients.
 _json = partial(json.dumps, allow_nan=False)
-_read_before = lru_cache(maxsize=64)(json.loads)
+_parse_cached = lru_cache(maxsize=64)(json.loads)
 
 
 def _from_json(text: str | bytes) -> Any:
@@ -60,7 +60,7 @@ def _from_json(text: str | bytes) -> Any:
 
     So never change a row's value in place. SQLAlchemy would not notice that anyway.
     """
-    return _read_before(text) if len(text) > _LONG else json.loads(text)
+    return _parse_cached(text) if len(text) > _LONG else json.loads(text)
 
 
 def changed(session: Session, run: str, *, awaited: bool = True) -> None:
@@ -175,7 +175,7 @@ class Database:
         raise AssertionError("unreachable")
 
 
-def execute_each(
+def execute_many(
     session: Session, statement: Executable, rows: Sequence[Mapping[str, Any]]
 ) -> None:
     """Execute the statement once for each row, in one call.
@@ -199,7 +199,7 @@ def newest_schema() -> str:
     return head
 
 
-def known_schemas() -> set[str]:
+def upgradable_schemas() -> set[str]:
     """All revisions that this version can upgrade to its own."""
     return {script.revision for script in ScriptDirectory(str(MIGRATIONS)).walk_revisions()}
 

@@ -59,10 +59,10 @@ class Base(DeclarativeBase):
     }
 
 
-def _kept(table: str, column: str) -> Index:
+def _retained_index(table: str, column: str) -> Index:
     """An index of a table's rows whose blob is kept: few, only those of the last rounds."""
-    kept = text(f"{column} IS NOT NULL")
-    return Index(f"ix_{table}_kept", "run_id", "round", sqlite_where=kept, postgresql_where=kept)
+    where = text(f"{column} IS NOT NULL")
+    return Index(f"ix_{table}_kept", "run_id", "round", sqlite_where=where, postgresql_where=where)
 
 
 _UNFINISHED = text("state NOT IN ('finished', 'cancelled')")
@@ -238,7 +238,7 @@ class UpdateRow(_Round, Base):
     """
 
     __tablename__ = "updates"
-    __table_args__ = (_kept("updates", "stored"),)
+    __table_args__ = (_retained_index("updates", "stored"),)
 
     member: Mapped[str] = mapped_column(String(63), primary_key=True)
     digest: Mapped[str] = mapped_column(String(71))
@@ -281,7 +281,7 @@ class SubmissionRow(_PublicStep, Base):
     """
 
     __tablename__ = "submissions"
-    __table_args__ = (_kept("submissions", "stored"),)
+    __table_args__ = (_retained_index("submissions", "stored"),)
 
     member: Mapped[str] = mapped_column(String(63), primary_key=True)
     digest: Mapped[str] = mapped_column(String(71))
@@ -356,5 +356,5 @@ _TRIGGERS = {
 }
 for _dialect, _statements in _TRIGGERS.items():
     for _statement in _statements:
-        _made = DDL(_statement).execute_if(dialect=_dialect)  # type: ignore[no-untyped-call]
-        event.listen(EventRow.__table__, "after_create", _made)
+        _trigger = DDL(_statement).execute_if(dialect=_dialect)  # type: ignore[no-untyped-call]
+        event.listen(EventRow.__table__, "after_create", _trigger)

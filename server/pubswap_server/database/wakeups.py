@@ -56,13 +56,13 @@ class DataVersion(Wakeups):
             self._url, poolclass=NullPool, connect_args={"check_same_thread": False}
         )
         connection = await to_thread.run_sync(engine.connect, limiter=limiter)
-        query, before = text("PRAGMA data_version"), None
+        query, seen = text("PRAGMA data_version"), None
         try:
             while True:
-                after = await to_thread.run_sync(connection.scalar, query, limiter=limiter)
-                if before not in (None, after):
+                version = await to_thread.run_sync(connection.scalar, query, limiter=limiter)
+                if seen not in (None, version):
                     on_change(None, True)
-                before = after
+                seen = version
                 await asyncio.sleep(POLL_SECONDS)
         finally:
             connection.close()

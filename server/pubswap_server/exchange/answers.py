@@ -25,10 +25,10 @@ from pubswap_server.notifications import Turns
 from pubswap_server.storage.store import BlobStore
 
 # Python keeps a mapped file open, and a process may open 1,024 files unless the limit was raised.
-MOST_FILES = 512
-LEAST_KEPT = 4
+MAX_FILES = 512
+MIN_CACHED = 4
 # Without its files, an exchange takes half a megabyte for a thousand members.
-MOST_EXCHANGES = 64
+MAX_EXCHANGES = 64
 # Answers assembled at a time. More Python threads are not faster, and the event loop has to wait
 # for each of them.
 AT_ONCE = 2
@@ -94,7 +94,7 @@ class ResponsePool:
                 own=[
                     self._response(member, prompt, Choice(member, k), seeds) for k in range(count)
                 ],
-                places=draw.places,
+                places=draw.slots,
                 candidates=[self._response(member, prompt, c, seeds) for c in draw.candidates],
             )
             for prompt, draw in enumerate(self._closed.exchange.draws(member))
@@ -113,8 +113,8 @@ class ResponsePool:
 class Recent(Generic[T]):
     """A cache of recent results, each made once for all callers, up to a total size."""
 
-    def __init__(self, most: int, size: Callable[[T], int]) -> None:
-        self._most, self._size = most, size
+    def __init__(self, limit: int, size: Callable[[T], int]) -> None:
+        self._limit, self._size = limit, size
         self._tasks: OrderedDict[Key, asyncio.Task[T]] = OrderedDict()
         self._sizes: dict[Key, int] = {}
 
@@ -122,18 +122,18 @@ class Recent(Generic[T]):
         """The result for the key, made if it is not there."""
         task = self._tasks.get(key)
         if task is None or (task.done() and task.exception() is not None):
-            task = self._tasks[key] = asyncio.create_task(self._made(key, make))
+            task = self._tasks[key] = asyncio.create_task(self._compute(key, make))
         self._tasks.move_to_end(key)
         return await asyncio.shield(task)
 
-    async def _made(self, key: Key, make: Callable[[], Awaitable[T]]) -> T:
-        made = await make()
+    async def _compute(self, key: Key, make: Callable[[], Awaitable[T]]) -> T:
+        result = await make()
         if key in self._tasks:
-            self._sizes[key] = self._size(made)
-        while len(self._tasks) > LEAST_KEPT and sum(self._sizes.values()) > self._most:
+            self._sizes[key] = self._size(result)
+        while len(self._tasks) > MIN_CACHED and sum(self._sizes.values()) > self._limit:
             oldest, _ = self._tasks.popitem(last=False)
             self._sizes.pop(oldest, None)
-        return made
+        return result
 
 
 class Answers:
@@ -142,8 +142,8 @@ class Answers:
     def __init__(self, blobs: BlobStore) -> None:
         self._blobs = blobs
         self._threads, self._turns = CapacityLimiter(AT_ONCE), Turns()
-        self._pools = Recent[ResponsePool](MOST_FILES, lambda pool: pool.files)
-        self._exchanges = Recent[ClosedExchange](MOST_EXCHANGES, lambda closed: 1)
+        self._pools = Recent[ResponsePool](MAX_FILES, lambda pool: pool.files)
+        self._exchanges = Recent[ClosedExchange](MAX_EXCHANGES, lambda closed: 1)
 
     async def answer(self, key: Key, member: str, load: Load, seeds: bool = False) -> bytes:
         """The file that a member trains on; the first call loads the exchange with `load`."""

@@ -21,9 +21,9 @@ class Case:
         """`seconds` is the limit of CPU time for one response."""
         self.correct = [False] * responses
         self._first, self._again = deque(range(responses)), deque[int]()
-        self._most, self._quick = seconds, min(QUICK_SECONDS, seconds)
+        self._seconds, self._quick = seconds, min(QUICK_SECONDS, seconds)
         self._least = min(LEAST_SECONDS, seconds)
-        self._left = QUICK_BUDGET  # CPU seconds that this pass may still lose
+        self._remaining = QUICK_BUDGET  # CPU seconds that this pass may still lose
         self._cut_off = 0
 
     @property
@@ -40,8 +40,8 @@ class Case:
     def _limit(self) -> float:
         """CPU seconds for the next response: at most half of what is left, so none takes all."""
         if self._first:
-            return max(self._least, min(self._quick, self._left / 2))
-        return min(self._most, self._left / 2)
+            return max(self._least, min(self._quick, self._remaining / 2))
+        return min(self._seconds, self._remaining / 2)
 
     def next(self) -> tuple[int, float] | None:
         """The index of the response to score now, and its CPU seconds; None at the end."""
@@ -57,13 +57,13 @@ class Case:
         A slow one that ends costs its time beyond FREE_SECONDS.
         """
         lost = scored.seconds if scored.cut_off else max(0.0, scored.seconds - FREE_SECONDS)
-        self._left = max(0.0, self._left - lost)
+        self._remaining = max(0.0, self._remaining - lost)
         if self._first:
             position = self._first.popleft()
             if scored.cut_off:
                 self._again.append(position)
             if not self._first:
-                self._left = SLOW_TRIES * self._most
+                self._remaining = SLOW_TRIES * self._seconds
         else:
             position = self._again.popleft()
             self._cut_off += scored.cut_off

@@ -30,9 +30,9 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Places (n,) in a receiver's group, and n or more peers' responses that may fill them."""
+    """Slots (n,) in a receiver's group, and n or more peers' responses that may fill them."""
 
-    places: tuple[int, ...] = ()
+    slots: tuple[int, ...] = ()
     candidates: tuple[Choice, ...] = ()
 
 
@@ -43,8 +43,8 @@ class Exchange:
     `correct` maps each client to its verdicts (P, K); `prompts` (P,) are the prompts' positions in
     the public set. `donatable` (P, K) marks, by client, the responses short enough for a peer, by
     default all. No donor gives more than `max_donor_share` of a receiver's donated responses. A
-    place that a limit takes from a peer gets the receiver's own response. Without limits, the
-    draws are the paper's. With `candidates`, the receiver chooses among that many for each place.
+    slot that a limit takes from a peer gets the receiver's own response. Without limits, the
+    draws are the paper's. With `candidates`, the receiver chooses among that many for each slot.
 
     What all receivers share is computed once, so a receiver's groups cost the same however many
     clients there are.
@@ -67,9 +67,7 @@ class Exchange:
             return groups
         rng = rng_for(self.seed, "share", self.round, self.swap, receiver)
         over = over_share(groups, receiver, self.max_donor_share, rng)
-        return [
-            with_own(group, places, receiver) for group, places in zip(groups, over, strict=True)
-        ]
+        return [with_own(group, slots, receiver) for group, slots in zip(groups, over, strict=True)]
 
     def draws(self, receiver: str) -> list[Draw]:
         """The candidates for `receiver`, for each of the P prompts, under `keep`.
@@ -82,8 +80,8 @@ class Exchange:
         """The number of responses from each peer that a receiver got or was offered."""
         if self.candidates is not None:
             return Counter(c.client for draw in self.draws(receiver) for c in draw.candidates)
-        given = (choice.client for group in self.choices(receiver) for choice in group)
-        return Counter(donor for donor in given if donor != receiver)
+        donors = (choice.client for group in self.choices(receiver) for choice in group)
+        return Counter(donor for donor in donors if donor != receiver)
 
     def replaced(self) -> dict[str, int]:
         """The number of peers' responses in each client's groups; alpha is this over P K.
@@ -99,8 +97,8 @@ class Exchange:
                 for choice in group
                 if self._fits(choice, position)
             ]
-            given = Counter(choice.client for choice in drawn)
-            return {name: len(drawn) - given[name] for name in self._clients}
+            by_donor = Counter(choice.client for choice in drawn)
+            return {name: len(drawn) - by_donor[name] for name in self._clients}
         lacking = self._right.shape[2] // 2 - self._right.sum(axis=2)
         eligible = self._eligible.sum(axis=2)
         counts = np.minimum(np.maximum(lacking, 0), eligible.sum(axis=0) - eligible).sum(axis=1)
@@ -153,8 +151,8 @@ class Exchange:
 
     def _group(self, position: int, receiver: str) -> list[Choice]:
         if self.strategy == "keep":
-            own = self.correct[receiver][position]
-            return filled(own, self._draw(position, receiver), receiver)
+            verdicts = self.correct[receiver][position]
+            return filled(verdicts, self._draw(position, receiver), receiver)
         group = self._drawn[position]
         unfit = [
             index
@@ -168,30 +166,30 @@ class Exchange:
 
         With c of K correct and c < K/2, up to K/2 - c incorrect ones, chosen uniformly, give place
         to correct ones drawn without replacement from the peers' pool; fewer if it holds fewer.
-        For each place, `candidates` are drawn, as far as the pool goes.
+        For each slot, `candidates` are drawn, as far as the pool goes.
         """
-        own, pool = self.correct[receiver][position], self._pools[position]
-        size = len(own)
+        verdicts, pool = self.correct[receiver][position], self._pools[position]
+        size = len(verdicts)
         first = self._numbers[receiver] * size
         begin, end = np.searchsorted(pool, (first, first + size)).tolist()
         peers = len(pool) - (end - begin)
-        count = min(size // 2 - int(own.sum()), peers)
+        count = min(size // 2 - int(verdicts.sum()), peers)
         if count <= 0:
             return Draw()
         prompt = self.prompts[position]
         rng = rng_for(self.seed, "keep", self.round, self.swap, prompt, receiver)
-        places = rng.choice(np.flatnonzero(~own), size=count, replace=False)
-        most = min((self.candidates or 1) * count, peers)
-        donors = rng.choice(peers, size=most, replace=False)
+        slots = rng.choice(np.flatnonzero(~verdicts), size=count, replace=False)
+        candidate_count = min((self.candidates or 1) * count, peers)
+        donors = rng.choice(peers, size=candidate_count, replace=False)
         # Skip the receiver's own responses, which are between `begin` and `end`.
         flats = pool[np.where(donors < begin, donors, donors + (end - begin))]
-        return Draw(tuple(places.tolist()), tuple(self._choice(flat) for flat in flats.tolist()))
+        return Draw(tuple(slots.tolist()), tuple(self._choice(flat) for flat in flats.tolist()))
 
 
-def filled(own: Verdicts, drawn: Draw, receiver: str) -> list[Choice]:
-    """The receiver's own K responses, with the first candidates in the drawn places."""
-    group = [Choice(receiver, index) for index in range(len(own))]
-    for index, choice in zip(drawn.places, drawn.candidates, strict=False):
+def filled(verdicts: Verdicts, drawn: Draw, receiver: str) -> list[Choice]:
+    """The receiver's own K responses, with the first candidates in the drawn slots."""
+    group = [Choice(receiver, index) for index in range(len(verdicts))]
+    for index, choice in zip(drawn.slots, drawn.candidates, strict=False):
         group[index] = choice
     return group
 
@@ -202,49 +200,49 @@ def over_share(
     max_share: float,
     rng: np.random.Generator,
 ) -> list[list[int]]:
-    """The places in each group to take from donors that would give too large a share.
+    """The slots in each group to take from donors that would give too large a share.
 
     With T donated responses left, a donor gives at most floor(max_share T). T is the largest number
-    for which that holds once the excess, drawn uniformly from a donor's places, is gone.
+    for which that holds once the excess, drawn uniformly from a donor's slots, is gone.
     """
-    places: dict[str, list[tuple[int, int]]] = {}
+    slots: dict[str, list[tuple[int, int]]] = {}
     for position, group in enumerate(groups):
         for index, choice in enumerate(group):
             if choice.client != receiver:
-                places.setdefault(choice.client, []).append((position, index))
-    most = _most_per_donor([len(theirs) for theirs in places.values()], max_share)
+                slots.setdefault(choice.client, []).append((position, index))
+    limit = _donor_limit([len(donated) for donated in slots.values()], max_share)
     over: list[list[int]] = [[] for _ in groups]
-    for donor in sorted(places):
-        theirs = places[donor]
-        excess = max(0, len(theirs) - most)
-        for drawn in rng.permutation(len(theirs))[:excess] if excess else ():
-            position, index = theirs[int(drawn)]
+    for donor in sorted(slots):
+        donated = slots[donor]
+        excess = max(0, len(donated) - limit)
+        for drawn in rng.permutation(len(donated))[:excess] if excess else ():
+            position, index = donated[int(drawn)]
             over[position].append(index)
     return over
 
 
-def _most_per_donor(counts: Sequence[int], max_share: float) -> int:
+def _donor_limit(counts: Sequence[int], max_share: float) -> int:
     total = sum(counts)
     while True:
         # A share such as 1/3 of 3 must be 1, however it is rounded.
-        most = math.floor(max_share * total + 1e-9)
-        left = sum(min(count, most) for count in counts)
-        if left == total:
-            return most
-        total = left
+        limit = math.floor(max_share * total + 1e-9)
+        remaining = sum(min(count, limit) for count in counts)
+        if remaining == total:
+            return limit
+        total = remaining
 
 
-def with_own(group: Sequence[Choice], places: Sequence[int], receiver: str) -> list[Choice]:
-    """The group with the receiver's own responses in these places, none of them twice.
+def with_own(group: Sequence[Choice], slots: Sequence[int], receiver: str) -> list[Choice]:
+    """The group with the receiver's own responses in these slots, none of them twice.
 
-    A response that `keep` replaced returns to its place; otherwise the lowest unused index comes.
+    A response that `keep` replaced returns to its slot; otherwise the lowest unused index comes.
     """
-    kept = {choice for index, choice in enumerate(group) if index not in places}
+    retained = {choice for index, choice in enumerate(group) if index not in slots}
     changed = list(group)
-    unused = [c for c in (Choice(receiver, k) for k in range(len(group))) if c not in kept]
-    for index in sorted(places):
-        own = Choice(receiver, index)
-        changed[index] = own if own in unused else unused[0]
+    unused = [c for c in (Choice(receiver, k) for k in range(len(group))) if c not in retained]
+    for index in sorted(slots):
+        original = Choice(receiver, index)
+        changed[index] = original if original in unused else unused[0]
         unused.remove(changed[index])
     return changed
 

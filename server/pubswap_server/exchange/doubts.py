@@ -33,28 +33,28 @@ def report(
     run: RunRow,
     receiver: str,
     round_: int,
-    found: Iterable[DonorEvidence],
-    given: Mapping[str, int],
+    reported: Iterable[DonorEvidence],
+    received: Mapping[str, int],
 ) -> None:
     """Add a receiver's evidence from a round; numbers that belong to no donor are ignored.
 
-    `given` counts the responses that it got, by donor; it judges no more than these.
+    `received` counts the responses that it got, by donor; it judges no more than these.
     """
-    if run.sampling_secret is None or not (reports := {one.number: one for one in found}):
+    if run.sampling_secret is None or not (reports := {each.number: each for each in reported}):
         return
-    numbers = {name: donor_number(run.sampling_secret, receiver, name) for name in sorted(given)}
+    numbers = {name: donor_number(run.sampling_secret, receiver, name) for name in sorted(received)}
     donors = {name: reports[number] for name, number in numbers.items() if number in reports}
     # At most three statements on plain rows, however many there are: the run's row is locked, and
     # each receiver reports on each of its donors.
     pairs = (DOUBTS.c.run_id == run.id) & (DOUBTS.c.receiver == receiver)
     columns = [DOUBTS.c[name] for name in UNKNOWN]
     chosen = select(DOUBTS.c.donor, *columns).where(pairs, DOUBTS.c.donor.in_(donors))
-    known = {
+    stored = {
         donor: dict(zip(UNKNOWN, sums, strict=True)) for donor, *sums in session.execute(chosen)
     }
-    fresh = {name: {**UNKNOWN} for name in donors if name not in known}
-    for name, sums in (known | fresh).items():
-        sums["responses"] += min(donors[name].responses, given[name])
+    fresh = {name: {**UNKNOWN} for name in donors if name not in stored}
+    for name, sums in (stored | fresh).items():
+        sums["responses"] += min(donors[name].responses, received[name])
         sums["other_noise"] += donors[name].other_noise
         sums["other_policy"] += donors[name].other_policy
         if (evidence := _judge(sums)) is not None:
@@ -64,9 +64,9 @@ def report(
         keys = {"run_id": run.id, "receiver": receiver}
         rows = [{**keys, "donor": name, **sums} for name, sums in fresh.items()]
         session.execute(insert(DOUBTS), rows)
-    if known:
+    if stored:
         changed = update(DOUBTS).where(pairs, DOUBTS.c.donor == bindparam("of"))
-        session.execute(changed, [{"of": name, **sums} for name, sums in known.items()])
+        session.execute(changed, [{"of": name, **sums} for name, sums in stored.items()])
 
 
 def _judge(sums: dict[str, Any]) -> float | None:
@@ -75,11 +75,11 @@ def _judge(sums: dict[str, Any]) -> float | None:
     verdict = doubtful(sums["responses"], evidence)
     if verdict is None:
         return None
-    before = sums["doubted"]
+    previous = sums["doubted"]
     sums |= {**NO_SUMS, "doubted": verdict}
     sums["verdicts"] += 1
     sums["doubts"] += verdict
-    return evidence if verdict and not before else None
+    return evidence if verdict and not previous else None
 
 
 def standings(session: Session, run: str, member: str | None = None) -> dict[str, Sampling]:

@@ -111,9 +111,9 @@ def submit(
     """
     require_going(run.state == RunState.CANCELLED)
     runs.require_since(run, rollbacks)
-    before = submitted(session, run, member, round_, swap)
-    if before is not None:
-        return same_receipt(before, digest)
+    existing = submitted(session, run, member, round_, swap)
+    if existing is not None:
+        return same_receipt(existing, digest)
     row = session.get(SwapRow, (run.id, round_, swap))
     under_way = round_ == run.round and run.state in ROUND_UNDER_WAY
     if row is None and under_way:
@@ -150,17 +150,17 @@ def _only_held(session: Session, run: RunRow, row: SwapRow, arrived: datetime) -
     return present.arrived >= present.quorum and done < count
 
 
-def unverified(session: Session, before: datetime, run: str | None = None) -> list[Key]:
+def unverified(session: Session, until: datetime, run: str | None = None) -> list[Key]:
     """The submissions without verdicts in rounds under way, of all runs or of one.
 
-    Only those that arrived by `before`, oldest first.
+    Only those that arrived by `until`, oldest first.
     """
     query = (
         select(SubmissionRow.run_id, SubmissionRow.round, SubmissionRow.swap, SubmissionRow.member)
         .join(RunRow, RunRow.id == SubmissionRow.run_id)
         .where(RunRow.state.in_(ROUND_UNDER_WAY), RunRow.round == SubmissionRow.round)
         .where(SubmissionRow.correct.is_(null()), SubmissionRow.late.is_(False))
-        .where(SubmissionRow.received_at <= before)
+        .where(SubmissionRow.received_at <= until)
         .order_by(SubmissionRow.received_at)
     )
     if run is not None:
@@ -168,7 +168,7 @@ def unverified(session: Session, before: datetime, run: str | None = None) -> li
     return [(*key,) for key in session.execute(query)]
 
 
-def unverified_one(session: Session, key: Key) -> Unverified | None:
+def unverified_submission(session: Session, key: Key) -> Unverified | None:
     """A submission to verify; None if it has verdicts, or if nobody needs them any more."""
     row = session.get(SubmissionRow, key)
     if row is None or row.stored is None or row.correct is not None or row.late:
@@ -291,15 +291,15 @@ class Outcome:
 def outcome_of(exchange: Exchange) -> Outcome:
     correct = exchange.correct
     counts, table = exchange.replaced(), np.stack(list(correct.values()))
-    clients, prompts, each = table.shape
+    clients, prompts, per_prompt = table.shape
     summary = SwapSummary(
         swap=exchange.swap,
         clients=clients,
         replaced=sum(counts.values()),
-        replaced_share={name: count / (prompts * each) for name, count in counts.items()},
+        replaced_share={name: count / (prompts * per_prompt) for name, count in counts.items()},
         correct_share={name: float(verdicts.mean()) for name, verdicts in correct.items()},
     )
-    return Outcome(summary, table.sum(axis=(0, 2)).tolist(), clients * each)
+    return Outcome(summary, table.sum(axis=(0, 2)).tolist(), clients * per_prompt)
 
 
 def due(session: Session, run: RunRow) -> list[SwapRow]:
@@ -311,12 +311,12 @@ def due(session: Session, run: RunRow) -> list[SwapRow]:
     """
     if run.state not in ROUND_UNDER_WAY:
         return []
-    found = []
+    due_rows = []
     for row in open_ones(session, run):
         count, done = _counts(session, row)
         if count == done > 0 and turnout(session, run, row).closes(now()):
-            found.append(row)
-    return found
+            due_rows.append(row)
+    return due_rows
 
 
 def close_due(
@@ -330,12 +330,12 @@ def close_due(
     An outcome is out of date if others have answered since. `timed` is called with each exchange's
     seconds since its first responses.
     """
-    left = []
+    pending = []
     for row in due(session, run):
         names = select(SubmissionRow.member).where(*_in_time(run.id, row.round, row.swap))
         outcome = outcomes.get((row.round, row.swap))
         if outcome is None or outcome.summary.correct_share.keys() != set(session.scalars(names)):
-            left.append((row.round, row.swap))
+            pending.append((row.round, row.swap))
             continue
         row.closed, row.summary = True, outcome.summary.model_dump(mode="json")
         chosen = session.get(PromptsRow, (run.id, row.round, row.swap))
@@ -345,7 +345,7 @@ def close_due(
         timed((now() - row.first_at).total_seconds())
     if run.state == RunState.EXCHANGING and not open_ones(session, run):
         runs.move(session, run, exchange_ended)
-    return left
+    return pending
 
 
 def answered(session: Session, run: RunRow, round_: int, swap: int) -> Exchange:

@@ -56,8 +56,8 @@ def informative_batch(
     rng = rng_for(settings.seed, "informative", round_, swap)
     batch: list[int] = []
     while (lacking := settings.grpo.prompts_per_step - len(batch)) > 0:
-        left = np.setdiff1d(np.arange(size), batch)
-        fresh = left[uses[left] == uses[left].min()]
+        remaining = np.setdiff1d(np.arange(size), batch)
+        fresh = remaining[uses[remaining] == uses[remaining].min()]
         chances = worth[fresh] / worth[fresh].sum()
         drawn = rng.choice(fresh, size=min(lacking, len(fresh)), replace=False, p=chances)
         batch += drawn.tolist()

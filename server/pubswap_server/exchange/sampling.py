@@ -47,18 +47,18 @@ def check_seeds(groups: Sequence[Sequence[Response]], seed: int | None) -> None:
     A member that could choose would claim none for the responses that it forged.
     """
     claimed = [[response.seed for response in group] for group in groups]
-    if all(one == UNVERIFIED for group in claimed for one in group):
+    if all(value == UNVERIFIED for group in claimed for value in group):
         return
-    if any(one == UNVERIFIED for group in claimed for one in group):
+    if any(value == UNVERIFIED for group in claimed for value in group):
         raise InvalidResponses(
             f"Some of `seeds` are {UNVERIFIED}, for responses that were drawn in another way, and "
             "some are not: give the seeds of all responses to a public step, or of none."
         )
-    given = [
+    expected = [
         None if seed is None else [response_seed(seed, prompt, k) for k in range(len(group))]
         for prompt, group in enumerate(claimed)
     ]
-    if claimed != given:
+    if claimed != expected:
         raise InvalidResponses(
             "`seeds` do not match the sampling_seed that came with the prompts; leave them out "
             "if the responses were drawn in another way."

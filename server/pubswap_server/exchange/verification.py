@@ -130,16 +130,16 @@ class Verification:
         async with asyncio.TaskGroup() as group:
             for _ in range(self._pool.workers):
                 group.create_task(self._work())
-            before = now()
+            until = now()
             while True:
                 try:
-                    keys = await self._database.read(partial(exchanges.unverified, before=before))
+                    keys = await self._database.read(partial(exchanges.unverified, until=until))
                     for key in keys:
                         self.add(key)
                 except PubSwapError as error:
                     log.warning("cannot look for responses", error=error.detail)
                 await asyncio.sleep(LOOK_SECONDS)
-                before = now() - timedelta(seconds=LOOK_SECONDS)
+                until = now() - timedelta(seconds=LOOK_SECONDS)
 
     async def _work(self) -> None:
         while True:
@@ -173,7 +173,7 @@ class Verification:
 
     async def _turn(self, key: Key) -> bool:
         """Score some of a submission's responses; returns whether nothing is left to do."""
-        submission = await self._database.read(partial(exchanges.unverified_one, key=key))
+        submission = await self._database.read(partial(exchanges.unverified_submission, key=key))
         if submission is None:
             return True
         rules = submission.rules

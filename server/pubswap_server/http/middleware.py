@@ -140,8 +140,8 @@ class RequestLog:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        given = Headers(scope=scope).get(REQUEST_ID_HEADER, "")
-        request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        requested = Headers(scope=scope).get(REQUEST_ID_HEADER, "")
+        request_id = requested if _REQUEST_ID.fullmatch(requested) else uuid.uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(request_id=request_id)

@@ -56,10 +56,12 @@ def install(app: FastAPI) -> None:
 async def _answer(request: Request, error: Exception) -> Response:
     status = None
     if isinstance(error, RequestValidationError):
-        first, given = error.errors()[0], request.headers.get("Content-Type", "none")
+        first, content_type = error.errors()[0], request.headers.get("Content-Type", "none")
         error = Invalid(fault_text(first))
-        if first["loc"] == ("body",) and not _is_json(given):
-            error = UnsupportedType(f"Send JSON as application/json; the Content-Type is {given}.")
+        if first["loc"] == ("body",) and not _is_json(content_type):
+            error = UnsupportedType(
+                f"Send JSON as application/json; the Content-Type is {content_type}."
+            )
     elif isinstance(error, HTTPException):
         status = error.status_code
         detail = f"{request.method} {request.url.path}: {error.detail}; see /openapi.json."

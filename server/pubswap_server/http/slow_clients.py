@@ -180,9 +180,9 @@ class GuardedProtocol(HttpToolsProtocol):
                 self._idle_seconds, self._check_writing, unsent
             )
 
-    def _check_writing(self, before: int) -> None:
+    def _check_writing(self, previous: int) -> None:
         unsent = self.transport.get_write_buffer_size()
-        if unsent >= before:
+        if unsent >= previous:
             self.transport.abort()
         else:
             self._watch_writing(unsent)

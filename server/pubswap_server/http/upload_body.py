@@ -15,7 +15,7 @@ from pubswap_server.storage.spool import Received, Writer, body_under_way
 _RANGE = re.compile(r"(\d{1,18})-(\d{1,18})")
 
 
-def chunk_range(content_range: str, most: int, size: int) -> tuple[int, int]:
+def chunk_range(content_range: str, limit: int, size: int) -> tuple[int, int]:
     """The first byte's position and the number of bytes; raises Invalid or TooLarge."""
     match = _RANGE.fullmatch(content_range)
     if match is None:
@@ -25,8 +25,8 @@ def chunk_range(content_range: str, most: int, size: int) -> tuple[int, int]:
         raise Invalid(f"Content-Range {content_range!r} ends before it begins.")
     if last >= size:
         raise TooLarge(f"The upload was announced with {size} bytes; {last + 1} are too many.")
-    if last - first >= most:
-        raise TooLarge(f"A chunk has at most {most} bytes.")
+    if last - first >= limit:
+        raise TooLarge(f"A chunk has at most {limit} bytes.")
     return first, last - first + 1
 
 
@@ -64,9 +64,9 @@ async def append(
 def store_upload(services: Services, run: RunRow, upload: UploadRow) -> None:
     """Check an upload's bytes and keep them as a blob."""
     layout, settings = runs.sent_layout_of(run), runs.settings_of(run)
-    with services.uploads.assembled(upload.id, upload.size) as here:
-        file = open_update(here.path, layout, settings.wire.precision, settings.lora.min_rank)
+    with services.uploads.assembled(upload.id, upload.size) as assembled:
+        file = open_update(assembled.path, layout, settings.wire.precision, settings.lora.min_rank)
         digest = file.digest()
         if digest != upload.digest:
             raise DigestMismatch(f"The bytes received are {digest}, not {upload.digest}.")
-        services.blobs.keep(here.path, digest, here.objects)
+        services.blobs.keep(assembled.path, digest, assembled.objects)

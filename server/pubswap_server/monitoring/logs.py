@@ -40,5 +40,5 @@ def _as_record(
     _logger: object, _method: str, event: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
     """Turn a structlog event into the standard library's logging arguments."""
-    kept = {key: event.pop(key) for key in ("exc_info", "stack_info") if key in event}
-    return {"msg": event.pop("event"), "extra": values(**event), **kept}
+    arguments = {key: event.pop(key) for key in ("exc_info", "stack_info") if key in event}
+    return {"msg": event.pop("event"), "extra": values(**event), **arguments}

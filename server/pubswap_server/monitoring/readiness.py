@@ -35,13 +35,13 @@ class Readiness:
     def __init__(self, checks: Mapping[str, Check]) -> None:
         self._checks = checks
         self._running: dict[str, asyncio.Task[str | None]] = {}
-        self._one_at_a_time = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._reasons: list[str] = []
         self._checked_at = -FRESH_SECONDS
 
     async def reasons(self) -> list[str]:
         """Why requests cannot be served, without secrets or addresses; empty if they can."""
-        async with self._one_at_a_time:
+        async with self._lock:
             if time.monotonic() - self._checked_at >= FRESH_SECONDS:
                 self._reasons = await self._run_checks()
                 self._checked_at = time.monotonic()
@@ -88,7 +88,7 @@ async def disk_has_room(data_dir: Path, spare_bytes: int) -> str | None:
 
 
 async def conductor_turns(changes: ChangeNotifier, tick_seconds: float) -> str | None:
-    silent = steady() - changes.taken_at
+    silent = steady() - changes.polled_at
     if silent > tick_seconds + TURN_SECONDS:
         return f"the conductor has taken no turn for {silent:.0f} s; restart this process"
     return None

@@ -15,7 +15,7 @@ log = structlog.get_logger(__name__)
 
 TRY_SECONDS = 10.0  # for a whole try, however slowly the receiver answers
 PAUSE_SECONDS = (2.0, 15.0)  # before the second and the third try
-MOST_WAITING = 100
+MAX_WAITING = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Webhook:
 
     def __init__(self, url: SecretStr | None) -> None:
         self._url = url and url.get_secret_value()
-        self._waiting: asyncio.Queue[Notice] = asyncio.Queue(MOST_WAITING)
+        self._waiting: asyncio.Queue[Notice] = asyncio.Queue(MAX_WAITING)
 
     def put(self, notice: Notice | None) -> None:
         """Queue a notice, if there is one and a URL to send it to."""

@@ -57,7 +57,7 @@ def new_secret() -> str:
     return secrets.token_urlsafe(32)
 
 
-def secret_after(secret: str, key: str | None) -> str:
+def issued_token(secret: str, key: str | None) -> str:
     """The token issued for a secret; with an idempotency key, always the same one.
 
     A request whose response was lost can thus be sent again, although only the token's SHA-256 is

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from pubswap_protocol.errors import PubSwapError
 from pubswap_protocol.messages import Progress
 from pubswap_server.clock import now
-from pubswap_server.database.engine import Database, execute_each
+from pubswap_server.database.engine import Database, execute_many
 from pubswap_server.database.tables import MemberRow, RunRow
 from pubswap_server.runs import traffic
 from pubswap_server.runs.auth import MemberPrincipal
@@ -37,7 +37,7 @@ class WriteBehind:
         self._alive: dict[int, datetime] = {}
         self._seen: _Seen = {}
         self._sizes: _Sizes = Counter()
-        self._one_at_a_time = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     def alive(self, member: MemberPrincipal) -> None:
         self._alive[member.id] = now()
@@ -52,7 +52,7 @@ class WriteBehind:
 
     async def flush(self, *, all_alive: bool = True) -> None:
         """Write everything, or keep it if the database fails."""
-        async with self._one_at_a_time:
+        async with self._lock:
             seen, sizes = self._seen, self._sizes
             alive = self._alive if all_alive else {}
             if not (alive or seen or sizes):
@@ -80,17 +80,22 @@ class WriteBehind:
 
 def _write(session: Session, alive: dict[int, datetime], seen: _Seen, sizes: _Sizes) -> None:
     this = MemberRow.id == bindparam("member")
-    execute_each(
+    execute_many(
         session,
         update(MemberRow).where(this).values(progress=bindparam("seen")),
-        [{"member": m, "seen": one.model_dump(mode="json")} for m, one in sorted(seen.items())],
+        [
+            {"member": m, "seen": progress.model_dump(mode="json")}
+            for m, progress in sorted(seen.items())
+        ],
     )
     # Another replica may have written a later time.
     older = or_(MemberRow.last_seen.is_(None), MemberRow.last_seen < bindparam("at"))
-    execute_each(
+    execute_many(
         session,
         update(MemberRow).where(this, older).values(last_seen=bindparam("at")),
         [{"member": member, "at": at} for member, at in sorted(alive.items())],
     )
-    there = set(session.scalars(select(RunRow.id).where(RunRow.id.in_({run for run, *_ in sizes}))))
-    traffic.count(session, {key: size for key, size in sizes.items() if key[0] in there})
+    existing = set(
+        session.scalars(select(RunRow.id).where(RunRow.id.in_({run for run, *_ in sizes})))
+    )
+    traffic.count(session, {key: size for key, size in sizes.items() if key[0] in existing})

@@ -25,11 +25,11 @@ from pubswap_protocol.settings import RunSettings
 from pubswap_server.database.tables import EventRow, RoundRow, RunRow, SwapRow, UpdateRow
 from pubswap_server.runs import traffic
 
-MOST_ROUNDS = 100
-MOST_POINTS = 500  # of a chart
+MAX_ROUNDS = 100
+MAX_POINTS = 500  # of a chart
 LAST = 6  # moments from which the end of a run is estimated, so five rounds
 # Each exchange has two numbers for each client, so a page of large rounds holds fewer rounds.
-MOST_NUMBERS = 200_000
+MAX_NUMBERS = 200_000
 
 
 def page(
@@ -37,7 +37,7 @@ def page(
 ) -> list[RoundSummary]:
     """The rounds after `after`, in order: at most `limit`, and at least one if there is one."""
     numbers = 2 * settings.clients * public_steps_per_round(settings)
-    limit = max(1, min(limit, MOST_NUMBERS // max(1, numbers)))
+    limit = max(1, min(limit, MAX_NUMBERS // max(1, numbers)))
     query = select(RoundRow).where(RoundRow.run_id == run, RoundRow.round > after)
     rows = list(session.scalars(query.order_by(RoundRow.round).limit(limit)))
     if not rows:
@@ -121,11 +121,11 @@ class CurvePoint:
 
 
 def curves(session: Session, run: str) -> list[CurvePoint]:
-    """The last rounds in order, at most MOST_POINTS."""
+    """The last rounds in order, at most MAX_POINTS."""
     query = select(
         RoundRow.round, _PASS_AT_1, RoundRow.drift["from_mean"].as_float(), RoundRow.means
     )
-    query = query.where(RoundRow.run_id == run).order_by(RoundRow.round.desc()).limit(MOST_POINTS)
+    query = query.where(RoundRow.run_id == run).order_by(RoundRow.round.desc()).limit(MAX_POINTS)
     return [
         CurvePoint(round_, score, drift, RoundMeans(**means or {}))
         for round_, score, drift, means in session.execute(query).all()[::-1]
@@ -137,23 +137,23 @@ def step_rewards(
 ) -> list[tuple[int, list[tuple[int, float]]]]:
     """Steps 1, 2, ... and their mean rewards, by round, for rounds after `after` that have any.
 
-    With privacy, only public steps have one. Reads at most MOST_POINTS updates: the newest rounds
+    With privacy, only public steps have one. Reads at most MAX_POINTS updates: the newest rounds
     first, and in a round the members by name.
     """
     rows = session.execute(
         select(UpdateRow.round, UpdateRow.metrics)
         .where(UpdateRow.run_id == run, UpdateRow.round > after, UpdateRow.late.is_(False))
         .order_by(UpdateRow.round.desc(), UpdateRow.member)
-        .limit(MOST_POINTS)
+        .limit(MAX_POINTS)
     )
-    told: dict[int, list[list[float | None]]] = defaultdict(list)
+    rewards: dict[int, list[list[float | None]]] = defaultdict(list)
     for round_, metrics in rows:
         if metrics.get("step_rewards"):
-            told[round_].append(metrics["step_rewards"])
+            rewards[round_].append(metrics["step_rewards"])
     means = []
-    for round_ in sorted(told):
-        known = ([x for x in step if x is not None] for step in zip_longest(*told[round_]))
-        means.append((round_, [(n, fmean(step)) for n, step in enumerate(known, 1) if step]))
+    for round_ in sorted(rewards):
+        reported = ([x for x in step if x is not None] for step in zip_longest(*rewards[round_]))
+        means.append((round_, [(n, fmean(step)) for n, step in enumerate(reported, 1) if step]))
     return means
 
 
@@ -173,18 +173,18 @@ def last_round_ends(session: Session, run: str) -> list[datetime]:
     return ends[::-1]
 
 
-def expected_end(ends: Sequence[datetime], left: int, now: datetime) -> datetime | None:
-    """The expected time when `left` more rounds are done; None if no round has ended yet.
+def expected_end(ends: Sequence[datetime], remaining: int, now: datetime) -> datetime | None:
+    """The expected time when `remaining` more rounds are done; None if no round has ended yet.
 
     `ends` is the beginning of the first of the last rounds, followed by their ends in order. The
     median duration counts, so one long wait does not. A round that already takes longer is expected
     to end now.
     """
     took = [(later - sooner).total_seconds() for sooner, later in pairwise(ends)]
-    if not took or left < 1:
+    if not took or remaining < 1:
         return None
     usual = timedelta(seconds=median(took))
-    return max(ends[-1] + usual, now) + (left - 1) * usual
+    return max(ends[-1] + usual, now) + (remaining - 1) * usual
 
 
 def first_and_last_evaluation(
@@ -194,8 +194,8 @@ def first_and_last_evaluation(
         RoundRow.run_id == run, RoundRow.evaluation.is_not(None)
     )
     ends = (RoundRow.round, RoundRow.round.desc())
-    found = [session.scalar(query.order_by(end).limit(1)) for end in ends]
-    first, last = (Evaluation(**each) if each else None for each in found)
+    evaluations = [session.scalar(query.order_by(end).limit(1)) for end in ends]
+    first, last = (Evaluation(**each) if each else None for each in evaluations)
     return first, last
 
 
@@ -208,7 +208,7 @@ def means_of(session: Session, run: str, round_: int, updates: Sequence[UpdateRo
         for name in RoundMeans.model_fields
     } | {"replaced_share": shares}
     spent = max(by_name.pop("epsilon"), default=None)
-    means = {name: fmean(found) for name, found in by_name.items() if found}
+    means = {name: fmean(values) for name, values in by_name.items() if values}
     return RoundMeans(**means, epsilon=spent)
 
 

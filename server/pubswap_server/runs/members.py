@@ -33,7 +33,7 @@ from pubswap_server.database.tables import (
 )
 from pubswap_server.exchange import doubts
 from pubswap_server.runs import traffic
-from pubswap_server.runs.auth import MemberPrincipal, new_secret, secret_after, sha256
+from pubswap_server.runs.auth import MemberPrincipal, issued_token, new_secret, sha256
 from pubswap_server.runs.events import record
 
 Run = str | InstrumentedAttribute[str]
@@ -89,28 +89,28 @@ def enroll(
     row = session.get(InviteRow, sha256(code), with_for_update=True)
     if row is None:
         raise Unauthenticated("There is no such invite; copy the whole code.")
-    token = secret_after(code, key)
-    before = _named(session, row.run_id, row.name)
-    if before is not None and before.active and before.token_sha256 == sha256(token):
-        return _membership(session, before, token)
+    token = issued_token(code, key)
+    member = _named(session, row.run_id, row.name)
+    if member is not None and member.active and member.token_sha256 == sha256(token):
+        return _membership(session, member, token)
     if row.used_at is not None:
         raise InviteUsed("This invite was already used; ask the operator for a new one.")
     if row.expires_at <= now():
         raise InviteExpired("This invite has expired; ask the operator for a new one.")
-    if before is None:
-        before = MemberRow(run_id=row.run_id, name=row.name, role=row.role)
-        session.add(before)
+    if member is None:
+        member = MemberRow(run_id=row.run_id, name=row.name, role=row.role)
+        session.add(member)
     elif not row.reissue:
         raise NameTaken(f"A member {row.name!r} has enrolled already, with another invite.")
-    elif not before.active:
+    elif not member.active:
         raise WrongState(f"{row.name} was revoked for good; ask the operator.")
     row.used_at = now()
-    before.token_sha256, before.certificate = sha256(token), certificate
-    before.accepted = False
+    member.token_sha256, member.certificate = sha256(token), certificate
+    member.accepted = False
     if not row.reissue:
-        before.joining = session.get_one(RunRow, row.run_id).round > 0
+        member.joining = session.get_one(RunRow, row.run_id).round > 0
     record(session, row.run_id, "enrolled", member=row.name, role=row.role)
-    return _membership(session, before, token)
+    return _membership(session, member, token)
 
 
 def accept(session: Session, member: MemberPrincipal, accepted: bool) -> None:
@@ -142,8 +142,8 @@ def ask_again(session: Session, run: str) -> None:
 
 def admit(session: Session, run: str) -> None:
     """Add members that came during the round under way to it."""
-    here = (*_belongs(run), MemberRow.joining, MemberRow.away.is_(None), MemberRow.accepted)
-    for row in session.scalars(select(MemberRow).where(*here).order_by(MemberRow.name)):
+    condition = (*_belongs(run), MemberRow.joining, MemberRow.away.is_(None), MemberRow.accepted)
+    for row in session.scalars(select(MemberRow).where(*condition).order_by(MemberRow.name)):
         row.joining = False
         record(session, run, "joined", member=row.name)
 
@@ -228,15 +228,15 @@ def outstanding(session: Session, run: str, arrived: SelectBase) -> int:
     return session.scalars(query).one()
 
 
-def silent(session: Session, run: str, arrived: SelectBase, before: datetime) -> list[str]:
-    """The clients that take part, have not arrived, and were last seen before `before`."""
-    query = select(MemberRow.name).where(*silent_in(run, before), MemberRow.name.not_in(arrived))
+def silent(session: Session, run: str, arrived: SelectBase, cutoff: datetime) -> list[str]:
+    """The clients that take part, have not arrived, and were last seen before `cutoff`."""
+    query = select(MemberRow.name).where(*silent_in(run, cutoff), MemberRow.name.not_in(arrived))
     return list(session.scalars(query.order_by(MemberRow.name)))
 
 
-def silent_in(run: Run, before: datetime) -> tuple[ColumnExpressionArgument[bool], ...]:
-    """The condition for a run's clients that take part and were last seen before `before`."""
-    return *_takes_part(run), or_(MemberRow.last_seen.is_(None), MemberRow.last_seen < before)
+def silent_in(run: Run, cutoff: datetime) -> tuple[ColumnExpressionArgument[bool], ...]:
+    """The condition for a run's clients that take part and were last seen before `cutoff`."""
+    return *_takes_part(run), or_(MemberRow.last_seen.is_(None), MemberRow.last_seen < cutoff)
 
 
 def _takes_part(run: Run) -> tuple[ColumnExpressionArgument[bool], ...]:

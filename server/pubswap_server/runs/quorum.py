@@ -54,9 +54,9 @@ class Turnout:
         return due is not None and (now >= due or not self.outstanding)
 
 
-def needed(here: int, quorum: int, minimum: int | None) -> int:
-    """The fewest members that must arrive: the quorum. With a `minimum`, all that are `here` are
+def needed(present: int, quorum: int, minimum: int | None) -> int:
+    """The fewest members that must arrive: the quorum. With a `minimum`, all that are `present` are
     enough if they are fewer than the quorum, but no fewer than the minimum."""
     if minimum is None:
         return quorum
-    return minimum if here < minimum else min(quorum, here)
+    return minimum if present < minimum else min(quorum, present)

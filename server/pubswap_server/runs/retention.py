@@ -48,21 +48,23 @@ def archive(session: Session, run: RunRow) -> None:
     Its rows stay, and so do the residuals that the two adapters need. Raises WrongState.
     """
     _require_ended(run, "archived")
-    kept = set()
+    retained = set()
     for which in ("final", "best"):
         with suppress(NotFound):
-            kept.add(history.chosen(session, run.id, which)[0])
+            retained.add(history.chosen(session, run.id, which)[0])
     free_through(session, run.id, run.round)
     rounds = update(RoundRow).where(RoundRow.run_id == run.id)
     session.execute(rounds.values(server_state=None))
-    session.execute(rounds.where(RoundRow.round > max(kept, default=0)).values(residual=None))
+    session.execute(rounds.where(RoundRow.round > max(retained, default=0)).values(residual=None))
     freed = session.scalars(
-        rounds.where(RoundRow.round.not_in(kept), RoundRow.adapter.is_not(None))
+        rounds.where(RoundRow.round.not_in(retained), RoundRow.adapter.is_not(None))
         .values(adapter=None)
         .returning(RoundRow.round)
     ).all()
     if freed:
-        record(session, run.id, "archived", adapters_freed=len(freed), adapters_kept=sorted(kept))
+        record(
+            session, run.id, "archived", adapters_freed=len(freed), adapters_kept=sorted(retained)
+        )
 
 
 def delete_run(session: Session, run: RunRow) -> None:

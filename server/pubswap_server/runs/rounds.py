@@ -46,14 +46,14 @@ def submit(
     member: MemberPrincipal,
     round_: int,
     request: SubmitUpdate,
-    given: Mapping[str, int],
+    received: Mapping[str, int],
     start: str | None = None,
     rollbacks: int | None = None,
 ) -> Receipt:
     """Take a member's update.
 
     If given, `start` is the adapter from which it was trained, and `rollbacks` the run's count at
-    that time. `given` counts the responses that it got in the round, by donor.
+    that time. `received` counts the responses that it got in the round, by donor.
 
     A repetition gets the same receipt. A closed round stores the update as late, even without its
     adapter. Raises IdempotencyMismatch for another adapter than before, UnknownBlob for one that
@@ -62,17 +62,17 @@ def submit(
     """
     require_going(run.state == RunState.CANCELLED)
     blob = session.get(BlobRow, (run.id, request.adapter, member.name))
-    before = session.get(UpdateRow, (run.id, round_, member.name))
-    if before is not None:
-        if request.adapter != before.digest:
+    existing = session.get(UpdateRow, (run.id, round_, member.name))
+    if existing is not None:
+        if request.adapter != existing.digest:
             raise IdempotencyMismatch(f"You have handed in another adapter for round {round_}.")
-        return receipt_of(before)
+        return receipt_of(existing)
     if not 1 <= round_ <= run.round:
         raise RoundClosed(f"Round {round_} is not under way; the run is in round {run.round}.")
     _check_steps(runs.settings_of(run), request.metrics.steps)
     late = round_ < run.round or run.state not in ROUND_UNDER_WAY
-    before_it = session.get_one(RoundRow, (run.id, round_ - 1))
-    if start not in (None, before_it.adapter) and not late:
+    previous = session.get_one(RoundRow, (run.id, round_ - 1))
+    if start not in (None, previous.adapter) and not late:
         raise RoundClosed(f"The run went back; now round {round_} begins from another adapter.")
     if not late:
         runs.require_since(run, rollbacks)
@@ -88,7 +88,7 @@ def submit(
         late=late,
     )
     session.add(row)
-    doubts.report(session, run, member.name, round_, request.metrics.donors, given)
+    doubts.report(session, run, member.name, round_, request.metrics.donors, received)
     record(session, run.id, "update", member=member.name, round=round_, late=row.late)
     return receipt_of(row)
 

@@ -64,11 +64,11 @@ def create(session: Session, request: CreateRun, key: str | None = None) -> RunR
     """
     version = verifier_version(request.settings.verifier)
     id_ = sha256(key)[:16] if key is not None else secrets.token_hex(8)
-    before = session.get(RunRow, id_)
-    if before is not None:
-        if (before.name, settings_of(before)) != (request.name, request.settings):
-            raise IdempotencyMismatch(f"This key was used for the run {before.name!r}.")
-        return before
+    existing = session.get(RunRow, id_)
+    if existing is not None:
+        if (existing.name, settings_of(existing)) != (request.name, request.settings):
+            raise IdempotencyMismatch(f"This key was used for the run {existing.name!r}.")
+        return existing
     check_name(session, request.name)
     checked = request.settings.swap.sampling_check != "off"
     row = RunRow(
@@ -101,9 +101,9 @@ def find(session: Session, reference: str, principal: Principal, lock: bool = Fa
     """
     if isinstance(principal, MemberPrincipal):
         require_own(reference, principal)
-        own = by_id(session, reference, lock)
+        run = by_id(session, reference, lock)
         require_still_good(session, principal)
-        return own
+        return run
     query = select(RunRow).where(or_(RunRow.id == reference, RunRow.name == reference))
     query = query.order_by((RunRow.id == reference).desc(), RunRow.created_at.desc()).limit(1)
     row = session.scalar(query.with_for_update() if lock else query)
@@ -181,12 +181,12 @@ def ask_again(session: Session) -> None:
     """
     going = select(RunRow).where(RunRow.state != RunState.CANCELLED).with_for_update()
     for row in session.scalars(going):
-        before, now = row.verifier_version, _version_here(row.settings["verifier"])
-        if now in (None, before):
+        previous, current = row.verifier_version, _installed_version(row.settings["verifier"])
+        if current in (None, previous):
             continue
-        row.verifier_version = now
+        row.verifier_version = current
         members.ask_again(session, row.id)
-        record(session, row.id, "verifier changed", before=before, now=now)
+        record(session, row.id, "verifier changed", before=previous, now=current)
 
 
 def status_of(run: RunRow) -> RunStatus:
@@ -262,8 +262,8 @@ def change(session: Session, run: RunRow, change: ChangeRun) -> None:
     """Change settings; raises WrongState once the run has begun, Invalid if they do not fit."""
     if run.state not in (RunState.CREATED, RunState.OPEN):
         raise WrongState(f"The run is {run.state}; its settings can be changed before it starts.")
-    before = run.settings["clients"]
-    if change.clients == before:
+    previous = run.settings["clients"]
+    if change.clients == previous:
         return
     settings = run.settings | change.model_dump()
     try:
@@ -271,7 +271,7 @@ def change(session: Session, run: RunRow, change: ChangeRun) -> None:
     except ValidationError as error:
         raise Invalid(f"clients = {change.clients}: {first_fault(error)}") from None
     run.settings = settings
-    record(session, run.id, "set", clients=change.clients, before=before)
+    record(session, run.id, "set", clients=change.clients, before=previous)
 
 
 def start(session: Session, run: RunRow) -> None:
@@ -289,7 +289,7 @@ def start(session: Session, run: RunRow) -> None:
     move(session, run, started)
 
 
-def _version_here(verifier: str) -> str | None:
+def _installed_version(verifier: str) -> str | None:
     """The verifier's version; None if its library is gone, because its runs are still shown."""
     try:
         return verifier_version(verifier)
@@ -309,7 +309,7 @@ def view(session: Session, run: RunRow, principal: Principal | None = None) -> R
         waiting_for=run.waiting_for if status_of(run).state not in ENDED else None,
         settings=settings_of(run),
         requires=required(settings_of(run)),
-        verifier_version=_version_here(settings_of(run).verifier),
+        verifier_version=_installed_version(settings_of(run).verifier),
         model=model_of(run),
         created_at=run.created_at,
         latest=latest,

@@ -24,7 +24,7 @@ from pubswap_server.runs.events import last_at
 from pubswap_server.runs.quorum import Turnout
 from pubswap_server.runs.state import ENDED, ROUND_UNDER_WAY
 
-MOST_NAMES = 8
+MAX_NAMES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ class Awaited:
 
     @property
     def who(self) -> str:
-        first = ", ".join(self.members[:MOST_NAMES])
-        more = len(self.members) - MOST_NAMES
+        first = ", ".join(self.members[:MAX_NAMES])
+        more = len(self.members) - MAX_NAMES
         return f"{first} and {more} more" if more > 0 else first
 
     def words(self, what: str) -> str:
@@ -91,15 +91,17 @@ class RunSnapshot:
 def read_snapshot(session: Session, run: str) -> RunSnapshot:
     """Read a run; raises UnknownRun if it was deleted."""
     row = runs.by_id(session, run)
-    before = session.get(RoundRow, (run, row.round - 1))
+    previous = session.get(RoundRow, (run, row.round - 1))
     updates = session.execute(
         select(UpdateRow.member, UpdateRow.late, UpdateRow.received_at).where(
             UpdateRow.run_id == run, UpdateRow.round == row.round
         )
     ).all()
-    here = members.active_clients(session, run) if row.state in ROUND_UNDER_WAY else set[str]()
+    participants = (
+        members.active_clients(session, run) if row.state in ROUND_UNDER_WAY else set[str]()
+    )
     handed_in = frozenset(member for member, *_ in updates)
-    in_time, missing = [at for _, late, at in updates if not late], here - handed_in
+    in_time, missing = [at for _, late, at in updates if not late], participants - handed_in
     turnout = rounds.turnout_of(row, len(in_time), len(missing), min(in_time, default=None))
     backlog = session.execute(
         select(RoundRow.round, RoundRow.adapter)
@@ -118,10 +120,10 @@ def read_snapshot(session: Session, run: str) -> RunSnapshot:
         paused_since=last_at(session, run, ["paused"]) if row.paused else None,
         round=row.round,
         rollbacks=row.rollbacks,
-        adapter=before.adapter if before is not None else None,
+        adapter=previous.adapter if previous is not None else None,
         handed_in=handed_in,
         awaited=_awaited(missing, turnout),
-        exchanges=_exchanges(session, row, here, handed_in),
+        exchanges=_exchanges(session, row, participants, handed_in),
         backlog=(backlog[0], str(backlog[1])) if backlog else None,
         residuals=read_residuals(session, run),
         joining=members.joining(session, run),
@@ -144,7 +146,7 @@ def _awaited(missing: Set[str], turnout: Turnout) -> Awaited:
 
 
 def _exchanges(
-    session: Session, run: RunRow, here: set[str], handed_in: Set[str]
+    session: Session, run: RunRow, participants: set[str], handed_in: Set[str]
 ) -> dict[int, ExchangeState]:
     rows = session.execute(
         select(SwapRow.swap, SwapRow.closed, SwapRow.first_at).where(
@@ -166,7 +168,7 @@ def _exchanges(
     for swap, closed, first_at in rows:
         if not closed:
             arrived = handed_in | answered[swap]
-            missing = here - arrived
+            missing = participants - arrived
             turnout = exchanges.turnout_of(run, len(arrived), len(missing), first_at)
             states[swap] = replace(states[swap], awaited=_awaited(missing, turnout))
     return states

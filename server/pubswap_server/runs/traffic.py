@@ -13,7 +13,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from pubswap_protocol.messages import Traffic
-from pubswap_server.database.engine import execute_each
+from pubswap_server.database.engine import execute_many
 from pubswap_server.database.tables import RunRow, TrafficRow
 
 K = TypeVar("K")
@@ -41,7 +41,7 @@ def count(session: Session, sizes: Mapping[Key, int]) -> None:
     added = {"bytes": TrafficRow.bytes + insert.excluded.bytes}
     # Always in the same order, so that two replicas cannot deadlock.
     rows = [{**dict(zip(names, key, strict=True)), "bytes": sums[key]} for key in sorted(sums)]
-    execute_each(session, insert.on_conflict_do_update(index_elements=names, set_=added), rows)
+    execute_many(session, insert.on_conflict_do_update(index_elements=names, set_=added), rows)
 
 
 def by_round(session: Session, run: str, first: int, last: int) -> dict[int, Traffic]:

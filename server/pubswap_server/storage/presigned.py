@@ -18,7 +18,7 @@ from pubswap_server.storage.s3 import blob_key, part_key, reachable
 
 URL_SECONDS = 900.0  # a request must begin within this time
 PART_BYTES = 8 << 20  # sent again if interrupted; each costs the coordinator some requests
-MOST_PARTS = 64  # signed at a time; the member asks again for more
+MAX_PARTS = 64  # signed at a time; the member asks again for more
 
 
 class Presigned:
@@ -38,7 +38,7 @@ class Presigned:
 
     def parts(self, upload: str, offset: int, size: int) -> list[tuple[int, int, str]]:
         """First byte, size and URL of an upload's next parts, from its offset on."""
-        firsts = range(offset, size, PART_BYTES)[:MOST_PARTS]
+        firsts = range(offset, size, PART_BYTES)[:MAX_PARTS]
         if not firsts:
             return []
         urls = self.sign("PUT", [part_key(upload, first) for first in firsts])

@@ -113,7 +113,7 @@ class BucketBlobs(BlobStore):
         self._cached(digest).unlink(missing_ok=True)
 
     def blobs(self) -> Iterator[Stored]:
-        for blob in _grouped(_listed(self._store, "blobs/"), place=2):
+        for blob in _grouped(_listed(self._store, "blobs/"), position=2):
             yield replace(blob, name=digest_of_name(blob.name.removesuffix(_PARTS)))
 
     def check(self) -> None:
@@ -193,12 +193,12 @@ class BucketBlobs(BlobStore):
                 status = path.stat()
                 files.append((status.st_mtime, status.st_size, path))
         held, free = sum(size for _, size, _ in files), shutil.disk_usage(self._cache).free
-        left = held - min(self._cache_bytes, (held + free) // 2)
+        excess = held - min(self._cache_bytes, (held + free) // 2)
         for used, size, path in sorted(files):
-            if left <= 0 or used > time.time() - _IN_USE_SECONDS:
+            if excess <= 0 or used > time.time() - _IN_USE_SECONDS:
                 return
             path.unlink(missing_ok=True)
-            left -= size
+            excess -= size
 
 
 class BucketUploads(UploadStore):
@@ -239,14 +239,14 @@ class BucketUploads(UploadStore):
         if not pieces:
             raise UnknownUpload("No bytes of this upload are stored; send it from the start.")
         check_size(sum(size for _, size in pieces), size)
-        theirs = keys = [key for key, _ in pieces]
+        uploaded_keys = keys = [key for key, _ in pieces]
         if self._members_write:
             apart = f"{upload}.{secrets.token_hex(8)}"
-            keys = [key.replace(upload, apart) for key in theirs]
+            keys = [key.replace(upload, apart) for key in uploaded_keys]
         path = self._incoming.new()
         try:
             if self._members_write:
-                _copy(self._store, theirs, keys)
+                _copy(self._store, uploaded_keys, keys)
             check_size(_download(self._store, keys, path, size), size)
             yield Assembled(path, keys if self._members_write else ())
         except FileNotFoundError:
@@ -264,7 +264,7 @@ class BucketUploads(UploadStore):
                 obstore.delete(self._store, keys)
 
     def uploads(self) -> Iterator[Stored]:
-        return _grouped(_listed(self._store, "uploads/"), place=1)
+        return _grouped(_listed(self._store, "uploads/"), position=1)
 
     def _pieces(self, upload: str) -> list[tuple[str, int]]:
         return _in_order(self._store, f"uploads/{upload}/")
@@ -294,14 +294,14 @@ def _in_order(store: ObjectStore, prefix: str) -> list[tuple[str, int]]:
     return pieces
 
 
-def _grouped(listed: Iterable[tuple[str, int, float]], place: int) -> Iterator[Stored]:
-    """Merge the objects whose keys have the same name at `place`."""
-    found: dict[str, Stored] = {}
+def _grouped(listed: Iterable[tuple[str, int, float]], position: int) -> Iterator[Stored]:
+    """Merge the objects whose keys have the same name at `position`."""
+    merged: dict[str, Stored] = {}
     for key, size, modified in listed:
-        name = key.split("/")[place]
-        before = found.get(name, Stored(name, 0, 0.0))
-        found[name] = Stored(name, before.size + size, max(before.modified, modified))
-    yield from found.values()
+        name = key.split("/")[position]
+        group = merged.get(name, Stored(name, 0, 0.0))
+        merged[name] = Stored(name, group.size + size, max(group.modified, modified))
+    yield from merged.values()
 
 
 def _copy(store: ObjectStore, keys: Sequence[str], to: Sequence[str]) -> None:
@@ -317,10 +317,10 @@ def _listed(store: ObjectStore, prefix: str) -> Iterator[tuple[str, int, float]]
                 yield entry["path"], entry["size"], entry["last_modified"].timestamp()
 
 
-def _download(store: ObjectStore, keys: Iterable[str], path: Path, most: float = math.inf) -> int:
+def _download(store: ObjectStore, keys: Iterable[str], path: Path, limit: float = math.inf) -> int:
     """Concatenate objects into a local file; returns its size.
 
-    Stops at the first piece beyond `most` bytes, because an object may have changed since it was
+    Stops at the first piece beyond `limit` bytes, because an object may have changed since it was
     listed.
     """
     size = 0
@@ -328,7 +328,7 @@ def _download(store: ObjectStore, keys: Iterable[str], path: Path, most: float =
         for key in keys:
             for piece in obstore.get(store, key).stream(min_chunk_size=_PIECE):
                 size += file.write(piece)
-                if size > most:
+                if size > limit:
                     return size
     return size
 

@@ -71,11 +71,11 @@ def _append(descriptor: int, pieces: list[bytes]) -> None:
     Otherwise the database's next commit would wait for the unwritten pages of many bodies:
     heartbeats during uploads took up to 3.9 s, and 1.5 s since.
     """
-    before = os.lseek(descriptor, 0, os.SEEK_CUR)
+    start = os.lseek(descriptor, 0, os.SEEK_CUR)
     write_pieces(descriptor, pieces)
-    written = os.lseek(descriptor, 0, os.SEEK_CUR) - before
+    written = os.lseek(descriptor, 0, os.SEEK_CUR) - start
     if sys.platform == "linux":  # starts writeback, and evicts only pages already on disk
-        os.posix_fadvise(descriptor, before, written, os.POSIX_FADV_DONTNEED)
+        os.posix_fadvise(descriptor, start, written, os.POSIX_FADV_DONTNEED)
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,8 @@ class Spool:
     def __init__(self, parent: Path) -> None:
         private_folder(parent)
         for leftover in parent.iterdir():
-            _remove_if_left(leftover)
-        self.folder, self._lock = _own_folder(parent)
+            _remove_abandoned(leftover)
+        self.folder, self._lock = _locked_folder(parent)
 
     def close(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -147,7 +147,7 @@ class Spool:
         return Received(path, digest.digest(), writer.size)
 
 
-def _own_folder(parent: Path) -> tuple[Path, int]:
+def _locked_folder(parent: Path) -> tuple[Path, int]:
     while True:
         folder = Path(tempfile.mkdtemp(dir=parent))
         descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
@@ -160,7 +160,7 @@ def _own_folder(parent: Path) -> tuple[Path, int]:
         os.close(descriptor)
 
 
-def _remove_if_left(folder: Path) -> None:
+def _remove_abandoned(folder: Path) -> None:
     with suppress(OSError):
         descriptor = os.open(folder / _LOCK, os.O_RDWR)
         try:

@@ -20,7 +20,7 @@ from pubswap_server.storage.spool import Spool
 
 _PIECE = 1 << 20
 _VERIFIED_SECONDS = 600.0
-_MOST_VERIFIED = 4096
+_MAX_VERIFIED = 4096
 
 
 def file_name(digest: str) -> str:
@@ -131,8 +131,8 @@ class BlobStore(ABC):
         """Raises DamagedBlob unless the file has the digest; FileNotFoundError if there is none."""
         state = _state(path)
         with self._verified_lock:
-            known, at = self._verified.get(path, ((), 0.0))
-        if known == state and time.monotonic() - at < _VERIFIED_SECONDS:
+            verified, at = self._verified.get(path, ((), 0.0))
+        if verified == state and time.monotonic() - at < _VERIFIED_SECONDS:
             return
         if digest_of_file(path) != digest:
             self._damaged.add(digest)
@@ -141,7 +141,7 @@ class BlobStore(ABC):
 
     def _note_verified(self, path: Path, state: tuple[int, ...] | None = None) -> None:
         with self._verified_lock:
-            if len(self._verified) >= _MOST_VERIFIED:
+            if len(self._verified) >= _MAX_VERIFIED:
                 self._verified.clear()
             self._verified[path] = (state or _state(path), time.monotonic())
 

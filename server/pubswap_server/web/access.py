@@ -23,7 +23,7 @@ from pubswap_server.web.rendering import SignedOut
 
 COOKIE = "pubswap_session"
 SECONDS = 12 * 3600
-MOST_FORM_BYTES = 64 << 10
+MAX_FORM_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,8 @@ async def get_form(request: Request) -> Mapping[str, str]:
     body = bytearray()
     async for piece in request.stream():
         body += piece
-        if len(body) > MOST_FORM_BYTES:
-            raise TooLarge(f"A form has at most {MOST_FORM_BYTES} bytes.")
+        if len(body) > MAX_FORM_BYTES:
+            raise TooLarge(f"A form has at most {MAX_FORM_BYTES} bytes.")
     if b"\0" in body or b"%00" in body:
         raise Invalid("The form contains a NUL character.")
     return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))

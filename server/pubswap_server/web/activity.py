@@ -77,8 +77,8 @@ def read_summary(session: Session, run: RunRow) -> str:
             f"{last.pass_at_1:.3f} after."
         )
         for topic, share in sorted(last.by_topic.items()) if len(last.by_topic) > 1 else ():
-            before = first.by_topic.get(topic, 0.0)
-            scores += f"\n  {topic}: {before:.3f} before, {share:.3f} after"
+            first_share = first.by_topic.get(topic, 0.0)
+            scores += f"\n  {topic}: {first_share:.3f} before, {share:.3f} after"
     return (
         f"{run.name} is finished: {len(clients)} organisations trained {runs.model_of(run).source} "
         f"for {run.round} rounds of {settings.local_steps} steps by {settings.method}.\n"

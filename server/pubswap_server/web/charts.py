@@ -14,7 +14,7 @@ Point = tuple[float, float]
 WIDTH, HEIGHT = 320, 140
 LEFT, RIGHT, TOP, BOTTOM = 66, 10, 10, 22  # room for the axes' labels
 BAR_PITCH, BAR_TEXT = 16, 46  # from one bar to the next; room for its total
-MOST_MARKS = 60  # with more points, only the line is drawn
+MAX_MARKS = 60  # with more points, only the line is drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def chart(title: str, points: Sequence[Point], of: str = "round") -> Chart | Non
     return Chart(
         words=f"{title}: {values[-1]:.4g} in {of} {rounds[-1]:g}, from {values[0]:.4g}",
         line=_line(scaled),
-        marks=marks if len(marks) <= MOST_MARKS else (),
+        marks=marks if len(marks) <= MAX_MARKS else (),
         low=min(values),
         high=max(values),
         first=rounds[0],

@@ -19,7 +19,7 @@ from pubswap_server.database.tables import RunRow, SetRow
 from pubswap_server.runs import runs
 
 # Keys of a run file that are ignored here, because the model and the problem sets stay.
-KEPT = ("about", "data", "extends", "model", "sweep", "total_steps")
+IGNORED_KEYS = ("about", "data", "extends", "model", "sweep", "total_steps")
 
 
 @dataclass(frozen=True)
@@ -50,15 +50,15 @@ def read_wish(run: RunRow, text: str) -> Wish:
     """
     try:
         values = tomllib.loads(text)
-        ignored = tuple(key for key in KEPT if values.pop(key, None) is not None)
+        ignored = tuple(key for key in IGNORED_KEYS if values.pop(key, None) is not None)
         name = values.pop("name", None)
-        given = json.dumps(values, default=str)
+        encoded = json.dumps(values, default=str)
     except (ValueError, RecursionError) as error:
         raise InvalidSettings(f"The file is not TOML: {error}") from None
     if name is None:
         raise InvalidSettings('The file has no name; add a line such as: name = "second-try"')
     try:
-        settings = RunSettings.model_validate_json(given)
+        settings = RunSettings.model_validate_json(encoded)
         request = CreateRun(name=name, settings=settings, model=runs.model_of(run))
     except ValidationError as error:
         raise InvalidSettings("\n".join(_faults(error))) from None
@@ -68,17 +68,17 @@ def read_wish(run: RunRow, text: str) -> Wish:
         raise InvalidSettings(f"verifier: {error.detail}") from None
     _check_model_fits(runs.settings_of(run), settings)
     both = (runs.settings_of(run), settings)
-    before, after = (flat(each.model_dump(mode="json")) for each in both)
-    pairs = {key: (before.get(key), after.get(key)) for key in [*before, *after]}
+    current, proposed = (flat(each.model_dump(mode="json")) for each in both)
+    pairs = {key: (current.get(key), proposed.get(key)) for key in [*current, *proposed]}
     changed = {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
     return Wish(request, changed, ignored)
 
 
 def _faults(error: ValidationError) -> Iterator[str]:
-    known = dotted_keys(RunSettings)
+    valid = dotted_keys(RunSettings)
     for fault in error.errors():
         key = ".".join(map(str, fault["loc"]))
-        yield unknown_key(key, known) if fault["type"] == "extra_forbidden" else fault_text(fault)
+        yield unknown_key(key, valid) if fault["type"] == "extra_forbidden" else fault_text(fault)
 
 
 def _check_model_fits(old: RunSettings, new: RunSettings) -> None:

@@ -66,8 +66,8 @@ def _activity(database: Session, row: RunRow) -> Values:
     end = None
     if not row.paused and row.state not in ENDED:
         ends = history.last_round_ends(database, row.id)
-        left = runs.settings_of(row).rounds - row.round + 1
-        end = history.expected_end(ends, left, now())
+        remaining = runs.settings_of(row).rounds - row.round + 1
+        end = history.expected_end(ends, remaining, now())
     return {
         "activity": read_activity(database, row),
         "acts": {name: acts.ACTS[name] for name in acts.possible(row)},
@@ -98,16 +98,18 @@ def _curves(database: Session, row: RunRow) -> Values:
     rounds, charts = history.curves(database, row.id), {}
     for title, name in CURVES.items():
         points = [(float(point.round), point.value(name)) for point in rounds]
-        known = [(round_, value) for round_, value in points if value is not None]
-        if known or name != "epsilon":  # only runs with privacy.epsilon have it
-            charts[title] = chart(title, known)
+        measured = [(round_, value) for round_, value in points if value is not None]
+        if measured or name != "epsilon":  # only runs with privacy.epsilon have it
+            charts[title] = chart(title, measured)
     steps, by_step = runs.settings_of(row).local_steps, []
     for round_, rewards in history.step_rewards(database, row.id, row.round - 1 - ROUNDS_BY_STEP):
         by_step += [(float((round_ - 1) * steps + step), reward) for step, reward in rewards]
     charts["Reward by step, last rounds"] = chart("Reward", by_step, "step")
     first, last = history.first_and_last_evaluation(database, row.id)
-    before, after = (each.by_topic if each else {} for each in (first, last))
-    topics = [(topic, before.get(topic), share) for topic, share in sorted(after.items())]
+    first_shares, last_shares = (each.by_topic if each else {} for each in (first, last))
+    topics = [
+        (topic, first_shares.get(topic), share) for topic, share in sorted(last_shares.items())
+    ]
     return {"charts": charts, "topics": topics, "times": bars(_times(rounds[-ROUNDS_BY_PART:]))}
 
 
@@ -179,8 +181,8 @@ async def _changes(run: RunAccess[Operator], name: str) -> AsyncIterator[str]:
     changes, until, seen = run.services.changes, time.monotonic() + STREAM_SECONDS, -1
     while time.monotonic() < until and not changes.closed:
 
-        def is_new(found: tuple[int, bool], seen: int = seen) -> bool:
-            return found[0] != seen
+        def is_new(latest: tuple[int, bool], seen: int = seen) -> bool:
+            return latest[0] != seen
 
         try:
             last, ended = await changes.until(name, partial(run.read, _last), is_new, LOOK_SECONDS)

@@ -13,7 +13,7 @@ from pubswap_server.exchange import exchanges
 from pubswap_server.exchange.answers import ClosedExchange
 from pubswap_server.services import Services
 
-MOST_MEMBERS = 40  # on a page
+MAX_MEMBERS = 40  # on a page
 
 Stored = tuple[ClosedExchange, str, str]
 """An exchange, and the digests of the public set and of the tokenizer."""
@@ -39,15 +39,15 @@ def shown(services: Services, stored: Stored, prompt: int) -> dict[str, Any]:
     problem = services.problems(public)[rules.prompts[prompt]]
     tokenizer = services.tokenizer(tokenizer_digest)
     donated, replaced = Counter[tuple[str, int]](), Counter[str]()
-    chosen_here = exchange.candidates is None
-    if chosen_here:
+    coordinator_chooses = exchange.candidates is None
+    if coordinator_chooses:
         for member in members:
             for choice in exchange.choices(member)[prompt]:
                 if choice.client != member:
                     donated[choice.client, choice.index] += 1
                     replaced[member] += 1
     groups = []
-    for member in members[:MOST_MEMBERS]:
+    for member in members[:MAX_MEMBERS]:
         data = services.blobs.read(closed.digests[member])
         group = decode_responses(data, rules)[prompt]
         texts = [decode(tokenizer, response.tokens) for response in group]
@@ -56,7 +56,7 @@ def shown(services: Services, stored: Stored, prompt: int) -> dict[str, Any]:
             {"text": text, "correct": correct, "donated": donated[member, index]}
             for index, (text, correct) in enumerate(zip(texts, verdicts, strict=True))
         ]
-        count = replaced[member] if chosen_here else None
+        count = replaced[member] if coordinator_chooses else None
         groups.append({"member": member, "responses": responses, "replaced": count})
     return {
         "prompt": prompt,
@@ -64,5 +64,5 @@ def shown(services: Services, stored: Stored, prompt: int) -> dict[str, Any]:
         "text": problem.prompt,
         "answer": problem.answer,
         "groups": groups,
-        "more_members": max(0, len(members) - MOST_MEMBERS),
+        "more_members": max(0, len(members) - MAX_MEMBERS),
     }

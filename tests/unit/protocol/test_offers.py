@@ -128,12 +128,12 @@ def test_candidates_are_peers_right_responses_for_the_places_of_keep() -> None:
             for place, (drawn, group) in enumerate(zip(made.draws(me), groups, strict=True)):
                 pool = sum(int(v[place].sum()) for name, v in correct.items() if name != me)
                 filled = [k for k, choice in enumerate(group) if choice.client != me]
-                assert sorted(drawn.places) == filled
+                assert sorted(drawn.slots) == filled
                 assert len(drawn.candidates) == (min(3 * len(filled), pool) if filled else 0)
                 assert len(set(drawn.candidates)) == len(drawn.candidates)
                 assert all(c.client != me for c in drawn.candidates)
                 assert all(correct[c.client][place][c.index] for c in drawn.candidates)
-            assert replaced(groups, me) == sum(len(drawn.places) for drawn in made.draws(me))
+            assert replaced(groups, me) == sum(len(drawn.slots) for drawn in made.draws(me))
 
 
 def test_one_candidate_for_each_place_leaves_no_choice() -> None:

@@ -26,7 +26,7 @@ from pubswap_protocol.tensors.adapter import (
     open_stack,
     sent_layout,
 )
-from pubswap_server.aggregation.gram import MOST_IN_DRIFT, drift_of, gram_of, sampled
+from pubswap_server.aggregation.gram import MAX_DRIFT_CLIENTS, drift_of, gram_of, sampled
 from pubswap_server.aggregation.round import Aggregated, aggregate
 from pubswap_server.aggregation.rules import FedIT, Means
 from pubswap_server.aggregation.stacking import stacked
@@ -432,12 +432,12 @@ def test_a_pass_reads_each_file_once(store: Folder) -> None:
 @pytest.mark.parametrize("rules", [{}, {"clip_norm": 1.0}])
 def test_the_drift_of_many_clients_is_that_of_some(store: Folder, rules: dict[str, Any]) -> None:
     """16 of 68 clients are drawn for it; the adapter and the clipped clients stay the same."""
-    made = adapters(MOST_IN_DRIFT + 52)
+    made = adapters(MAX_DRIFT_CLIENTS + 52)
     made[40] = {name: 50 * array for name, array in made[40].items()}
     found, drawn = [], sampled(len(made), 5, 1)
-    assert len(set(drawn)) == MOST_IN_DRIFT
+    assert len(set(drawn)) == MAX_DRIFT_CLIENTS
     assert drawn == sampled(len(made), 5, 1) != sampled(len(made), 5, 2)
-    assert sampled(MOST_IN_DRIFT, 5, 1) == range(MOST_IN_DRIFT)
+    assert sampled(MAX_DRIFT_CLIENTS, 5, 1) == range(MAX_DRIFT_CLIENTS)
     for sample in (None, drawn):
         found.append(round_of(store, made, adapters(1, 9)[0], sample=sample, **rules))
     exact, other = (store.load(one.adapter) for one in found)

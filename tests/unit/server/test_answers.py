@@ -71,7 +71,7 @@ def test_twenty_exchanges_at_once_are_opened_once_each(monkeypatch: pytest.Monke
 def test_pools_are_let_go_when_their_files_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """The least recently used go first; a few stay, however large they are."""
     monkeypatch.setattr(answers, "ResponsePool", Opened)
-    monkeypatch.setattr(answers, "MOST_FILES", 64)
+    monkeypatch.setattr(answers, "MAX_FILES", 64)
     assert asked(5, 16) == 5 * 16
     assert asked(4, 100) == 4
 
@@ -88,7 +88,7 @@ def test_gifts_of_a_round_are_counted_without_the_files(monkeypatch: pytest.Monk
     """However many exchanges there are, each is read once for all members; those that gave nothing
     have no gifts."""
     monkeypatch.setattr(answers, "ResponsePool", Opened)
-    monkeypatch.setattr(answers, "MOST_FILES", 1)
+    monkeypatch.setattr(answers, "MAX_FILES", 1)
     read = Counter[int]()
 
     async def count(exchanges: int, members: int) -> list[int]:

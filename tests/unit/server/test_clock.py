@@ -64,10 +64,10 @@ def test_a_clock_is_set_ahead_but_not_back() -> None:
     """Times recorded by an earlier process are not in the future for a later one."""
     machine = Machine()
     clock = machine.clock()
-    clock.not_before(None)
-    clock.not_before(NOON - timedelta(days=1))
+    clock.advance_to(None)
+    clock.advance_to(NOON - timedelta(days=1))
     assert clock.now() == NOON
-    clock.not_before(NOON + timedelta(days=1))
+    clock.advance_to(NOON + timedelta(days=1))
     machine.pass_by(2)
     assert clock.now() == NOON + timedelta(days=1, seconds=2)
 

@@ -66,12 +66,12 @@ def _visible(session: Session, run: str, digest: str, member: MemberPrincipal) -
     sent = select(BlobRow.digest).where(
         BlobRow.run_id == row.id, BlobRow.digest == digest, BlobRow.member == member.name
     )
-    kept = select(UpdateRow.stored).where(
+    stored = select(UpdateRow.stored).where(
         UpdateRow.run_id == row.id, UpdateRow.member == member.name, UpdateRow.stored == digest
     )
     published = select(RoundRow.round).where(
         RoundRow.run_id == row.id, or_(RoundRow.adapter == digest, RoundRow.residual == digest)
     )
-    if not session.scalar(select(or_(sent.exists(), kept.exists(), published.exists()))):
+    if not session.scalar(select(or_(sent.exists(), stored.exists(), published.exists()))):
         raise UnknownBlob(f"The blob {digest} does not exist, or is not yours to read.")
     return row

@@ -56,8 +56,8 @@ async def get_swap(
         choose_prompts(session, row, round, swap)
         return _asked(session, row, round, swap, rollbacks)
 
-    found = await run.read(asked)
-    row, rules, digest = await run.write(chosen) if found is None else found
+    existing = await run.read(asked)
+    row, rules, digest = await run.write(chosen) if existing is None else existing
     problems = await to_thread.run_sync(run.services.problems, digest)
     prompts = [PublicPrompt(index=index, problem=problems[index]) for index in rules.prompts]
     seed = _seed(row, run.principal.name, round, swap)
@@ -98,21 +98,21 @@ async def submit_responses(
     def asked(
         session: Session, row: RunRow
     ) -> tuple[RunRow, ResponseRules, str, SubmissionRow | None]:
-        before = exchanges.submitted(session, row, member, round, swap)
-        return *_asked(session, row, round, swap, rollbacks), before
+        existing = exchanges.submitted(session, row, member, round, swap)
+        return *_asked(session, row, round, swap, rollbacks), existing
 
-    row, rules, public, before = await run.read(asked)
+    row, rules, public, existing = await run.read(asked)
     received = await receive(services, request, rules.max_bytes())
     arrived, settings = now(), runs.settings_of(row)
     seed = _seed(row, member.name, round, swap)
 
     def opened() -> tuple[list[list[ModelResponse]], list[Problem]]:
-        groups, known = _decode(received.path, rules, seed), services.problems(public)
-        return groups, [known[index] for index in rules.prompts]
+        groups, public_problems = _decode(received.path, rules, seed), services.problems(public)
+        return groups, [public_problems[index] for index in rules.prompts]
 
     try:
-        if before is not None:
-            return exchanges.same_receipt(before, received.digest)
+        if existing is not None:
+            return exchanges.same_receipt(existing, received.digest)
         groups, problems = await to_thread.run_sync(opened)
         correct = await services.verification.at_once(
             settings.verifier, row.tokenizer or "", problems, groups
@@ -126,9 +126,9 @@ async def submit_responses(
         if seed is not None:  # unverified: sent without the seeds to check them by
             unverified = groups[0][0].seed == UNVERIFIED
             session.get_one(MemberRow, member.id).unverified = unverified
-        most, donatable = settings.swap.max_donated_tokens, None
-        if most is not None:
-            donatable = [[len(each.tokens) <= most for each in group] for group in groups]
+        limit, donatable = settings.swap.max_donated_tokens, None
+        if limit is not None:
+            donatable = [[len(each.tokens) <= limit for each in group] for group in groups]
         return exchanges.submit(
             *(session, locked, member, round, swap, received.digest, correct, donatable),
             arrived=arrived,

@@ -69,20 +69,20 @@ async def submit_update(
     With `start`, 409 `round_closed` if the round now starts from another adapter.
     """
     member = run.principal
-    given = await _given(run, round) if body.metrics.donors else {}
+    received = await _count_received(run, round) if body.metrics.donors else {}
     return await run.write(
         lambda session, row: rounds.submit(
-            session, row, member, round, body, given, start, rollbacks
+            session, row, member, round, body, received, start, rollbacks
         )
     )
 
 
-async def _given(run: RunAccess[MemberPrincipal], round_: int) -> Counter[str]:
+async def _count_received(run: RunAccess[MemberPrincipal], round_: int) -> Counter[str]:
     """Count the responses of each peer that a member got, or was offered, in a round.
 
     Exchanges whose responses are gone are skipped, as they are for an update after its round.
     """
-    services, member, given = run.services, run.principal.name, Counter[str]()
+    services, member, received = run.services, run.principal.name, Counter[str]()
     rollbacks, swaps = await run.read(
         lambda session, row: (row.rollbacks, exchanges.closed_ones(session, row, round_))
     )
@@ -90,8 +90,8 @@ async def _given(run: RunAccess[MemberPrincipal], round_: int) -> Counter[str]:
         load = partial(run.read_for_all, partial(exchanges.closed, round_=round_, swap=swap))
         with suppress(RoundClosed, NotFound):
             key = run.name, rollbacks, round_, swap
-            given += await services.answers.gifts(key, member, load)
-    return given
+            received += await services.answers.gifts(key, member, load)
+    return received
 
 
 @router.post(paths.EVALUATION, status_code=204, summary="Hand in an evaluation")

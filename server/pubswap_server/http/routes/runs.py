@@ -113,7 +113,7 @@ async def list_rounds(
     after: Annotated[
         int, Query(ge=-1, le=MAX_NUMBER, description="The last round that you have; -1 for none.")
     ] = -1,
-    limit: Annotated[int, Query(ge=1, le=history.MOST_ROUNDS)] = history.MOST_ROUNDS,
+    limit: Annotated[int, Query(ge=1, le=history.MAX_ROUNDS)] = history.MAX_ROUNDS,
 ) -> RoundList:
     """In order, from round 0. A page may have fewer than `limit`; an empty page is the end."""
 

@@ -129,10 +129,10 @@ async def send_chunk(
     try:
         await append(services, row, first, count, request)
     except WrongOffset as error:
-        here = await to_thread.run_sync(services.uploads.offset, row.id)
+        offset = await to_thread.run_sync(services.uploads.offset, row.id)
         response = refusal(error, request.scope)
-        if here:
-            response.headers["Range"] = f"0-{here - 1}"
+        if offset:
+            response.headers["Range"] = f"0-{offset - 1}"
         return response
     services.limits.members.give_back(run.principal.id)  # quotas limit chunks, not a rate
     return Response(status_code=202, headers={"Range": f"0-{first + count - 1}"})
