@@ -201,10 +201,10 @@ def test_a_bucket_that_cannot_be_reached_is_left_alone(
     monkeypatch.setattr(services.presigned, "sign", unreachable)
     member = direct.member("http://127.0.0.1:1")
     digest = member.put_blob(direct.fed.run.id, adapter(direct))
-    assert not member.bucket.wanted
+    assert not member.bucket.usable
     monkeypatch.setattr(bucket, "AWAY_SECONDS", 0.0)
     member.bucket.leave_alone("to be tried again")
-    assert member.bucket.wanted
+    assert member.bucket.usable
     monkeypatch.undo()
     assert member.blob(direct.fed.run.id, digest) == adapter(direct)
 
@@ -262,10 +262,10 @@ def test_what_answers_in_the_buckets_place_is_left_alone(
         monkeypatch.setattr(services(direct).presigned, "sign", sign)
         member, data = direct.member(url), adapter(direct)
         assert direct.stored(member.put_blob(direct.fed.run.id, data)) == data
-        assert not member.bucket.wanted
+        assert not member.bucket.usable
         reading = direct.member(url)
         assert reading.blob(direct.fed.run.id, direct.start) == direct.stored(direct.start)
-        assert not reading.bucket.wanted
+        assert not reading.bucket.usable
 
 
 def test_a_url_is_good_for_its_own_object_and_method_alone(direct: Direct) -> None:
@@ -478,7 +478,7 @@ def test_bytes_that_the_bucket_has_spoilt_are_asked_of_the_coordinator(direct: D
     (file,) = (path for path in direct.folder.rglob("*") if path.name == name)
     file.write_bytes(bytes(len(data)))
     assert member.blob(direct.fed.run.id, direct.start) == data  # from the coordinator's own copy
-    assert not member.bucket.wanted
+    assert not member.bucket.usable
 
 
 def test_adapters_travel_whole_to_and_from_a_bucket_through_cuts(direct: Direct) -> None:

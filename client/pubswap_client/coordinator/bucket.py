@@ -48,7 +48,7 @@ class Bucket:
         self._closing.close()
 
     @property
-    def wanted(self) -> bool:
+    def usable(self) -> bool:
         """Whether to use the bucket: one is allowed, and it has not failed recently."""
         return time.monotonic() >= self._away_until and bool(self._allowed())
 
@@ -56,13 +56,13 @@ class Bucket:
         """Whether the organisation allows this address; if not, leave the bucket alone."""
         try:
             address = httpx.URL(url)
-            wanted = str(address)  # with `..` resolved, as it would be requested
-            named = any(wanted.startswith(f"{_normal(one)}/") for one in self._allowed())
+            requested = str(address)  # with `..` resolved, as it would be requested
+            named = any(requested.startswith(f"{_normal(listed)}/") for listed in self._allowed())
             if named and ".." not in address.path.split("/"):  # a server may resolve an escaped one
                 return True
         except httpx.InvalidURL:
-            wanted = printable(url)
-        self.leave_alone(f"the policy does not list {wanted.partition('?')[0]} in its buckets")
+            requested = printable(url)
+        self.leave_alone(f"the policy does not list {requested.partition('?')[0]} in its buckets")
         return False
 
     def put(self, url: str, part: memoryview, block_bytes: int) -> None:

@@ -41,10 +41,10 @@ class CoordinatorClient(Connection):
 
     def check_version(self) -> None:
         """Raises ProtocolMismatch unless the coordinator speaks this client's protocol."""
-        theirs = self.version().protocol
-        if theirs != paths.PROTOCOL_VERSION:
+        version = self.version().protocol
+        if version != paths.PROTOCOL_VERSION:
             raise ProtocolMismatch(
-                f"The coordinator at {self.url} speaks protocol {theirs}, this client "
+                f"The coordinator at {self.url} speaks protocol {version}, this client "
                 f"{paths.PROTOCOL_VERSION}; install the coordinator's version of pubswap."
             )
 
@@ -56,12 +56,12 @@ class CoordinatorClient(Connection):
     def runs(self) -> list[RunView]:
         """All runs, newest first, without their members."""
         runs: dict[str, RunView] = {}
-        after = None
-        while page := self.call(messages.RunList, "GET", paths.RUNS, after=after).runs:
+        cursor = None
+        while page := self.call(messages.RunList, "GET", paths.RUNS, after=cursor).runs:
             if any(each.id in runs for each in page):
                 raise _endless(paths.RUNS)
             runs |= {each.id: each for each in page}
-            after = page[-1].id
+            cursor = page[-1].id
         return [*runs.values()]
 
     def run(self, run: str) -> RunView:
@@ -73,22 +73,22 @@ class CoordinatorClient(Connection):
         """A run's rounds after `after` and up to `last`, in order, fetched page by page."""
         path = paths.ROUNDS.format(run=run)
         while page := self.call(messages.RoundList, "GET", path, after=after).rounds:
-            for each in page:
-                if each.round <= after:
+            for summary in page:
+                if summary.round <= after:
                     raise _endless(path)
-                if each.round > last:
+                if summary.round > last:
                     return
-                after = each.round
-                yield each
+                after = summary.round
+                yield summary
 
     def whole_run(self, run: str) -> messages.WholeRun:
         """One run with all its rounds, consistently: fetched again if the run moved meanwhile."""
         view = self.run(run)
         for _ in range(_LOOKS):
             last = min(view.round, view.settings.rounds)
-            rounds, before = list(self.rounds(view.id, last=last)), (view.state, view.round)
+            rounds, previous = list(self.rounds(view.id, last=last)), (view.state, view.round)
             view = self.run(view.id)
-            if (view.state, view.round) == before:
+            if (view.state, view.round) == previous:
                 return messages.WholeRun(**dict(view), rounds=rounds)
         raise ServerFault(f"Run {view.name} changed every time it was fetched; try again.")
 
@@ -145,21 +145,21 @@ class CoordinatorClient(Connection):
         return self.adapter_of_round(run, which)[1]
 
     def adapter_of_round(
-        self, run: str, which: str, most: int = LARGEST_BYTES
+        self, run: str, which: str, max_bytes: int = LARGEST_BYTES
     ) -> tuple[int, bytes]:
         """An adapter as in `global_adapter`, preceded by its round.
 
-        Raises ServerFault if it has more than `most` bytes.
+        Raises ServerFault if it has more than `max_bytes`.
         """
         path = paths.RUN_ADAPTER.format(run=run, which=which)
-        first = self.request("GET", path, headers={"Range": "bytes=0-0"}, most=most)
+        first = self.request("GET", path, headers={"Range": "bytes=0-0"}, max_bytes=max_bytes)
         number = first.headers.get(paths.ROUND_HEADER, "")
         if not re.fullmatch(r"[0-9]{1,10}", number):
             raise ServerFault(f"{path} answered without {paths.ROUND_HEADER}.")
         if first.status_code != 206:  # a file generated as it is sent, which has no ranges
             return int(number), first.content
         digest = first.headers.get("ETag", "").strip('"')
-        requests = BlobRequests(self, run, path, most)
+        requests = BlobRequests(self, run, path, max_bytes)
         return int(number), bytes(download(requests, digest, self.backoff))
 
     def add_viewer(self, name: str) -> messages.ViewerToken:
@@ -176,11 +176,11 @@ class CoordinatorClient(Connection):
     def events(self, run: str, after: int = 0) -> messages.Events:
         """The events of a run's log after the event with the id `after`."""
         path = paths.RUN_EVENTS.format(run=run)
-        found = self.call(messages.Events, "GET", path, after=after)
-        ids = [after, *(event.id for event in found.events)]
+        page = self.call(messages.Events, "GET", path, after=after)
+        ids = [after, *(event.id for event in page.events)]
         if any(later <= earlier for earlier, later in pairwise(ids)):
             raise _endless(path)
-        return found
+        return page
 
     # A member
 
@@ -223,13 +223,15 @@ class CoordinatorClient(Connection):
         self.once("POST", path, json=json, timeout=HEARTBEAT_SECONDS)
 
     def blob(
-        self, run: str, digest: str, on_bytes: OnBytes | None = None, most: int = LARGEST_BYTES
+        self, run: str, digest: str, on_bytes: OnBytes | None = None, max_bytes: int = LARGEST_BYTES
     ) -> memoryview:
         """A blob's bytes; raises DigestMismatch if they do not have this digest.
 
-        Raises ServerFault for more than `most` bytes.
+        Raises ServerFault for more than `max_bytes`.
         """
-        return download(BlobRequests(self, run, most=most), digest, self.backoff, on_bytes)
+        return download(
+            BlobRequests(self, run, max_bytes=max_bytes), digest, self.backoff, on_bytes
+        )
 
     def put_blob(self, run: str, data: bytes | memoryview, on_bytes: OnBytes | None = None) -> str:
         """Send a blob unless the coordinator has it; returns its digest."""
@@ -251,8 +253,8 @@ class CoordinatorClient(Connection):
         `rollbacks`; so do `swap_prompts` and `submit_responses`.
         """
         path = paths.UPDATE.format(run=run, round=round_)
-        told = self.withhold(body)
-        return self.call(Receipt, "POST", path, told, start=start, rollbacks=rollbacks)
+        reported = self.withhold(body)
+        return self.call(Receipt, "POST", path, reported, start=start, rollbacks=rollbacks)
 
     def swap_prompts(
         self, run: str, round_: int, swap: int, rollbacks: int | None = None
@@ -274,18 +276,18 @@ class CoordinatorClient(Connection):
         on_wait: Callable[[str], None] = lambda reason: None,
         *,
         seeds: bool = False,
-        most: int | None = None,
+        max_bytes: int | None = None,
     ) -> bytes:
         """Wait until the exchange is closed; returns the responses to train on.
 
         `on_wait` is called repeatedly with the reason for waiting. With `seeds`, responses include
         their seeds and their donors' numbers. Raises RoundClosed if this member's responses were
-        not in the exchange, ServerFault for more than `most` bytes.
+        not in the exchange, ServerFault for more than `max_bytes`.
         """
         path, pace = paths.SWAP_EXCHANGED.format(run=run, round=round_, swap=swap), Pace()
         while True:
             reply = self.request(
-                "GET", path, most=most, wait=LONG_POLL_SECONDS, seeds=seeds or None
+                "GET", path, max_bytes=max_bytes, wait=LONG_POLL_SECONDS, seeds=seeds or None
             )
             if reply.status_code == 200:
                 return reply.content
@@ -297,7 +299,7 @@ class CoordinatorClient(Connection):
     def problem_set(self, run: str, kind: messages.SetKind) -> str:
         """The public set, or the test set for an evaluator, as JSONL text."""
         path = paths.RUN_SET.format(run=run, kind=kind.value)
-        reply = self.request("GET", path, most=LARGEST_MESSAGE)
+        reply = self.request("GET", path, max_bytes=LARGEST_MESSAGE)
         return reply.content.decode(errors="replace")
 
     def submit_evaluation(self, run: str, round_: int, body: messages.Evaluation) -> None:

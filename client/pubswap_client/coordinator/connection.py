@@ -51,7 +51,7 @@ Withhold = Callable[[Any], Any]
 SHORTEST_CUT_SECONDS = 2.0  # a long poll that fails sooner was not cut for its length
 LONGEST_RETRY_AFTER = 3600.0
 LARGEST_MESSAGE = 1 << 28  # bytes of an answer that is read whole, such as a problem set
-LARGEST_TOLD = 1 << 24  # bytes of a message to a member
+LARGEST_MEMBER_MESSAGE = 1 << 24  # bytes of a message to a member
 LARGEST_REFUSAL = 1 << 20
 LONGEST_REASON = 300  # characters of a validation error
 LONGEST_HEAD = 1 << 14  # bytes of a page that are searched for its title
@@ -83,7 +83,8 @@ class Connection:
         self._counting = threading.Lock()
         self._cut = False  # whether a cut long poll was logged
         self._on_send = on_send
-        self._most = LARGEST_MESSAGE if on_send is None else LARGEST_TOLD  # operators get lists
+        # Operators get lists.
+        self._max_bytes = LARGEST_MESSAGE if on_send is None else LARGEST_MEMBER_MESSAGE
         self.withhold = withhold
         address, spool = parsed_url(self.url), relay_folder()
         if transport is None and spool is not None:
@@ -120,7 +121,7 @@ class Connection:
         **params: Any,
     ) -> M:
         """The parsed answer; one that cannot be parsed is retried like a failed request."""
-        read = partial(parse, answer, told=self._on_send is not None)
+        read = partial(parse, answer, for_member=self._on_send is not None)
         return self._asked(read, method, path, body, key, None, **params)
 
     def request(
@@ -130,14 +131,16 @@ class Connection:
         body: BaseModel | bytes | None = None,
         key: str | None = None,
         headers: Mapping[str, str] = {},
-        most: int | None = None,
+        max_bytes: int | None = None,
         **params: Any,
     ) -> httpx.Response:
         """The answer to a request, tried again while it fails with a retryable error.
 
         A body of bytes is sent as tensors.
         """
-        return self._asked(lambda reply: reply, method, path, body, key, most, headers, **params)
+        return self._asked(
+            lambda reply: reply, method, path, body, key, max_bytes, headers, **params
+        )
 
     def _asked(
         self,
@@ -146,7 +149,7 @@ class Connection:
         path: str,
         body: BaseModel | bytes | None,
         key: str | None,
-        most: int | None,
+        max_bytes: int | None,
         headers: Mapping[str, str] = {},
         **params: Any,
     ) -> R:
@@ -160,21 +163,23 @@ class Connection:
             "json": body.model_dump(mode="json") if isinstance(body, BaseModel) else None,
             "params": {name: value for name, value in params.items() if value is not None},
             "headers": sent,
-            "most": most,
+            "max_bytes": max_bytes,
         }
         attempt = self._polled if "wait" in params else self.once
         return retrying(lambda: read(attempt(method, path, **options)), self.backoff)
 
     def once(
-        self, method: str, path: str, most: int | None = None, **options: Any
+        self, method: str, path: str, max_bytes: int | None = None, **options: Any
     ) -> httpx.Response:
         """Send a request once, with httpx's own options; raises the coordinator's refusal.
 
-        Raises ServerFault as soon as the answer exceeds `most` bytes.
+        Raises ServerFault as soon as the answer exceeds `max_bytes`.
         """
-        most = self._most if most is None else most
+        max_bytes = self._max_bytes if max_bytes is None else max_bytes
         with self._reaching(), self._http.stream(method, path, **options) as streamed:
-            reply = _read(streamed, most if streamed.is_success else min(most, LARGEST_REFUSAL))
+            reply = _read(
+                streamed, max_bytes if streamed.is_success else min(max_bytes, LARGEST_REFUSAL)
+            )
         self._check(reply)
         return reply
 
@@ -264,8 +269,8 @@ class Connection:
         raise error_for(problem, wait)
 
 
-def _read(reply: httpx.Response, most: int) -> httpx.Response:
-    """Read an answer with its body; raises ServerFault if it exceeds `most` bytes.
+def _read(reply: httpx.Response, max_bytes: int) -> httpx.Response:
+    """Read an answer with its body; raises ServerFault if it exceeds `max_bytes`.
 
     The body is not decompressed, because a few bytes could expand to any number.
     """
@@ -277,20 +282,20 @@ def _read(reply: httpx.Response, most: int) -> httpx.Response:
     pieces, size = list[bytes](), 0
     for piece in reply.iter_bytes():
         size += len(piece)
-        if size > most:
-            raise ServerFault(f"{reply.url.path} was answered with more than {most:,} bytes.")
+        if size > max_bytes:
+            raise ServerFault(f"{reply.url.path} was answered with more than {max_bytes:,} bytes.")
         pieces.append(piece)
     return httpx.Response(
         reply.status_code, headers=reply.headers, content=b"".join(pieces), request=reply.request
     )
 
 
-def parse(model: type[M], reply: httpx.Response, told: bool = True) -> M:
+def parse(model: type[M], reply: httpx.Response, for_member: bool = True) -> M:
     """Parse an answer, ignoring fields that a later version may have added.
 
-    With `told`, for a member, raises ServerFault for more values than its memory has room for.
+    With `for_member`, raises ServerFault for more values than a member's memory has room for.
     """
-    if told and too_many_values(reply.content):
+    if for_member and too_many_values(reply.content):
         raise ServerFault(f"{reply.url.path} was answered with more than {VALUE_LIMITS}.")
     try:
         return model.model_validate_json(reply.content, extra="ignore")
@@ -303,8 +308,8 @@ def parse(model: type[M], reply: httpx.Response, told: bool = True) -> M:
                 f"The run's {unknown} that this version of pubswap does not know. "
                 "Upgrade pubswap to the coordinator's version."
             ) from None
-        said = first_fault(error)[:LONGEST_REASON]
-        raise ServerFault(f"{reply.url.path} gave an unexpected answer: {said}") from None
+        fault = first_fault(error)[:LONGEST_REASON]
+        raise ServerFault(f"{reply.url.path} gave an unexpected answer: {fault}") from None
 
 
 def _is_page(reply: httpx.Response) -> bool:
@@ -319,8 +324,8 @@ def _quoted(reply: httpx.Response) -> str:
     """
     head = reply.content[:LONGEST_HEAD].decode(errors="replace")
     title = re.search(r"<title[^>]*>([^<]*)", head, re.IGNORECASE)
-    said = title[1] if title else reply.headers.get("Location", "")
-    words = " ".join("".join(c if c.isprintable() else " " for c in said).split())[:100]
+    text = title[1] if title else reply.headers.get("Location", "")
+    words = " ".join("".join(c if c.isprintable() else " " for c in text).split())[:100]
     return f" (“{words}”)" if words else ""
 
 

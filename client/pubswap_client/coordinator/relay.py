@@ -43,7 +43,7 @@ LOOK_SECONDS = 0.25
 IDLE_SECONDS = 3.0  # without a request or an answer, after which `once` ends
 AT_ONCE = 64
 REMEMBERED = 100_000  # answered requests, which must not be forwarded again
-KEPT_SECONDS = 24 * 3600.0  # of files that nobody has taken
+RETENTION_SECONDS = 24 * 3600.0  # of files that nobody has taken
 # The headers of a member's requests; others in a file are not forwarded.
 FORWARDED = {
     *("accept", "accept-encoding", "authorization", "content-length", "content-range"),
@@ -60,9 +60,9 @@ ANSWERED = {
 class AnsweredRequests:
     """The names of the last answered requests, in a file. Thread-safe."""
 
-    def __init__(self, path: Path, most: int = REMEMBERED) -> None:
-        """Read what an earlier process wrote. The last `most` to 2 `most` names are kept."""
-        self._path, self._most, self._lock = path, most, threading.Lock()
+    def __init__(self, path: Path, capacity: int = REMEMBERED) -> None:
+        """Read what an earlier process wrote. At least the last `capacity` names are kept."""
+        self._path, self._capacity, self._lock = path, capacity, threading.Lock()
         names = path.read_text(errors="replace").split() if path.exists() else []
         self._names = dict.fromkeys(names)  # an ordered set
         self._shorten()  # this also terminates a line that a kill cut off
@@ -73,14 +73,14 @@ class AnsweredRequests:
     def add(self, name: str) -> None:
         with self._lock:
             self._names[name] = None
-            if len(self._names) > 2 * self._most:
+            if len(self._names) > 2 * self._capacity:
                 self._shorten()
             else:
                 with self._path.open("a") as file:
                     file.write(f"{name}\n")
 
     def _shorten(self) -> None:
-        self._names = dict.fromkeys([*self._names][-self._most :])
+        self._names = dict.fromkeys([*self._names][-self._capacity :])
         write_whole(self._path, "".join(f"{name}\n" for name in self._names).encode())
 
 
@@ -103,7 +103,7 @@ class Relay:
         with lock(self._folder / "lock"):
             self._done = AnsweredRequests(self._folder / "done")
             self._http = open_http(self._url, self._tls, proxy_to(self._url, self._tls))
-            self._swept, self._active = -KEPT_SECONDS, time.monotonic()
+            self._swept, self._active = -RETENTION_SECONDS, time.monotonic()
             failing = False
             while not once or self._busy or time.monotonic() - self._active < IDLE_SECONDS:
                 try:
@@ -123,7 +123,7 @@ class Relay:
             self._busy.add(path.name)
             # Daemon threads, not joined at the end: unanswered requests stay in the folder.
             threading.Thread(target=self._serve, args=(path,), daemon=True).start()
-        if time.monotonic() - self._swept > KEPT_SECONDS / 24:
+        if time.monotonic() - self._swept > RETENTION_SECONDS / 24:
             self._sweep()
             self._swept = time.monotonic()
 
@@ -131,8 +131,8 @@ class Relay:
         for path in self._folder.glob(f"*{REQUEST}"):
             if len(self._busy) >= AT_ONCE:
                 return
-            known = path.name in self._busy or _as_it_is(path) in self._refused
-            if not known and NAME.fullmatch(path.stem):
+            handled = path.name in self._busy or _as_it_is(path) in self._refused
+            if not handled and NAME.fullmatch(path.stem):
                 yield path
 
     def _serve(self, path: Path) -> None:
@@ -179,8 +179,8 @@ class Relay:
             try:
                 answered = Answered(name=name, status=reply.status_code, headers=headers)
             except ValidationError as error:
-                said = f"not a coordinator's answer: {error.errors()[0]['msg']}"
-                raise httpx.RemoteProtocolError(said) from None
+                reason = f"not a coordinator's answer: {error.errors()[0]['msg']}"
+                raise httpx.RemoteProtocolError(reason) from None
             size = 0
             try:
                 for piece in reply.iter_raw():
@@ -206,8 +206,8 @@ class Relay:
         except (httpx.InvalidURL, ValueError) as error:
             raise Refused(f"it is not a valid request ({error})") from None
         # The path as it would be requested, without an escaped `..` that a server may resolve.
-        here = request.url.path
-        if not here.startswith(self._url.path.rstrip("/") + "/v1/") or ".." in here.split("/"):
+        path = request.url.path
+        if not path.startswith(self._url.path.rstrip("/") + "/v1/") or ".." in path.split("/"):
             raise Refused(f"{asked.target} is not one of the coordinator's paths")
         return request
 
@@ -218,10 +218,10 @@ class Relay:
 
     def _sweep(self) -> None:
         """Remove old files of daemons and relays that were killed."""
-        oldest = time.time() - KEPT_SECONDS
+        oldest = time.time() - RETENTION_SECONDS
         for path in self._folder.iterdir():
-            own = NAME.fullmatch(path.name.partition(".")[0])
-            if own and path.suffix in (REQUEST, ANSWER, TEMPORARY):
+            match = NAME.fullmatch(path.name.partition(".")[0])
+            if match and path.suffix in (REQUEST, ANSWER, TEMPORARY):
                 with suppress(OSError):
                     if path.lstat().st_mtime < oldest:
                         path.unlink()
@@ -230,7 +230,7 @@ class Relay:
 def _as_it_is(path: Path) -> tuple[str, int, int]:
     """A file's name, size and modification time, to detect changes."""
     try:
-        found = path.lstat()
+        status = path.lstat()
     except OSError:
         return path.name, 0, 0
-    return path.name, found.st_size, found.st_mtime_ns
+    return path.name, status.st_size, status.st_mtime_ns

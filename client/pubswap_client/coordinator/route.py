@@ -32,14 +32,14 @@ def open_http(
 ) -> httpx.Client:
     """A client for one coordinator, optionally through a proxy; `options` are httpx's own."""
     # Some proxies silently close connections that are not tunnelled.
-    kept = 0 if proxy and url.scheme == "http" else 20
+    keepalive = 0 if proxy and url.scheme == "http" else 20
     try:
         return httpx.Client(
             proxy=proxy,
             trust_env=False,  # `proxy_to` has read it
             # No cookie is needed, and a coordinator could set any number of them.
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-            limits=httpx.Limits(max_connections=100, max_keepalive_connections=kept),
+            limits=httpx.Limits(max_connections=100, max_keepalive_connections=keepalive),
             **{
                 "timeout": httpx.Timeout(LONG_POLL_SECONDS + 30, connect=10),
                 "verify": tls.context(),

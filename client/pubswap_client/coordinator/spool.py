@@ -70,8 +70,8 @@ class Refused(Exception):
 def private_folder(folder: Path) -> Path:
     """The folder, created if missing; raises InvalidSettings if others can access it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.stat()
-    if found.st_uid != os.geteuid() or found.st_mode & 0o077 or not stat.S_ISDIR(found.st_mode):
+    status = folder.stat()
+    if status.st_uid != os.geteuid() or status.st_mode & 0o077 or not stat.S_ISDIR(status.st_mode):
         raise InvalidSettings(
             f"{folder} holds tokens, so it must be a folder of yours that is closed to others: "
             f"chmod 700 {folder}"
@@ -122,14 +122,14 @@ def read(path: Path, kind: type[M]) -> tuple[M, BinaryIO, int]:
 
     Raises Refused, and FileNotFoundError.
     """
-    _require_ours(path.lstat())  # opening a link or somebody else's file may fail
+    _require_owned_file(path.lstat())  # opening a link or somebody else's file may fail
     file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
     try:
-        found = os.fstat(file.fileno())
-        _require_ours(found)  # it may have been replaced since
-        if found.st_mode & 0o022:
+        status = os.fstat(file.fileno())
+        _require_owned_file(status)  # it may have been replaced since
+        if status.st_mode & 0o022:
             raise Refused("others can write to it")
-        message, size = _described(file, found.st_size, kind)
+        message, size = _described(file, status.st_size, kind)
         if message.name != path.name.removesuffix(path.suffix):
             raise Refused(f"it belongs to {message.name}")
         file.seek(0)
@@ -139,8 +139,8 @@ def read(path: Path, kind: type[M]) -> tuple[M, BinaryIO, int]:
     return message, file, size
 
 
-def _require_ours(found: os.stat_result) -> None:
-    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+def _require_owned_file(status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
         raise Refused("it is not a regular file of ours")
 
 

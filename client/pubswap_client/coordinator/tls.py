@@ -68,9 +68,9 @@ def from_environment(ca_file: Path | None = None) -> TlsFiles:
         "certificate": "PUBSWAP_CLIENT_CERT_FILE",
         "key": "PUBSWAP_CLIENT_KEY_FILE",
     }
-    found = {key: Path(os.environ[name]) for key, name in names.items() if os.environ.get(name)}
+    files = {key: Path(os.environ[name]) for key, name in names.items() if os.environ.get(name)}
     if ca_file is not None:
-        found["ca_file"] = ca_file
-    if ("certificate" in found) != ("key" in found):
+        files["ca_file"] = ca_file
+    if ("certificate" in files) != ("key" in files):
         raise InvalidSettings("PUBSWAP_CLIENT_CERT_FILE and PUBSWAP_CLIENT_KEY_FILE go together.")
-    return TlsFiles(**found)
+    return TlsFiles(**files)

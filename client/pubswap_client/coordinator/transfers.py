@@ -36,7 +36,7 @@ BLOCK_BYTES = 1 << 18
 REPORT_BYTES = 4 << 20
 LARGEST_BYTES = 1 << 36  # of a blob, whose buffer is allocated before its first byte arrives
 QUICK_SECONDS = 1.0
-MOST_CHUNKS = 1 << 16  # of a blob, because each is an entry in the ledger
+MAX_CHUNKS = 1 << 16  # of a blob, because each is an entry in the ledger
 
 
 @dataclass(slots=True)
@@ -55,19 +55,19 @@ class BlobRequests:
     connection: Connection
     run: str
     path: str | None = None  # of a download, if it is not the blob's own
-    most: int = LARGEST_BYTES  # of a download
+    max_bytes: int = LARGEST_BYTES  # of a download
 
-    def open(self, wanted: OpenUpload) -> UploadSession:
+    def open(self, request: OpenUpload) -> UploadSession:
         """Open an upload session, or return the one that is open for this digest."""
         path, params = paths.UPLOADS.format(run=self.run), self._direct()
-        json = wanted.model_dump(mode="json")
+        json = request.model_dump(mode="json")
         session = parse(UploadSession, self.connection.once("POST", path, json=json, params=params))
         if session.upload is None and not session.stored:
             raise ServerFault(f"{path} gave no session for a blob that is not stored.")
         sizes = [session.chunk_bytes, session.largest_chunk_bytes]
-        sizes += [part.size for part in session.parts if part.first + part.size < wanted.size]
-        if min(sizes) < wanted.size / MOST_CHUNKS:
-            raise ServerFault(f"{path} wants a blob of {wanted.size:,} bytes in tiny chunks.")
+        sizes += [part.size for part in session.parts if part.first + part.size < request.size]
+        if min(sizes) < request.size / MAX_CHUNKS:
+            raise ServerFault(f"{path} wants a blob of {request.size:,} bytes in tiny chunks.")
         allowed = map(self.connection.bucket.allows, (part.url for part in session.parts))
         return session if all(allowed) else session.model_copy(update={"parts": []})
 
@@ -99,9 +99,9 @@ class BlobRequests:
             if reply.status_code != 307:
                 yield Body(*self._extent(reply), reply.iter_raw())
                 return
-            there = reply.headers.get("Location", "")
-        if bucket.allows(there):
-            with bucket.stream(there, first) as reply:
+            location = reply.headers.get("Location", "")
+        if bucket.allows(location):
+            with bucket.stream(location, first) as reply:
                 yield Body(*self._extent(reply), reply.iter_raw())
             return
         with self.stream(digest, first) as body:  # `allows` has disabled the bucket
@@ -118,9 +118,10 @@ class BlobRequests:
         if match is None:
             raise ServerFault(f"{reply.url.path} answered without a usable {header}.")
         total = int(match[2])
-        if total > self.most:
+        if total > self.max_bytes:
             raise ServerFault(
-                f"{reply.url.path} announced {total:,} bytes; at most {self.most:,} are possible."
+                f"{reply.url.path} announced {total:,} bytes; at most {self.max_bytes:,} are "
+                "possible."
             )
         return int(match[1] or 0), total
 
@@ -129,7 +130,7 @@ class BlobRequests:
         self.connection.bucket.leave_alone(why)
 
     def _direct(self) -> dict[str, str]:
-        return {"direct": "true"} if self.connection.bucket.wanted else {}
+        return {"direct": "true"} if self.connection.bucket.usable else {}
 
 
 def upload(
@@ -149,7 +150,7 @@ def upload(
     retry = RetryState(backoff, UnknownUpload, WrongOffset)
     mismatches = furthest = 0
     put: tuple[str | None, int] = None, 0  # a session, and the byte up to which a bucket took it
-    most_put = 0
+    furthest_put = 0
     while True:
         try:
             session = requests.open(OpenUpload(digest=digest, size=len(view)))
@@ -165,9 +166,9 @@ def upload(
                 first = _put(requests, part, first, view, on_bytes)
                 put = session.upload, first
             if session.parts and first < len(view):
-                if first <= most_put:
+                if first <= furthest_put:
                     raise Unreachable("The coordinator asks for the same parts again.")
-                most_put = first
+                furthest_put = first
                 continue  # the coordinator has to name more parts first
             if not session.stored:
                 _send_rest(requests, session, first, view, on_bytes)

@@ -63,7 +63,7 @@ class Evaluator:
             raise WrongState("The coordinator gave an evaluation task without an adapter.")
         started = time.monotonic()
         layout = self.run.model.layout
-        data = self.api.blob(self.run.id, task.adapter, most=layout.file_bytes)
+        data = self.api.blob(self.run.id, task.adapter, max_bytes=layout.file_bytes)
         adapter = decode_adapter(layout, data)
         residuals = self.residuals.files(task.residuals, task.round)
         overall, by_topic = self.pass_at_1(adapter, residuals)

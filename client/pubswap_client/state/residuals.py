@@ -57,7 +57,7 @@ class Residuals:
         known = digest in self._checked
         if not known and not (path.exists() and digest_of_file(path) == digest):
             most = largest_stack(self._run.model.layout)
-            write_whole(path, self._api.blob(self._run.id, digest, most=most))
+            write_whole(path, self._api.blob(self._run.id, digest, max_bytes=most))
         stack = open_stack(path, self._run.model.layout)
         if not known:
             stack.check(LARGEST_DERIVED)

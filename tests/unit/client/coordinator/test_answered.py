@@ -9,12 +9,12 @@ def test_the_last_requests_are_remembered_and_no_more_than_twice_as_many(tmp_pat
     """In memory, in the file and after a restart of the relay."""
     path = tmp_path / "done"
     names = [f"request-{number}" for number in range(100)]
-    answered = AnsweredRequests(path, most=4)
+    answered = AnsweredRequests(path, capacity=4)
     for name in names:
         answered.add(name)
         assert len(path.read_text().split()) <= 8
         assert sum(each in answered for each in names) <= 8
-    for relay in (answered, AnsweredRequests(path, most=4)):
+    for relay in (answered, AnsweredRequests(path, capacity=4)):
         assert all(name in relay for name in names[-4:])
         assert names[0] not in relay
 

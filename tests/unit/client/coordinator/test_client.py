@@ -14,7 +14,7 @@ from pubswap_client.coordinator import client as coordinator_client
 from pubswap_client.coordinator import connection
 from pubswap_client.coordinator.bucket import Bucket
 from pubswap_client.coordinator.client import CoordinatorClient, wait_until_ready
-from pubswap_client.coordinator.connection import LARGEST_TOLD
+from pubswap_client.coordinator.connection import LARGEST_MEMBER_MESSAGE
 from pubswap_client.coordinator.retry import ONCE, Backoff, Pace
 from pubswap_client.coordinator.route import open_http
 from pubswap_client.coordinator.tls import PUBLIC
@@ -165,7 +165,7 @@ def test_a_member_refuses_a_message_too_large_for_its_memory(status: int, most: 
 @pytest.mark.parametrize("value", [b'[{"a":{}}]', b"[]", b'{"a":1}', b"1"])
 def test_a_member_refuses_a_message_of_too_many_values(value: bytes) -> None:
     """Two bytes of JSON may take a thousand in memory, even in a field that is ignored."""
-    count = (LARGEST_TOLD - 1024) // (len(value) + 1)
+    count = (LARGEST_MEMBER_MESSAGE - 1024) // (len(value) + 1)
     later = b",".join([value] * count)
     whole = b'{"software":"1","protocol":"1","later":[' + later + b"]}"
     transport = httpx.MockTransport(lambda request: httpx.Response(200, content=whole))
@@ -185,7 +185,9 @@ def test_an_exchange_is_read_no_further_than_the_run_s_settings_allow() -> None:
     """The caller passes its size limit, as for an adapter."""
     answer = Answer()
     with pytest.raises(ServerFault, match="more than 1,000 bytes"):
-        client(lambda request: httpx.Response(200, stream=answer)).exchanged("r", 1, 1, most=1000)
+        client(lambda request: httpx.Response(200, stream=answer)).exchanged(
+            "r", 1, 1, max_bytes=1000
+        )
     assert answer.read == 11
 
 
@@ -530,7 +532,7 @@ def test_more_bytes_than_a_blob_can_have_are_not_received() -> None:
     """The announced length alone is enough to refuse it."""
     answer = body(b"data")
     with pytest.raises(ServerFault, match=r"announced 4 bytes; at most 3 are possible"):
-        client(lambda request: answer).blob("r", digest_of(b"data"), most=3)
+        client(lambda request: answer).blob("r", digest_of(b"data"), max_bytes=3)
 
 
 def test_an_exchange_that_is_open_is_not_asked_for_without_a_pause(

@@ -48,16 +48,16 @@ class Memory:
     opened: int = 0
     chunk: int = CHUNK
 
-    def open(self, wanted: OpenUpload) -> UploadSession:
+    def open(self, request: OpenUpload) -> UploadSession:
         if self.raises:
             raise self.raises.pop(0)
         self.opened += 1
-        stored = wanted.digest in self.blobs
-        here = wanted.size if stored else len(self.open_.setdefault(wanted.digest, bytearray()))
+        stored = request.digest in self.blobs
+        here = request.size if stored else len(self.open_.setdefault(request.digest, bytearray()))
         return UploadSession(
-            upload=None if stored else wanted.digest,
-            digest=wanted.digest,
-            size=wanted.size,
+            upload=None if stored else request.digest,
+            digest=request.digest,
+            size=request.size,
             offset=here,
             stored=stored,
             chunk_bytes=self.chunk,

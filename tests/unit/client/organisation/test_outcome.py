@@ -166,8 +166,8 @@ def test_an_adapter_is_written_whole_or_not_at_all_and_replaces_nothing(tmp_path
     asked: list[str] = []
 
     class Api:
-        def adapter_of_round(self, _: str, which: str, most: int) -> tuple[int, bytes]:
-            assert len(data) <= most
+        def adapter_of_round(self, _: str, which: str, max_bytes: int) -> tuple[int, bytes]:
+            assert len(data) <= max_bytes
             asked.append(which)
             return (2 if which == "final" else int(which)), data
 

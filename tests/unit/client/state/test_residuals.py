@@ -40,7 +40,7 @@ class ResidualSource:
         self.blobs = {digest_of(blob): blob for blob in blobs}
         self.asked: list[str] = []
 
-    def blob(self, run: str, digest: str, most: int) -> memoryview:
+    def blob(self, run: str, digest: str, max_bytes: int) -> memoryview:
         self.asked.append(digest)
         return memoryview(self.blobs[digest])
 
