@@ -93,14 +93,14 @@ def load_stack(policy: Policy, stack: AdapterFile) -> None:
 
 def compared(scored: Mapping[str, Sequence[float]]) -> list[Compared]:
     """Compare adapters by mean reward per problem (P,), also with the sibling `all` if present."""
-    found = []
+    comparisons = []
     for name, rewards in scored.items():
         reference = str(Path(name).parent / REFERENCE)
         other = scored.get(reference) if name != reference else None
         difference = None if other is None else _difference(rewards, reference, other)
         mean, half = fmean(rewards), half_width(rewards)
-        found.append(Compared(name, len(rewards), mean, half, difference))
-    return found
+        comparisons.append(Compared(name, len(rewards), mean, half, difference))
+    return comparisons
 
 
 def _difference(
@@ -118,24 +118,24 @@ def half_width(values: Sequence[float]) -> float | None:
     return NORMAL * stdev(values) / math.sqrt(len(values))
 
 
-def table(found: Sequence[Compared]) -> Table:
+def table(comparisons: Sequence[Compared]) -> Table:
     """A table for people: means with half the width of their 95 % intervals."""
-    made = Table(
+    rendered = Table(
         Column("adapter", overflow="fold"),
         Column("pass@1", justify="right", no_wrap=True),
         Column("against all", justify="right", no_wrap=True),
         *(Column(heading, justify="right") for heading in ("better", "worse")),
-        caption=f"± is half of the 95 % interval; test problems: {found[0].problems}",
+        caption=f"± is half of the 95 % interval; test problems: {comparisons[0].problems}",
     )
-    for each in found:
-        other = each.difference
-        made.add_row(
-            each.adapter,
-            _text(each.pass_at_1, each.half_width),
+    for comparison in comparisons:
+        other = comparison.difference
+        rendered.add_row(
+            comparison.adapter,
+            _text(comparison.pass_at_1, comparison.half_width),
             _text(other.mean, other.half_width, "+") if other else "",
             *((str(other.better), str(other.worse)) if other else ("", "")),
         )
-    return made
+    return rendered
 
 
 def _text(mean: float, half: float | None, sign: str = "") -> str:

@@ -69,14 +69,14 @@ class Daemon:
             doing = f"waiting for {task.waits_for}" if task.waits_for else ASKING
             # The first request does not long-poll: its answer says what we are waiting for.
             wait = LONG_POLL_SECONDS if task.kind is TaskKind.WAIT else 0.0
-            made = False
+            progressed = False
             if task.kind is TaskKind.TRAIN:
                 if self.attendance is not None and self.attendance.wait(
                     self.reporter.doing, task.round
                 ):
                     continue  # the round may be another by now
                 try:
-                    made = self.train_round(task)
+                    progressed = self.train_round(task)
                 except RefusedByPolicy as error:
                     log.warning("Leaving round %d for now: %s", task.round, error.detail)
                 except RunCancelled as error:
@@ -86,7 +86,7 @@ class Daemon:
                 # After a rollback the coordinator no longer has the blob that we uploaded.
                 except (RoundClosed, WrongState, IdempotencyMismatch, UnknownBlob) as error:
                     log.warning("Round %d goes on without us: %s", task.round, error.detail)
-            if made:
+            if progressed:
                 pace.renew()
             else:
                 pace.idle()
@@ -112,9 +112,9 @@ class Daemon:
             self.limits,
             task.rollbacks,
         )
-        made = local.train()
+        progressed = local.train()
         local.hand_in(self.examples)
-        return made
+        return progressed
 
     def _measure_final(self) -> None:
         """Score the last round's adapter on the held-out problems.

@@ -57,15 +57,17 @@ def make_trainer(
     )
 
 
-def open_privacy(state: Path, run: str, own: RunSettings, records: int) -> PrivacyBudget | None:
+def open_privacy(
+    state: Path, run: str, private_settings: RunSettings, records: int
+) -> PrivacyBudget | None:
     """A member's budget in a run with privacy.epsilon, kept in its state folder.
 
-    `own` holds the settings of its private steps. Raises InvalidSettings if dp-accounting is not
-    installed.
+    `private_settings` are those of its private steps. Raises InvalidSettings if dp-accounting is
+    not installed.
     """
-    if own.privacy.epsilon is None:
+    if private_settings.privacy.epsilon is None:
         return None
-    budget = PrivacyBudget(state, run, own, records)
+    budget = PrivacyBudget(state, run, private_settings, records)
     log.info(
         "privacy",
         extra=values(epsilon=budget.epsilon, noise_multiplier=budget.draws.noise_multiplier),
@@ -96,10 +98,13 @@ def make_engine(
         assert settings.vllm.adapter_dir is not None  # checked by the settings
         # Members may share the folder, so each gets a subfolder that is the same after a restart.
         # The state folder's path alone does not tell them apart: in containers it may be equal.
-        membership, own = membership_path(settings.state), str(settings.state.resolve()).encode()
+        membership, identity = (
+            membership_path(settings.state),
+            str(settings.state.resolve()).encode(),
+        )
         if membership.exists():
-            own += membership.read_bytes()
-        owner = hashlib.sha256(own).hexdigest()[:12]
+            identity += membership.read_bytes()
+        owner = hashlib.sha256(identity).hexdigest()[:12]
         work = settings.vllm.adapter_dir / f"member-{owner}"
         return VllmServerEngine(policy, model, work, settings.vllm)
     start = partial(start_engine, settings, policy, model, evaluator=evaluator)

@@ -49,10 +49,10 @@ class Heartbeats(Reporter):
             raise self._refusal
 
     def _progress(self, report: StepReport) -> Progress:
-        told: dict[str, Any] = {}
+        figures: dict[str, Any] = {}
         if report.public or not self._private:
-            told = {name: getattr(report.metrics, name) for name in _FIGURES}
-        return Progress(round=report.round, step=report.step, steps=report.steps, **told)
+            figures = {name: getattr(report.metrics, name) for name in _FIGURES}
+        return Progress(round=report.round, step=report.step, steps=report.steps, **figures)
 
     def _put(self, progress: Progress | None) -> None:
         with suppress(queue.Empty):

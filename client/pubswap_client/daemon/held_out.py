@@ -48,9 +48,9 @@ class HeldOut:
         path = self.state / HELD_OUT
         lines = (self.verifier, *(problem.model_dump_json() for problem in self.problems))
         problems = digest_of("\n".join(lines).encode())
-        known = {score.key: score for score in read(path, self.run, HeldOutScore)}
-        if found := known.get((self.run, round_, digest, problems)):
-            return found.pass_at_1
+        saved_scores = {score.key: score for score in read(path, self.run, HeldOutScore)}
+        if saved := saved_scores.get((self.run, round_, digest, problems)):
+            return saved.pass_at_1
         reporter.doing(f"measuring the global adapter on {len(self.problems)} held-out problems")
         began = time.monotonic()
         pass_at_1 = trainer.pass_at_1(adapter, self.problems)
@@ -71,9 +71,9 @@ class HeldOut:
         )
         return pass_at_1
 
-    def improvement(self, trainer: LocalTrainer, reporter: Reporter, before: float) -> float:
-        """The gain of the trainer's own adapter since `before`, with the same draws."""
+    def improvement(self, trainer: LocalTrainer, reporter: Reporter, baseline: float) -> float:
+        """The gain of the trainer's own adapter since `baseline`, with the same draws."""
         reporter.doing(f"measuring our own adapter on {len(self.problems)} held-out problems")
-        gained = trainer.pass_at_1(trainer.adapter(), self.problems) - before
+        gained = trainer.pass_at_1(trainer.adapter(), self.problems) - baseline
         log.info("Our own adapter: pass@1 %+.3f in this round, which sets its weight.", gained)
         return gained

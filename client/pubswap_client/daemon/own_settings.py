@@ -15,27 +15,30 @@ def own_settings(client: ClientSettings, run: RunSettings) -> RunSettings:
 
     Raises InvalidSettings if one is above the run's.
     """
-    own = {
+    overrides = {
         name: value
         for name in ("prompts_per_step", "responses_per_prompt")
         if (value := getattr(client, name)) is not None
     }
-    for name, value in own.items():
-        if value > (most := getattr(run.grpo, name)):
+    for name, value in overrides.items():
+        if value > (limit := getattr(run.grpo, name)):
             raise InvalidSettings(
-                f"{name} = {value} is above the run's grpo.{name} = {most}; a member may have less."
+                f"{name} = {value} is above the run's grpo.{name} = {limit}; a member may have "
+                "less."
             )
-    return run.model_copy(update={"grpo": run.grpo.model_copy(update=own)})
+    return run.model_copy(update={"grpo": run.grpo.model_copy(update=overrides)})
 
 
 def own_rank(client: ClientSettings, run: RunSettings) -> int | None:
     """The member's rank if it is not the run's; raises InvalidSettings if the run refuses it."""
-    rank, most = client.rank, run.lora.rank
-    if rank is None or rank == most:
+    rank, maximum = client.rank, run.lora.rank
+    if rank is None or rank == maximum:
         return None
-    fewest = run.lora.min_rank or most
-    if not fewest <= rank <= most:
-        takes = f"the rank {most}" if fewest == most else f"ranks from {fewest} to {most}"
+    minimum = run.lora.min_rank or maximum
+    if not minimum <= rank <= maximum:
+        takes = (
+            f"the rank {maximum}" if minimum == maximum else f"ranks from {minimum} to {maximum}"
+        )
         raise InvalidSettings(f"rank = {rank} is not allowed: the run takes {takes} (lora.rank).")
     return rank
 

@@ -58,9 +58,9 @@ class PublicSteps:
 
         The private step `ahead`, if there is one, is sampled before the update.
         """
-        prompts, own = self._ahead.pop(step) if step in self._ahead else self._sampled(step)
+        prompts, responses = self._ahead.pop(step) if step in self._ahead else self._sampled(step)
         self.reporter.doing(f"public step {step}: waiting for the other organisations")
-        received, waited = self._received(step, prompts, own)
+        received, waited = self._received(step, prompts, responses)
         self.reporter.doing(f"public step {step}: updating")
         metrics = self.trainer.public_step(step, _problems(prompts), received, ahead)
         return replace(metrics, waited=waited)
@@ -75,10 +75,10 @@ class PublicSteps:
         self.reporter.doing(f"public step {step}: sampling")
         prompts = self._prompts(swap)
         problems, key, rules = _problems(prompts), self._key(prompts), self._rules(prompts)
-        kept = self.journal.sampled(key)
-        if kept is not None:
-            self.trainer.resume_rollout(problems, decode_responses(kept, rules))
-            return prompts, kept
+        saved = self.journal.sampled(key)
+        if saved is not None:
+            self.trainer.resume_rollout(problems, decode_responses(saved, rules))
+            return prompts, saved
         groups = self.trainer.public_rollout(step, problems, prompts.sampling_seed)
         body = encode_responses(rules.prompts, groups)
         # Do not save what the coordinator would refuse, because no restart could repair that.
@@ -93,22 +93,22 @@ class PublicSteps:
         Raises InvalidProblems for more than agreed, and WrongState for another step's, because
         responses to each step are sent only once in a round.
         """
-        found = self.api.swap_prompts(self.run.id, self.number, swap, self.rollbacks)
-        if (found.round, found.swap) != (self.number, swap) or not found.prompts:
+        prompts = self.api.swap_prompts(self.run.id, self.number, swap, self.rollbacks)
+        if (prompts.round, prompts.swap) != (self.number, swap) or not prompts.prompts:
             raise WrongState(
                 f"The coordinator was asked for public step {swap} of round {self.number}, and "
                 "answered with another or none."
             )
-        most = self.run.settings.grpo.prompts_per_step
-        if len(found.prompts) > most:
+        limit = self.run.settings.grpo.prompts_per_step
+        if len(prompts.prompts) > limit:
             raise InvalidProblems(
-                f"The coordinator asks for responses to {len(found.prompts)} prompts in a public "
-                f"step, but the run has {most}. None was sampled or sent; ask its operator."
+                f"The coordinator asks for responses to {len(prompts.prompts)} prompts in a public "
+                f"step, but the run has {limit}. None was sampled or sent; ask its operator."
             )
-        return found
+        return prompts
 
     def _received(
-        self, step: int, prompts: SwapPrompts, own: bytes
+        self, step: int, prompts: SwapPrompts, responses: bytes
     ) -> tuple[list[list[Response]], float]:
         """The groups to train on, and the seconds waited for them.
 
@@ -116,14 +116,14 @@ class PublicSteps:
         too late for the exchange they are our own; saving them makes that final, too.
         """
         key, rules = self._key(prompts), self._rules(prompts)
-        kept = self.journal.received(key)
-        if kept is not None:
-            body, waited = kept, 0.0
+        saved = self.journal.received(key)
+        if saved is not None:
+            body, waited = saved, 0.0
         else:
             self.until_saved()
-            body, waited = self._exchange(step, prompts, own)
+            body, waited = self._exchange(step, prompts, responses)
         groups = decode_responses(body, rules)
-        if kept is None:
+        if saved is None:
             self.journal.save_received(key, body)
         return self._with_replay(prompts, groups), waited
 
@@ -136,45 +136,45 @@ class PublicSteps:
         """
         if not self.run.settings.swap.replay:
             return groups
-        kept, rewards = self.journal.replay(), self.trainer.score(_problems(prompts), groups)
-        places = [entry.index for entry in prompts.prompts]
-        for place, group, scores in zip(places, groups, rewards, strict=True):
-            kept = remember(kept, place, group, scores)
-        self.journal.save_replay(kept)
+        buffer, rewards = self.journal.replay(), self.trainer.score(_problems(prompts), groups)
+        indices = [entry.index for entry in prompts.prompts]
+        for index, group, scores in zip(indices, groups, rewards, strict=True):
+            buffer = remember(buffer, index, group, scores)
+        self.journal.save_replay(buffer)
         return [
-            fill(group, scores, kept.get(place, ()))
-            for place, group, scores in zip(places, groups, rewards, strict=True)
+            fill(group, scores, buffer.get(index, ()))
+            for index, group, scores in zip(indices, groups, rewards, strict=True)
         ]
 
-    def _exchange(self, step: int, prompts: SwapPrompts, own: bytes) -> tuple[bytes, float]:
+    def _exchange(self, step: int, prompts: SwapPrompts, responses: bytes) -> tuple[bytes, float]:
         """The encoded groups to train on, the coordinator's or our own, and the seconds waited."""
         # An overtaken step's responses were sent before the step that overtook it.
-        if not staleness(self.run.settings, step) and not self._submit(prompts, own):
-            return own, 0.0
+        if not staleness(self.run.settings, step) and not self._submit(prompts, responses):
+            return responses, 0.0
         swap, rules, started = self.run.settings.swap, self._rules(prompts), time.monotonic()
-        chosen_here = swap.donors == "likely"
+        chosen_locally = swap.donors == "likely"
         try:
             waiting = f"public step {step}: waiting for"
             answer = self.api.exchanged(
                 *(self.run.id, self.number, prompts.swap),
                 lambda reason: self.reporter.doing(f"{waiting} {reason}"),
                 seeds=prompts.sampling_seed is not None,
-                most=rules.max_bytes(swap.candidates if chosen_here else 0),
+                max_bytes=rules.max_bytes(swap.candidates if chosen_locally else 0),
             )
         except RoundClosed as error:
             log.warning("%s", error.detail)
-            return own, time.monotonic() - started
+            return responses, time.monotonic() - started
         waited = time.monotonic() - started
-        if not chosen_here:
+        if not chosen_locally:
             return answer, waited
         chosen = self.trainer.choose(_problems(prompts), decode_offers(answer, rules))
         return encode_responses(rules.prompts, chosen), waited
 
-    def _submit(self, prompts: SwapPrompts, own: bytes) -> bool:
+    def _submit(self, prompts: SwapPrompts, responses: bytes) -> bool:
         """Send our responses; returns whether they came in time for the exchange."""
         try:
             receipt = self.api.submit_responses(
-                self.run.id, self.number, prompts.swap, own, self.rollbacks
+                self.run.id, self.number, prompts.swap, responses, self.rollbacks
             )
         except IdempotencyMismatch as error:
             # The responses that we sent are lost here, but the exchange has them.
@@ -185,8 +185,8 @@ class PublicSteps:
         return receipt.status is not ReceiptStatus.LATE
 
     def _key(self, prompts: SwapPrompts) -> ExchangeKey:
-        places = [entry.index for entry in prompts.prompts]
-        return ExchangeKey(self.number, self.start, prompts.swap, places, self.rollbacks)
+        indices = [entry.index for entry in prompts.prompts]
+        return ExchangeKey(self.number, self.start, prompts.swap, indices, self.rollbacks)
 
     def _rules(self, prompts: SwapPrompts) -> ResponseRules:
         grpo = self.run.settings.grpo

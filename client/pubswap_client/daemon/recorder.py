@@ -22,8 +22,8 @@ class Recorder(Reporter):
         """Continue the status that an earlier daemon left of the same run."""
         self._state = state
         self._connection = connection
-        self._before = status_so_far(state, run)
-        self._status = self._before.model_copy(update={"doing": "starting"})
+        self._previous = status_so_far(state, run)
+        self._status = self._previous.model_copy(update={"doing": "starting"})
         self._lock = threading.Lock()  # steps are reported from another thread
 
     def __enter__(self) -> Self:
@@ -37,12 +37,12 @@ class Recorder(Reporter):
         self._note(doing=what)
 
     def step(self, report: StepReport) -> None:
-        made = report.made
+        steps = report.completed
         self._note(
             round=report.round,
             step=report.step,
-            rewards=[step.reward for step in made],
-            step_seconds=sum(step.seconds + step.waited for step in made) / len(made),
+            rewards=[step.reward for step in steps],
+            step_seconds=sum(step.seconds + step.waited for step in steps) / len(steps),
             tokens_per_second=report.metrics.tokens_per_second,
         )
 
@@ -68,8 +68,8 @@ class Recorder(Reporter):
         with self._lock:
             always = {
                 "at": datetime.now(UTC),
-                "sent_bytes": self._before.sent_bytes + self._connection.sent,
-                "received_bytes": self._before.received_bytes + self._connection.received,
+                "sent_bytes": self._previous.sent_bytes + self._connection.sent,
+                "received_bytes": self._previous.received_bytes + self._connection.received,
             }
             self._status = self._status.model_copy(update=changes | always)
             write_status(self._state, self._status)

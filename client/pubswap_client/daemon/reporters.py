@@ -45,12 +45,12 @@ class StepReport:
     step: int  # from 1, in the order of the updates
     steps: int
     public: bool
-    made: Sequence[StepMetrics]  # of the round's steps so far, up to this one
+    completed: Sequence[StepMetrics]  # of the round's steps so far, up to this one
     last: bool = False  # the round's last step: the adapter is handed in next
 
     @property
     def metrics(self) -> StepMetrics:
-        return self.made[-1]
+        return self.completed[-1]
 
     @property
     def overall(self) -> int:
@@ -108,8 +108,8 @@ class LogLines(Reporter):
         figures |= {name: value for name in OCCASIONAL if (value := getattr(metrics, name))}
         figures["memory_gib"] = metrics.memory_bytes / 2**30
         short = {name: float(f"{figure:.3g}") for name, figure in figures.items()}
-        place = {"round": report.round, "step": report.step, "steps": report.steps}
-        log.info("step", extra=values(**place, kind=report.kind, **short))
+        position = {"round": report.round, "step": report.step, "steps": report.steps}
+        log.info("step", extra=values(**position, kind=report.kind, **short))
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class Deadline(Reporter):
         self._over = False
 
     def step(self, report: StepReport) -> None:
-        longest = max(metrics.seconds for metrics in report.made)
+        longest = max(metrics.seconds for metrics in report.completed)
         self._over = time.monotonic() + longest > self._end
         if self._over and not report.last:
             os.kill(os.getpid(), signal.SIGALRM)
@@ -237,10 +237,10 @@ class Tracking(Reporter):
 
     def step(self, report: StepReport) -> None:
         figures = asdict(replace(report.metrics, donors={}))
-        left_out = {"donors"}
+        excluded = {"donors"}
         if not report.metrics.donated_tokens:  # the curve shows only steps with some
-            left_out |= {"donated_probability", "donated_clip_share"}
-        values = {f"train/{name}": value for name, value in figures.items() if name not in left_out}
+            excluded |= {"donated_probability", "donated_clip_share"}
+        values = {f"train/{name}": value for name, value in figures.items() if name not in excluded}
         values |= {
             "train/tokens_per_second": report.metrics.tokens_per_second,
             "train/public": float(report.public),

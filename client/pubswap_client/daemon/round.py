@@ -72,7 +72,7 @@ class LocalRound:
     rollbacks: int = 0
     _done: list[StepMetrics] = field(default_factory=list)
     _base: Adapter = field(default_factory=dict)
-    _held_out_before: float | None = None  # the global adapter's score on our held-out problems
+    _held_out_baseline: float | None = None  # the global adapter's score on our held-out problems
     _transfer: float = 0.0  # seconds spent on adapters, in this process
     _keeping: Future[None] | None = None  # the last step's write
 
@@ -86,7 +86,7 @@ class LocalRound:
             self.number,
             self.start,
             self.rollbacks,
-            self._wait_until_kept,
+            self._wait_until_saved,
         )
 
     def train(self) -> bool:
@@ -95,7 +95,7 @@ class LocalRound:
         Returns whether any was made. Raises RoundClosed, WrongState or NotSaved.
         """
         self._begin()
-        before = len(self._done)
+        resumed_steps = len(self._done)
         with (
             Heartbeats(
                 partial(self.api.heartbeat, self.run.id), private=self.privacy is not None
@@ -108,14 +108,14 @@ class LocalRound:
                     log.info("Round %d is handed in after step %d.", self.number, len(self._done))
                     break
                 metrics = self.step(step)
-                self._wait_until_kept()
+                self._wait_until_saved()
                 self._done.append(metrics)
                 snapshot = self.trainer.snapshot()
                 checkpoint = self._checkpoint(snapshot)
                 self._keeping = thread.submit(self.keep, step, checkpoint, reporter)
-            self._wait_until_kept()
+            self._wait_until_saved()
         self.reporter.trained(self.number, self.start, self._done, self.rollbacks)
-        return len(self._done) > before
+        return len(self._done) > resumed_steps
 
     def _checkpoint(self, snapshot: Snapshot) -> Checkpoint:
         return Checkpoint(self.number, self.start, tuple(self._done), snapshot, self.rollbacks)
@@ -131,13 +131,13 @@ class LocalRound:
                 step=len(checkpoint.steps),
                 steps=settings.local_steps,
                 public=public_step(settings, step) is not None,
-                made=checkpoint.steps,
+                completed=checkpoint.steps,
                 last=len(checkpoint.steps) == settings.local_steps
                 or self.limits.over(checkpoint.steps),
             )
         )
 
-    def _wait_until_kept(self) -> None:
+    def _wait_until_saved(self) -> None:
         """Wait until the last step is on disk and reported; raises the error that prevented it."""
         keeping, self._keeping = self._keeping, None
         if keeping is not None:
@@ -166,22 +166,22 @@ class LocalRound:
         settings = self.run.settings
         layout = sent_layout(self.run.model.layout, settings.aggregation.rule)
         base, rank = self._base, self.trainer.own_rank
-        kept = self.journal.update()
-        if kept is not None and (kept.round, kept.start) == (self.number, self.start):
-            return kept.body
-        residual = kept.residual if kept is not None else {}
+        saved = self.journal.update()
+        if saved is not None and (saved.round, saved.start) == (self.number, self.start):
+            return saved.body
+        residual = saved.residual if saved is not None else {}
         factors = self.trainer.adapter()
         adapter = {name: factors[name] for name in layout.tensors}
         if rank is not None:
             layout = at_rank(layout, rank)
             adapter, base = leading(adapter, rank), leading(base, rank)
-        shapes = {name: left.shape for name, left in residual.items()}
+        shapes = {name: array.shape for name, array in residual.items()}
         if shapes != layout.tensors or settings.aggregation.rule == "svd":
             residual = {}  # there was none, or it belongs to other factors
-        body, left = encode_update(layout, settings.wire.precision, adapter, base, residual)
-        if left:
-            made = ReducedUpdate(self.number, self.start, body, left, self.rollbacks)
-            self.journal.save_update(made)
+        body, new_residual = encode_update(layout, settings.wire.precision, adapter, base, residual)
+        if new_residual:
+            reduced = ReducedUpdate(self.number, self.start, body, new_residual, self.rollbacks)
+            self.journal.save_update(reduced)
         return body
 
     def _begin(self) -> None:
@@ -194,9 +194,9 @@ class LocalRound:
         if self.run.settings.wire.precision != "float32":
             self._base = adapter  # the update is sent as the difference from it
         if self.held_out is not None:
-            before = self.number - 1
-            self._held_out_before = self.held_out.measure(
-                self.trainer, self.reporter, before, self.start, adapter
+            previous = self.number - 1
+            self._held_out_baseline = self.held_out.measure(
+                self.trainer, self.reporter, previous, self.start, adapter
             )
         checkpoint = self.journal.checkpoint()
         if checkpoint is not None:
@@ -214,8 +214,8 @@ class LocalRound:
             or checkpoint.rollbacks != self.rollbacks
             or checkpoint.round >= self.number,
         )
-        here = self.number, self.start, self.rollbacks
-        if checkpoint is not None and checkpoint.of == here:
+        this_round = self.number, self.start, self.rollbacks
+        if checkpoint is not None and checkpoint.of == this_round:
             begin()
             self.trainer.restore(checkpoint.snapshot)
             self._done = list(checkpoint.steps)
@@ -237,12 +237,12 @@ class LocalRound:
 
         After a rollback, it still counts if the checkpoint is of this round, from the same adapter.
         """
-        kept = self.journal.update()
-        if kept is None:
+        saved = self.journal.update()
+        if saved is None:
             return
         began = (checkpoint.round, checkpoint.start) if checkpoint is not None else None
-        counts = kept.rollbacks == self.rollbacks or began == (self.number, self.start)
-        if not counts or kept.round >= self.number:
+        counts = saved.rollbacks == self.rollbacks or began == (self.number, self.start)
+        if not counts or saved.round >= self.number:
             self.journal.forget_update()
 
     def step(self, step: int) -> StepMetrics:
@@ -271,12 +271,12 @@ class LocalRound:
 
         Figures of private steps are functions of private prompts that no noise covers.
         """
-        made = zip(self._done, update_order(self.run.settings), strict=False)
-        told = [
+        pairs = zip(self._done, update_order(self.run.settings), strict=False)
+        reported = [
             None if self.privacy and public_step(self.run.settings, step) is None else metrics
-            for metrics, step in made
+            for metrics, step in pairs
         ]
-        steps = [metrics for metrics in told if metrics is not None]
+        steps = [metrics for metrics in reported if metrics is not None]
         return UpdateMetrics(
             examples=examples,
             steps=len(self._done),
@@ -284,7 +284,7 @@ class LocalRound:
             sampling_seconds=None if self.privacy else total(steps, "sampling"),
             waiting_seconds=total(self._done, "waited"),
             transfer_seconds=self._transfer,
-            step_rewards=[metrics and metrics.reward for metrics in told[:MAX_REPORTED_STEPS]],
+            step_rewards=[metrics and metrics.reward for metrics in reported[:MAX_REPORTED_STEPS]],
             epsilon=self.privacy.epsilon if self.privacy else None,
             improvement=self._improvement(),
             donors=_donors(steps)[:MAX_REPORTED_DONORS],
@@ -294,18 +294,18 @@ class LocalRound:
     def _improvement(self) -> float | None:
         """Our improvement, if the run weighs members by it; None also if nothing is held out."""
         weighs = self.run.settings.aggregation.weights == "improvement"
-        if not weighs or self.held_out is None or self._held_out_before is None:
+        if not weighs or self.held_out is None or self._held_out_baseline is None:
             return None
-        return self.held_out.improvement(self.trainer, self.reporter, self._held_out_before)
+        return self.held_out.improvement(self.trainer, self.reporter, self._held_out_baseline)
 
 
 def _donors(steps: list[StepMetrics]) -> list[DonorEvidence]:
     """The evidence on each donor, summed over the steps; most responses first."""
     sums: dict[str, list[float]] = {}
     for step in steps:
-        for donor, found in step.donors.items():
-            before = sums.get(donor, [0.0] * len(found))
-            sums[donor] = [a + b for a, b in zip(before, found, strict=True)]
+        for donor, figures in step.donors.items():
+            subtotal = sums.get(donor, [0.0] * len(figures))
+            sums[donor] = [a + b for a, b in zip(subtotal, figures, strict=True)]
     reports = []
     for donor, (count, *evidence) in sorted(sums.items(), key=lambda item: -item[1][0]):
         if all(map(math.isfinite, evidence)):

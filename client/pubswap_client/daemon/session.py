@@ -113,12 +113,12 @@ def make_daemon(
     if settings.holdout:
         session.policy.prompt_limit.check(problems, str(settings.data))
     problems, held_out = split(problems, settings.holdout)
-    own = own_settings(settings, run.settings)
-    if len(problems) < own.grpo.prompts_per_step:
+    private_settings = own_settings(settings, run.settings)
+    if len(problems) < private_settings.grpo.prompts_per_step:
         besides = f" besides {len(held_out)} held-out ones" if held_out else ""
         raise InvalidProblems(
             f"{settings.data} holds {len(problems)} problems{besides}; a step takes "
-            f"{own.grpo.prompts_per_step} different ones."
+            f"{private_settings.grpo.prompts_per_step} different ones."
         )
     if run.settings.aggregation.weights == "improvement" and not held_out:
         log.warning(
@@ -128,7 +128,7 @@ def make_daemon(
     if run.settings.method == "pubswap":
         _problem_set(session, SetKind.PUBLIC)
     policy, engine, score = session.policy, session.engine, session.score
-    privacy = open_privacy(settings.state, run.id, own, len(problems))
+    privacy = open_privacy(settings.state, run.id, private_settings, len(problems))
     verifier = verifier_version(run.settings.verifier)
     return Daemon(
         session.api,

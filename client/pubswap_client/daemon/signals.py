@@ -41,7 +41,7 @@ def until_stopped(end: float | None = None) -> Iterator[None]:
     At `end`, a time of time.monotonic(), SIGALRM does so with status 75. Of several processes, only
     the first sets the alarm; it ends the others.
     """
-    before = {name: signal.signal(name, _raise) for name in _SIGNALS}
+    previous = {name: signal.signal(name, _raise) for name in _SIGNALS}
     if end is not None and os.environ.get("RANK", "0") == "0":
         signal.setitimer(signal.ITIMER_REAL, max(0.001, end - time.monotonic()))
     try:
@@ -53,5 +53,5 @@ def until_stopped(end: float | None = None) -> Iterator[None]:
         raise SystemExit(AGAIN if timely else INTERRUPTED) from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        for name, handler in before.items():
+        for name, handler in previous.items():
             signal.signal(name, handler)

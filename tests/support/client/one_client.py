@@ -91,8 +91,8 @@ class FakeCoordinator:
         self.sampling_seed: int | None = None
         self.rollbacks = 0  # as its tasks report
 
-    def blob(self, run: str, digest: str, moved: Any = None, most: int = 0) -> bytes:
-        assert len(self.blobs[digest]) <= most
+    def blob(self, run: str, digest: str, moved: Any = None, max_bytes: int = 0) -> bytes:
+        assert len(self.blobs[digest]) <= max_bytes
         return self.blobs[digest]
 
     def put_blob(self, run: str, data: bytes, moved: Any = None) -> str:
@@ -115,10 +115,10 @@ class FakeCoordinator:
         return Receipt(status=status, digest=digest_of(data))
 
     def exchanged(
-        self, run: str, round_: int, swap: int, on_wait: Any, *, seeds: bool, most: int
+        self, run: str, round_: int, swap: int, on_wait: Any, *, seeds: bool, max_bytes: int
     ) -> bytes:
         answer = self._exchanged(round_, swap, seeds)
-        assert len(answer) <= most < 1 << 20
+        assert len(answer) <= max_bytes < 1 << 20
         return answer
 
     def _exchanged(self, round_: int, swap: int, seeds: bool) -> bytes:

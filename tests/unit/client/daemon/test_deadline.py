@@ -29,9 +29,9 @@ def report(step: int, *seconds: float, last: int = 4) -> StepReport:
     """The report of a round's step after steps of these durations; `last` is the member's last
     step.
     """
-    made = [replace(STEP, seconds=each) for each in seconds]
+    completed = [replace(STEP, seconds=each) for each in seconds]
     return StepReport(
-        round=1, rounds=2, step=step, steps=4, public=False, made=made, last=step == last
+        round=1, rounds=2, step=step, steps=4, public=False, completed=completed, last=step == last
     )
 
 

@@ -27,7 +27,7 @@ def progress(step: int) -> Progress:
 def report(step: int) -> StepReport:
     """The report of a step of the same round."""
     metrics = StepMetrics(0.1, 0.0, 0.0, 1.0, 0.0, 7.0, 58, 1.0, 0.3)
-    return StepReport(round=1, rounds=2, step=step, steps=100, public=False, made=[metrics])
+    return StepReport(round=1, rounds=2, step=step, steps=100, public=False, completed=[metrics])
 
 
 @pytest.fixture(params=["refused", "silent"])

@@ -145,8 +145,8 @@ def test_the_last_adapter_is_measured_when_the_run_is_finished(
     layout = run.model.layout
     data = encode_adapter(layout, initial_adapter(layout, 5))
 
-    def adapter_of_round(_: str, which: str, most: int) -> tuple[int, bytes]:
-        assert (which, most) == ("final", layout.file_bytes)
+    def adapter_of_round(_: str, which: str, max_bytes: int) -> tuple[int, bytes]:
+        assert (which, max_bytes) == ("final", layout.file_bytes)
         if not reachable:
             raise ServerFault
         return 2, data

@@ -39,7 +39,7 @@ def report(step: int) -> StepReport:
         donated_probability=0.7 if step == 2 else 0.0,
         donated_clip_share=0.01 if step == 2 else 0.0,
     )
-    return StepReport(round=2, rounds=3, step=step, steps=4, public=step == 2, made=[metrics])
+    return StepReport(round=2, rounds=3, step=step, steps=4, public=step == 2, completed=[metrics])
 
 
 def test_a_log_line_has_the_figures(caplog: pytest.LogCaptureFixture) -> None:

@@ -121,7 +121,7 @@ def test_a_full_disk_stops_training_before_anything_is_sent(
             Heartbeats(partial(api.heartbeat, "r"), private=True) as heartbeats,
             pytest.raises(NotSaved, match="free some space"),
         ):
-            heartbeats.step(StepReport(1, 2, 1, 9, public=False, made=[]))
+            heartbeats.step(StepReport(1, 2, 1, 9, public=False, completed=[]))
     assert len(Counting.came) == 8
 
 
