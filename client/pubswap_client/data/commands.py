@@ -31,14 +31,14 @@ def _option(name: str, field: FieldInfo) -> inspect.Parameter:
         return inspect.Parameter(name, _KIND, annotation=needed)
     shown = str(field.default) if field.default else False
     flag = f"--{name.rstrip('_').replace('_', '-')}"
-    said = typer.Option(flag, help=field.description, show_default=shown)
-    return inspect.Parameter(name, _KIND, default=None, annotation=Annotated[kind | None, said])
+    option = typer.Option(flag, help=field.description, show_default=shown)
+    return inspect.Parameter(name, _KIND, default=None, annotation=Annotated[kind | None, option])
 
 
-def _spec(**given: Any) -> DataSpec:
-    if given["tasks"] is not None:
-        given["tasks"] = _tasks(given["tasks"])
-    return load_spec({key: value for key, value in given.items() if value is not None})
+def _spec(**options: Any) -> DataSpec:
+    if options["tasks"] is not None:
+        options["tasks"] = _tasks(options["tasks"])
+    return load_spec({key: value for key, value in options.items() if value is not None})
 
 
 _spec.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -107,9 +107,13 @@ def show(
         return
     console = Console(markup=False)
     console.print(_topics_table(manifest))
-    for left in manifest.left_out:
-        console.print(f"left out: {left.rows} rows, {left.reason} (the first: {left.first[0]})")
-    misread = sum(left.rows for left in manifest.left_out if left.reason.startswith(UNREAD))
+    for omission in manifest.left_out:
+        console.print(
+            f"left out: {omission.rows} rows, {omission.reason} (the first: {omission.first[0]})"
+        )
+    misread = sum(
+        omission.rows for omission in manifest.left_out if omission.reason.startswith(UNREAD)
+    )
     console.print(f"answers that their verifier could not read: {misread}")
     console.print(f"{folder}: {len(manifest.files)} files, unchanged.")
 

@@ -39,10 +39,10 @@ def dirichlet_split(
     for _ in range(size * clients):
         roomy = [client for client in range(clients) if len(sets[client]) < size]
         client = roomy[int(rng.integers(len(roomy)))]
-        left = np.array([bool(stack) for stack in stacks])
-        weights = np.where(left, priors[client], 0.0)
+        available = np.array([bool(stack) for stack in stacks])
+        weights = np.where(available, priors[client], 0.0)
         # A tiny alpha can leave a prior with no mass at all on the topics that are left.
-        weights = weights if weights.sum() > 0 else left.astype(float)
+        weights = weights if weights.sum() > 0 else available.astype(float)
         topic = int(rng.choice(len(names), p=weights / weights.sum()))
         sets[client].append(int(stacks[topic].pop()))
     return sets
@@ -94,11 +94,11 @@ def fitted(spec: DataSpec, sizes: SplitSizes, available: Mapping[str, int]) -> S
     )
 
 
-def sample(problems: Sequence[Problem], most: int, *purpose: str) -> list[Problem]:
-    """At most `most` problems in their order, drawn at random from their number and the purpose."""
-    if len(problems) <= most:
+def sample(problems: Sequence[Problem], count: int, *purpose: str) -> list[Problem]:
+    """At most `count` problems in their order, drawn at random from their number and purpose."""
+    if len(problems) <= count:
         return list(problems)
-    chosen = rng_for(*purpose, len(problems)).choice(len(problems), most, replace=False)
+    chosen = rng_for(*purpose, len(problems)).choice(len(problems), count, replace=False)
     return [problems[index] for index in sorted(chosen.tolist())]
 
 

@@ -13,7 +13,7 @@ from pubswap_protocol.errors import InvalidProblems
 from pubswap_protocol.problems import Problem
 
 NAMED = 5
-MOST_FAULTS = 0.05
+MAX_FAULT_SHARE = 0.05
 
 
 @dataclass(frozen=True)
@@ -67,17 +67,19 @@ class Tally:
         self.merge(LeftOut(reason=reason, rows=1, first=[where], fault=fault))
 
     def merge(self, more: LeftOut) -> None:
-        left = self.reasons.setdefault(more.reason, LeftOut(reason=more.reason, fault=more.fault))
-        left.rows += more.rows
-        left.first = [*left.first, *more.first][:NAMED]
+        omission = self.reasons.setdefault(
+            more.reason, LeftOut(reason=more.reason, fault=more.fault)
+        )
+        omission.rows += more.rows
+        omission.first = [*omission.first, *more.first][:NAMED]
 
     def check(self, name: str, rows: int) -> None:
         """Raises InvalidProblems if more than 5 % of the rows of the set `name` are broken."""
-        faults = sum(left.rows for left in self.reasons.values() if left.fault)
-        if faults > MOST_FAULTS * rows:
+        faults = sum(omission.rows for omission in self.reasons.values() if omission.fault)
+        if faults > MAX_FAULT_SHARE * rows:
             reasons = "; ".join(
-                f"{left.rows} {left.reason} (such as {left.first[0]})"
-                for left in self.reasons.values()
+                f"{omission.rows} {omission.reason} (such as {omission.first[0]})"
+                for omission in self.reasons.values()
             )
             raise InvalidProblems(f"{faults} of {rows} rows of {name} cannot be used: {reasons}.")
 
@@ -86,11 +88,11 @@ def unique(
     problems: Iterable[Problem], tally: Tally, key: Callable[[Problem], str]
 ) -> list[Problem]:
     """The first problem of each key, in order."""
-    kept: dict[str, Problem] = {}
+    distinct: dict[str, Problem] = {}
     for problem in problems:
-        if kept.setdefault(key(problem), problem) is not problem:
+        if distinct.setdefault(key(problem), problem) is not problem:
             tally.add("the same question again", problem.id, fault=False)
-    return list(kept.values())
+    return list(distinct.values())
 
 
 Score = Callable[[str, Sequence[tuple[str, Problem]]], list[float]]
@@ -134,7 +136,7 @@ def verified(
     checked, misread = 0, list[Problem]()
 
     def check() -> None:
-        if len(misread) > MOST_FAULTS * checked:
+        if len(misread) > MAX_FAULT_SHARE * checked:
             first = misread[0]
             raise InvalidProblems(
                 f"answer: {len(misread)} of {checked} are not read by their own verifier, such as "
@@ -170,5 +172,7 @@ _INSTRUCTIONS: Mapping[SourceName, str] = {
 
 def ask(question: str, spec: DataSpec) -> str:
     """The whole prompt: the question, and the instruction on how to answer."""
-    own = _INSTRUCTIONS.get(spec.source, "") if spec.instruction is None else spec.instruction
-    return f"{question.strip()}\n\n{own}" if own else question.strip()
+    instruction = (
+        _INSTRUCTIONS.get(spec.source, "") if spec.instruction is None else spec.instruction
+    )
+    return f"{question.strip()}\n\n{instruction}" if instruction else question.strip()

@@ -12,8 +12,8 @@ def split(problems: Sequence[Problem], count: int) -> tuple[list[Problem], list[
     Holds out the prompts with the lowest hashes, so that the split is the same after every start
     and in every run. Adding problems never moves a trained problem to the held-out ones.
     """
-    places = {problem.prompt: seed_for("held out", problem.prompt) for problem in problems}
-    out = set(sorted(places, key=places.__getitem__)[:count])
+    hashes = {problem.prompt: seed_for("held out", problem.prompt) for problem in problems}
+    out = set(sorted(hashes, key=hashes.__getitem__)[:count])
     return (
         [problem for problem in problems if problem.prompt not in out],
         [problem for problem in problems if problem.prompt in out],

@@ -144,7 +144,7 @@ def check_same(folder: Path, manifest: DataManifest, spec: DataSpec) -> None:
 
 TOPICS = "topics.png"
 _LARGEST = 600.0  # points², the area of the largest bubble
-_MOST_NAMES = 24
+_MAX_NAMES = 24
 
 
 def draw_topics(manifest: DataManifest, path: Path) -> None:
@@ -164,7 +164,7 @@ def draw_topics(manifest: DataManifest, path: Path) -> None:
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
     axes.margins(x=0.6 / len(topics), y=0.15)
-    if len(topics) <= _MOST_NAMES:
+    if len(topics) <= _MAX_NAMES:
         # A topic may contain a dollar sign that does not begin a formula.
         axes.set_xticks(range(len(topics)), topics, rotation=40, ha="right", parse_math=False)
     else:

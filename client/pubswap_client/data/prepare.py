@@ -29,7 +29,7 @@ from pubswap_protocol.files import whole_folder, write_whole
 from pubswap_protocol.problems import Problem, PromptLimit, problem_lines
 from pubswap_protocol.verifiers import VerifierPool
 
-_MOST_WORKERS = 8
+_MAX_WORKERS = 8
 
 
 def prepare(spec: DataSpec, out: Path, limit: PromptLimit | None = None) -> Path:
@@ -73,14 +73,14 @@ def _make(spec: DataSpec, limit: PromptLimit | None) -> tuple[Split, list[Origin
     total = sizes.total(spec.clients)
     parts = quotas(len(streams), total)
     # Refuse impossible sizes now, because the verifiers take minutes.
-    most = {
+    available = {
         stream.name: quota if stream.usable is None else min(quota, stream.usable)
         for stream, quota in zip(streams, parts, strict=True)
     }
-    fitted(spec, sizes, most)
+    fitted(spec, sizes, available)
     drawn: list[Problem] = []
     counts: Counter[str] = Counter()
-    workers = min(os.cpu_count() or 1, _MOST_WORKERS)
+    workers = min(os.cpu_count() or 1, _MAX_WORKERS)
     with VerifierPool(workers) as verifiers, progress_bar() as progress:
         task = progress.add_task("checking answers", total=total)
         for stream, quota in zip(streams, parts, strict=True):

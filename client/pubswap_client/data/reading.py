@@ -34,12 +34,12 @@ def jsonl_problems(path: Path, spec: DataSpec) -> Iterator[Problem]:
     try:
         with path.open(encoding="utf-8-sig") as lines:
             for number, line in enumerate(lines, start=1):
-                yield _own_problem(line, number, f"{path}, line {number}", spec)
+                yield _problem_of_line(line, number, f"{path}, line {number}", spec)
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidProblems(f"from: {path} cannot be read: {error}.") from None
 
 
-def _own_problem(line: str, number: int, where: str, spec: DataSpec) -> Problem:
+def _problem_of_line(line: str, number: int, where: str, spec: DataSpec) -> Problem:
     columns = {
         "prompt": spec.prompt_column,
         "answer": spec.answer_column,
@@ -127,8 +127,8 @@ def _jsonl(spec: DataSpec, tally: Tally, limit: PromptLimit | None) -> Source:
     for verifier in sorted({problem.verifier for problem in read if problem.verifier}):
         check_usable(verifier)
     ids = Counter(problem.id for problem in read)
-    if ids and (most := ids.most_common(1)[0])[1] > 1:
-        raise InvalidProblems(f"{spec.from_}: id {most[0]!r} occurs {most[1]} times.")
+    if ids and (commonest := ids.most_common(1)[0])[1] > 1:
+        raise InvalidProblems(f"{spec.from_}: id {commonest[0]!r} occurs {commonest[1]} times.")
     distinct = unique(read, tally, lambda problem: " ".join(problem.prompt.split()))
     if not distinct:
         raise InvalidProblems(f"from: {spec.from_} has no usable problem.")
@@ -151,16 +151,16 @@ def _hub_sets(
                 progress.advance(task, len(table))
             # Check each set by itself, because a large one would hide a small one that is broken.
             faults.check(hub_set.name, sum(map(len, files)))
-            for left in faults.reasons.values():
-                tally.merge(left)
+            for omission in faults.reasons.values():
+                tally.merge(omission)
     # Sort, so that the split does not depend on how the rows are spread over files.
     read.sort(key=lambda p: (p.id, p.prompt, p.answer, p.topic))
     problems = unique(read, tally, lambda problem: problem.id.rpartition("-")[2])
     streams = []
     for hub_set in sets:
-        own = [problem for problem in problems if problem.id.startswith(f"{hub_set.name}-")]
-        shuffled = _shuffled(own, spec.seed, hub_set.name)
-        streams.append(Stream(hub_set.name, shuffled, len(own)))
+        subset = [problem for problem in problems if problem.id.startswith(f"{hub_set.name}-")]
+        shuffled = _shuffled(subset, spec.seed, hub_set.name)
+        streams.append(Stream(hub_set.name, shuffled, len(subset)))
     return streams, origins
 
 

@@ -98,10 +98,15 @@ def _quotient(value: Fraction) -> str:
 
 def _split(text: str, marks: str) -> list[str]:
     """Split a text before each mark that is outside all brackets and follows an operand."""
-    cuts, depth, before = [0], 0, ""
+    cuts, depth, previous = [0], 0, ""
     for index, character in enumerate(text):
         depth += (character in "([{") - (character in ")]}")
-        if depth == 0 and character in marks and (before.isalnum() or before in ")]}") and before:
+        if (
+            depth == 0
+            and character in marks
+            and (previous.isalnum() or previous in ")]}")
+            and previous
+        ):
             cuts.append(index)
-        before = character if character != " " else before
+        previous = character if character != " " else previous
     return [text[start:end] for start, end in pairwise([*cuts, len(text)])]

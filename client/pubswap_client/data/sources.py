@@ -96,8 +96,8 @@ def _counted_from_zero(table: "Table", where: str) -> "Table":
         )
     if 4 not in counted:
         return table
-    place = table.column_names.index("cop")
-    return table.set_column(place, "cop", compute.subtract(table["cop"], 1))
+    index = table.column_names.index("cop")
+    return table.set_column(index, "cop", compute.subtract(table["cop"], 1))
 
 
 def _medmcqa(row: Row, spec: DataSpec) -> Example:
