@@ -61,11 +61,11 @@ def check_run(state: Path, stored: StoredMembership) -> tuple[Finding, RunView |
         advice = "Ask for an invite to another run."
         return failure(f"{text}: nothing is left to train", advice), run
     try:
-        ours = verifier_version(run.settings.verifier)
+        installed = verifier_version(run.settings.verifier)
     except InvalidSettings as error:
         return of_error(error), run
-    if run.verifier_version not in (None, ours):
-        judged = f"the run's verifier is {run.verifier_version}, ours is {ours}"
+    if run.verifier_version not in (None, installed):
+        judged = f"the run's verifier is {run.verifier_version}, ours is {installed}"
         return failure(f"{text}, but {judged}", _OTHER_VERSION), run
     if run.paused:
         advice = "Start anyway: training goes on when the operator resumes."

@@ -111,7 +111,9 @@ class Examination:
     def examine(self) -> Checklist:
         self._check_membership()
         self._check_coordinator()
-        self._check("settings", _own_settings, self.settings, self._run, self.role, needs="the run")
+        self._check(
+            "settings", _check_own_settings, self.settings, self._run, self.role, needs="the run"
+        )
         self._check_model()
         if self.role is Role.EVALUATOR:
             self._check_device()
@@ -140,11 +142,11 @@ class Examination:
             self._skip(needs, name)
             return None
         try:
-            found = check(*arguments)
+            outcome = check(*arguments)
         except Exception as error:
-            found = of_error(error, advice)
-        self.findings[name], given = found if isinstance(found, tuple) else (found, None)
-        return given
+            outcome = of_error(error, advice)
+        self.findings[name], result = outcome if isinstance(outcome, tuple) else (outcome, None)
+        return result
 
     def _skip(self, needed: str, *names: str) -> None:
         self.findings |= dict.fromkeys(names, skipped(needed))
@@ -170,8 +172,8 @@ class Examination:
         run = self._check("token and run", check_run, state, answers, needs=needs)
         self._run = run or self._run
         if self.role is Role.CLIENT:  # an evaluator has no policy, and keeps no checkpoint
-            there, needs = stored and stored.coordinator, "the run there"
-            self._check("policy", check_policy, self.settings, run, there, needs=needs)
+            address, needs = stored and stored.coordinator, "the run there"
+            self._check("policy", check_policy, self.settings, run, address, needs=needs)
             self._check("disk", check_disk, state, run and run.model.layout, needs=needs)
 
     def _check_model(self) -> None:
@@ -205,8 +207,8 @@ class Examination:
             self._file = self._check("private data", _private_data, path, advice=advice)
 
         def count(file: Survey, run: RunView) -> Finding:
-            own = own_settings(self.settings, run.settings)
-            return check_count(file, own, self.settings.holdout)
+            private_settings = own_settings(self.settings, run.settings)
+            return check_count(file, private_settings, self.settings.holdout)
 
         def lengths(
             file: Survey, tokenizer: PromptTokenizer, run: RunView
@@ -273,8 +275,8 @@ class Examination:
                 policy = load_policy(self.settings, folder, run.model, run.settings, group)
                 self._stage("comparing packs with the model's own pass")
                 path = check_packed_path(policy)
-                found = warning(str(path), path.advice) if path.refused else ok(str(path))
-                self.findings[names.pop(0)] = found
+                finding = warning(str(path), path.advice) if path.refused else ok(str(path))
+                self.findings[names.pop(0)] = finding
                 # A running daemon would lose memory to the trial, and the trial time to the daemon.
                 idle = self.carded or self.findings["daemon"].status is Status.OK
                 problems, _ = split(self._trainable, self.settings.holdout)
@@ -295,7 +297,7 @@ class Examination:
             self._skip(f"a successful {names[0]}", *names[1:])
 
 
-def _own_settings(settings: ClientSettings, run: RunView, role: Role) -> Finding:
+def _check_own_settings(settings: ClientSettings, run: RunView, role: Role) -> Finding:
     """Check our own settings against the run's, as a start does."""
     check_possible(run.settings, settings, alone=settings.processes == 1)
     if role is Role.CLIENT:

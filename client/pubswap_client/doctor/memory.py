@@ -63,10 +63,10 @@ def _for_sampling(device: Device, needs: MemoryEstimate, free: int) -> str:
             f"For sampling, set rollout_rows below {needs.rows} or engine = 'vllm' "
             "(docs/engines.md)."
         )
-    left = free - needs.weights - needs.factors
-    if left <= needs.weights:
+    remaining = free - needs.weights - needs.factors
+    if remaining <= needs.weights:
         return "vLLM's own weights do not fit beside the trainer's: set engine = 'transformers'."
-    share = left * 100 // device.total
+    share = remaining * 100 // device.total
     return f"For sampling, set vllm.gpu_memory_utilization = {share / 100:g}."
 
 
@@ -81,10 +81,10 @@ def _parts(needs: MemoryEstimate, run: RunSettings, evaluator: bool) -> str:
     )
 
 
-def _sampling(needs: MemoryEstimate, wanted: int) -> str:
+def _sampling(needs: MemoryEstimate, responses: int) -> str:
     size = size_text(needs.rollout + needs.engine)
     if needs.rows:
-        return f"sampling {needs.rows} of {wanted} responses at a time {size}"
+        return f"sampling {needs.rows} of {responses} responses at a time {size}"
     if needs.awake:
         return f"vLLM {size}, which stays awake beside it"
     if needs.engine:

@@ -81,8 +81,8 @@ def predict(
     steps = update_order(run)[: client.round_steps]
     public = sum(public_step(run, step) is not None for step in steps)
     responses, drawn = (
-        each.grpo.prompts_per_step * each.grpo.responses_per_prompt
-        for each in (run, own_settings(client, run))
+        settings.grpo.prompts_per_step * settings.grpo.responses_per_prompt
+        for settings in (run, own_settings(client, run))
     )
     sampled, trained = trial.sampled or drawn, trial.trained or drawn
     sampling, verifying = trial.rollout_seconds / sampled, trial.reward_seconds / sampled

@@ -17,7 +17,7 @@ from pubswap_protocol.messages import Role, RunView
 from pubswap_protocol.tensors.adapter import AdapterLayout
 
 # The adapter and AdamW's two moments; a new file is complete before the old one is removed.
-_ADAPTERS_KEPT = 3
+_ADAPTERS_PER_CHECKPOINT = 3
 _PASSING = (Code.HOURS, Code.BYTES, Code.ROUNDS)
 
 
@@ -80,9 +80,9 @@ def check_policy(settings: ClientSettings, run: RunView, coordinator: str) -> Fi
 
 def check_disk(state: Path, layout: AdapterLayout) -> Finding:
     """Check that there is room for each step's checkpoint beside the previous one."""
-    checkpoint = _ADAPTERS_KEPT * layout.file_bytes
-    kept = state / "progress" / "checkpoint.safetensors"
-    used = kept.stat().st_size if kept.exists() else 0
+    checkpoint = _ADAPTERS_PER_CHECKPOINT * layout.file_bytes
+    saved = state / "progress" / "checkpoint.safetensors"
+    used = saved.stat().st_size if saved.exists() else 0
     free, needed = shutil.disk_usage(state).free, 2 * checkpoint - min(used, checkpoint)
     text = f"{size_text(free)} free; a checkpoint takes {size_text(checkpoint)}"
     if free < needed:

@@ -29,7 +29,7 @@ from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import initial_adapter
 from pubswap_protocol.tensors.responses import Response
 
-MOST_DRAWS = 20  # each is empty with a probability of at most 1 / e
+MAX_DRAWS = 20  # each is empty with a probability of at most 1 / e
 
 QUICK_SECONDS = 10.0
 
@@ -54,12 +54,12 @@ def try_step(
     """
     stage(f"starting the engine {chosen_engine(settings, policy.settings)}")
     with (
-        _own_folders(settings) as settings,
+        _temporary_folders(settings) as settings,
         closing(make_engine(settings, policy, folder, process_group)) as engine,
     ):
         watched = _Watched(engine, scorer, stage, set(policy.card.eos_token_ids))
-        own = own_settings(settings, policy.settings)
-        privacy = open_privacy(settings.state, run, own, len(problems))
+        private_settings = own_settings(settings, policy.settings)
+        privacy = open_privacy(settings.state, run, private_settings, len(problems))
         trainer = make_trainer(
             settings, policy, watched, member, problems, watched.score, process_group, privacy
         )
@@ -68,7 +68,7 @@ def try_step(
 
 
 @contextmanager
-def _own_folders(settings: ClientSettings) -> Iterator[ClientSettings]:
+def _temporary_folders(settings: ClientSettings) -> Iterator[ClientSettings]:
     """The settings with temporary folders for adapters, because a daemon may use the real ones.
 
     Does not wait for replicas that are down.
@@ -122,7 +122,7 @@ class _Watched(RolloutEngine):
         """
         policy = trainer.policy
         start = initial_adapter(policy.card.layout, policy.settings.seed)
-        for beginning in range(MOST_DRAWS):
+        for beginning in range(MAX_DRAWS):
             self.rollout_seconds, self.reward_seconds, self.groups = 0.0, 0.0, []
             trainer.begin_round(1, start, beginning)
             metrics = trainer.private_step(step)
