@@ -36,7 +36,7 @@ def read_approval(state: Path, run: str) -> Approval | None:
     """The decision on a run, or None. Raises InvalidSettings if the file is damaged."""
     path = approval_path(state)
     try:
-        found = Approval.model_validate_json(path.read_bytes())
+        approval = Approval.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
     except ValidationError as error:
@@ -44,7 +44,7 @@ def read_approval(state: Path, run: str) -> Approval | None:
             f"{path} is damaged ({first_fault(error)}); decide again with `pubswap client approve` "
             "or `deny`."
         ) from None
-    return found if found.run == run else None
+    return approval if approval.run == run else None
 
 
 def decide(

@@ -96,9 +96,9 @@ class Ask:
 def ask_of(view: RunView, coordinator: str, rank: int | None = None) -> Ask:
     """What a run asks of a member, optionally with a `rank` of its own."""
     layout, settings = view.model.layout, view.settings
-    own = None
+    own_bytes = None
     if rank is not None and rank < settings.lora.rank:
-        own = largest_update(at_rank(layout, rank), settings)
+        own_bytes = largest_update(at_rank(layout, rank), settings)
     return Ask(
         settings=settings,
         name=view.name,
@@ -109,5 +109,5 @@ def ask_of(view: RunView, coordinator: str, rank: int | None = None) -> Ask:
         weights=view.model.weights_digest,
         update_bytes=largest_update(layout, settings),
         round=view.round or None,
-        own_bytes=own,
+        own_bytes=own_bytes,
     )

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 2.0  # between looks at the state folder's files
 ASK_SECONDS = 30.0  # between requests to the coordinator for the run
-_MOST = 400  # characters of `Away.detail`
+_MAX_DETAIL = 400  # characters of `Away.detail`
 
 
 @dataclass
@@ -42,20 +42,20 @@ class Attendance:
         Returns whether the task may have changed: it had to wait, or the run is in another round
         than `round_`.
         """
-        said: Away | None = None
+        sent: Away | None = None
         self.view = None
-        while refusals := self._refusals(back=said is not None):
-            away = told(refusals)
-            if away != said:
+        while refusals := self._refusals(back=sent is not None):
+            away = away_message(refusals)
+            if away != sent:
                 self.api.away(self.run, away)
                 log.warning("Away (%s): %s%s", away.code, words(refusals), _remedy(away.code))
-                said = away
+                sent = away
             doing(f"away ({away.code}): {words(refusals)}")
             time.sleep(LOOK_SECONDS)
         another = self.view is not None and round_ not in (None, self.view.round)
         if another:
             time.sleep(LOOK_SECONDS)  # until the replica that gave the old round knows the new one
-        return said is not None or another
+        return sent is not None or another
 
     def _refusals(self, back: bool) -> tuple[Refusal, ...]:
         """What is refused now. With `back`, say hello again once nothing is refused.
@@ -93,10 +93,10 @@ class Attendance:
         return tuple(dict.fromkeys(refusals))
 
 
-def told(refusals: tuple[Refusal, ...]) -> Away:
+def away_message(refusals: tuple[Refusal, ...]) -> Away:
     """The message to the coordinator: the first reason's code, and all reasons in words."""
     text = re.sub(r"[^ -~]", "?", words(refusals))
-    return Away(code=refusals[0].code, detail=text[:_MOST])
+    return Away(code=refusals[0].code, detail=text[:_MAX_DETAIL])
 
 
 def _remedy(code: str) -> str:

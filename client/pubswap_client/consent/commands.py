@@ -74,7 +74,9 @@ def check(
     else:
         stored = load_membership(state)
         asked = ask_of(_view(state, stored), stored.coordinator)
-        refused = [f"{one.code}: {one.detail}" for one in refused_now(state, rules, asked)]
+        refused = [
+            f"{refusal.code}: {refusal.detail}" for refusal in refused_now(state, rules, asked)
+        ]
     print_compared(rules, asked, refused)
     if refused:
         raise typer.Exit(1)
@@ -94,10 +96,10 @@ def approve(state: State = STATE, yes: Yes = False) -> None:
     if refused:
         typer.echo("The policy refuses this, even if the run is approved.")
     round_ = max(1, view.round)
-    each = f", round {round_}" if policy.approve == "every-round" else ""
-    confirm(f"This approves run {view.name}{each} for this organisation.", yes)
+    scope = f", round {round_}" if policy.approve == "every-round" else ""
+    confirm(f"This approves run {view.name}{scope} for this organisation.", yes)
     decide(state, view.id, True, asked.facts(), round_)
-    typer.echo(f"Approved: run {view.name}{each}.")
+    typer.echo(f"Approved: run {view.name}{scope}.")
 
 
 def deny(state: State = STATE) -> None:
@@ -111,15 +113,15 @@ def print_first_look(state: Path, stored: StoredMembership) -> None:
     """After enrolment, print what the run asks, and write a policy unless there is one."""
     try:
         view = _view(state, stored)
-        made = adopt(state, view, stored.coordinator)
+        new_policy = adopt(state, view, stored.coordinator)
         policy = _policy(policy_path(state))
     except PubSwapError as error:  # the enrolment has succeeded anyway
         typer.echo(f"The policy was not checked: {error.detail}", err=True)
         return
     asked = ask_of(view, stored.coordinator)
     print_compared(policy, asked, _refused(policy, asked))
-    if made is not None:
-        typer.echo(f"{made} allows this and no more: read it. The run counts as approved.")
+    if new_policy is not None:
+        typer.echo(f"{new_policy} allows this and no more: read it. The run counts as approved.")
     elif policy.approve != "never":
         typer.echo("Approve it with `pubswap client approve` before the daemon takes part.")
 

@@ -110,8 +110,8 @@ class Consent:
     def attend(self, view: RunView) -> tuple[Refusal, ...]:
         """What is refused of a run as the coordinator shows it now, before its next round."""
         self._ask = ask_of(view, self.coordinator, self.rank)
-        here = self._refused is not None and self._refused[:2] == (view.id, view.round)
-        next_work = self._refused if here else None
+        same_round = self._refused is not None and self._refused[:2] == (view.id, view.round)
+        next_work = self._refused if same_round else None
         return self.refusals(max(self._ask.sent_bytes or 0, self._lacked), next_work)
 
     def refusals(self, next_bytes: int, next_work: Work | None = None) -> tuple[Refusal, ...]:
@@ -218,9 +218,9 @@ def without(message: M, allowed: str | Iterable[str]) -> M:
         return message
     if isinstance(message, SubmitUpdate):
         return message.model_copy(update={"metrics": without(message.metrics, allowed)})
-    left_out = {*COUNTERS} - {*allowed}
+    withheld = {*COUNTERS} - {*allowed}
     fields = type(message).model_fields
-    defaults = {name: fields[name].default for name in left_out & fields.keys()}
+    defaults = {name: fields[name].default for name in withheld & fields.keys()}
     return message.model_copy(update=defaults)
 
 

@@ -50,8 +50,8 @@ def shown(number: float | None) -> str:
 
 def number_of(settings: RunSettings, name: str) -> float | None:
     """A run's setting by its name, such as `grpo.kl_beta`; None if it is unset."""
-    found: float | None = reduce(getattr, name.split("."), settings)  # type: ignore[assignment]
-    return found
+    value: float | None = reduce(getattr, name.split("."), settings)  # type: ignore[assignment]
+    return value
 
 
 def numbers(model: type[BaseModel] = RunSettings, prefix: str = "") -> Iterator[str]:
@@ -75,11 +75,11 @@ def _by_name(values: Any) -> Any:
     if not isinstance(values, Mapping):
         return values
     limits = dict(_flat(values))
-    known = list(numbers())
+    names = list(numbers())
     for name in limits:
-        if name not in known:
-            said = unknown_key(name, known)
-            raise ValueError(f"a limit is on a number in a run's settings; {said}")
+        if name not in names:
+            fault = unknown_key(name, names)
+            raise ValueError(f"a limit is on a number in a run's settings; {fault}")
     return limits
 
 

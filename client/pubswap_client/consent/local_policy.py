@@ -164,8 +164,8 @@ def default_text(ask: Ask) -> str:
         "approve": "first",
     }
     # A JSON string, number, boolean or list of these is the same in TOML.
-    known = {key: value for key, value in pinned.items() if value is not None}
-    lines = [f"{key} = {json.dumps(value)}" for key, value in known.items()]
+    values = {key: value for key, value in pinned.items() if value is not None}
+    lines = [f"{key} = {json.dumps(value)}" for key, value in values.items()]
     return "\n".join([_HEAD, *lines, _MORE])
 
 

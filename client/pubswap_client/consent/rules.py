@@ -68,10 +68,10 @@ class Sent:
         A round's number repeats after a rollback, or if the coordinator lies. With another adapter,
         or with other responses to the same public step, it counts as another round.
         """
-        made: dict[tuple[str, int], int] = {}
+        counts: dict[tuple[str, int], int] = {}
         for step, times in Counter(work[:3] for work in self.work).items():
-            made[step[:2]] = max(times, made.get(step[:2], 0))
-        return sum(made.values())
+            counts[step[:2]] = max(times, counts.get(step[:2], 0))
+        return sum(counts.values())
 
     def begins(self, run: str | None, round_: int, next_: Work | None) -> bool:
         """Whether `next_`, or the round if that is not known, is of a new round."""
@@ -118,8 +118,8 @@ def compare(policy: LocalPolicy, ask: Ask) -> list[Line]:
 def _named(what: str, allowed: object, asked: tuple[str | None, ...], code: Code) -> Line:
     if not isinstance(allowed, (tuple, list)):
         return Line(what, "any")
-    known = [name for name in asked if name is not None]
-    refused = bool(known) and not set(known) & set(allowed)
+    values = [name for name in asked if name is not None]
+    refused = bool(values) and not set(values) & set(allowed)
     return Line(what, ", ".join(allowed), code if refused else None)
 
 
@@ -158,8 +158,8 @@ def _size(limit: int | None, asked: int | None) -> Line:
 
 def _gain(counters: str | tuple[str, ...]) -> Line:
     """Never refused, because a member that does not report its gain has the least weight."""
-    told = counters == "all" or "improvement" in counters
-    return Line(SENDS_GAIN, "yes" if told else "no: it is left out")
+    reported = counters == "all" or "improvement" in counters
+    return Line(SENDS_GAIN, "yes" if reported else "no: it is left out")
 
 
 def judge(
