@@ -32,8 +32,8 @@ class Likelihoods:
 
     answer: float
     answer_base: float  # under the base model
-    own: float  # of the released model's own responses
-    own_base: float
+    sampled: float  # of the released model's own responses
+    sampled_base: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,9 @@ class Attack:
     words: str
     score: Callable[[Likelihoods], float]
 
-    def scores(self, found: Sequence[Likelihoods]) -> Scores:
+    def scores(self, likelihoods: Sequence[Likelihoods]) -> Scores:
         """The score of each problem; raises InvalidAdapter if one is not finite."""
-        scores = np.array([self.score(each) for each in found])
+        scores = np.array([self.score(each) for each in likelihoods])
         if not np.isfinite(scores).all():
             raise InvalidAdapter("The adapter gives text a likelihood that is not finite.")
         return scores
@@ -59,11 +59,13 @@ ATTACKS = (
         "checks how much likelier the adapter makes the answer than the base model does",
         lambda x: x.answer - x.answer_base,
     ),
-    Attack("responses", "has it respond and checks how sure it is of its words", lambda x: x.own),
+    Attack(
+        "responses", "has it respond and checks how sure it is of its words", lambda x: x.sampled
+    ),
     Attack(
         "responses, against base",
         "has it respond and checks how much likelier its words are than for the base model",
-        lambda x: x.own - x.own_base,
+        lambda x: x.sampled - x.sampled_base,
     ),
 )
 
@@ -102,8 +104,10 @@ class Attacker:
             released = mean_logprobs(self.policy, prompts, rows, self.budget)
             with self.policy.reference():
                 base = mean_logprobs(self.policy, prompts, rows, self.budget)
-            for (answer, *own), (answer_base, *own_base) in zip(released, base, strict=True):
-                yield Likelihoods(answer, answer_base, fmean(own), fmean(own_base))
+            for (answer, *sampled), (answer_base, *sampled_base) in zip(
+                released, base, strict=True
+            ):
+                yield Likelihoods(answer, answer_base, fmean(sampled), fmean(sampled_base))
 
     def _answer(self, problem: Problem) -> Response:
         """The answer as a response, truncated to the longest response."""

@@ -49,8 +49,8 @@ def audit(
         rounds = counted(history, run.rounds, number)
         if settings.data is None:
             raise InvalidSettings("Say what was trained on: --data private.jsonl, as for `start`.")
-        client, own = stored.membership.name, own_settings(settings, run.settings)
-        sets = of_run(settings.data, others, own, client, rounds, settings.holdout)
+        client, private_settings = stored.membership.name, own_settings(settings, run.settings)
+        sets = of_run(settings.data, others, private_settings, client, rounds, settings.holdout)
     elif others is None:
         raise InvalidSettings("--members needs --others, problems that were not trained on.")
     else:
@@ -78,8 +78,8 @@ def _released(
                 "The run aggregates by 'fedex', whose adapters of growing rank this audit does "
                 "not load."
             )
-        most = run.model.layout.file_bytes
-        return run, *api.adapter_of_round(run.id, which_adapter(run, round_), most)
+        max_bytes = run.model.layout.file_bytes
+        return run, *api.adapter_of_round(run.id, which_adapter(run, round_), max_bytes)
 
 
 def _attacker(settings: ClientSettings, run: WholeRun) -> Attacker:
@@ -99,6 +99,6 @@ def _attacker(settings: ClientSettings, run: WholeRun) -> Attacker:
 def _followed(
     attacker: Attacker, problems: Sequence[Problem], purpose: str, advance: Advance
 ) -> Iterator[Likelihoods]:
-    for done, found in enumerate(attacker.look(problems, purpose)):
+    for done, likelihoods in enumerate(attacker.look(problems, purpose)):
         advance(purpose, done, len(problems))
-        yield found
+        yield likelihoods

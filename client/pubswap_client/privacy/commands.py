@@ -9,7 +9,7 @@ from rich.console import Console
 
 from pubswap_client.asking import AsJson, Round
 from pubswap_client.daemon.signals import until_stopped
-from pubswap_client.options import Given, computing
+from pubswap_client.options import CommonOptions, computing
 from pubswap_protocol.bounds import escaped
 
 privacy_commands = typer.Typer(
@@ -20,7 +20,7 @@ privacy_commands = typer.Typer(
 @privacy_commands.command("audit")
 @computing
 def audit(
-    given: Given,
+    options: CommonOptions,
     data: Annotated[
         Path | None, typer.Option(help="The private problems (JSONL), as passed to `start`.")
     ] = None,
@@ -46,7 +46,7 @@ def audit(
     from pubswap_protocol.command_line.progress_bar import progress_bar
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    settings = given.settings(data=data)
+    settings = options.settings(data=data)
     with until_stopped(), progress_bar() as progress:
         from pubswap_client.privacy.audit import audit as run_audit
 

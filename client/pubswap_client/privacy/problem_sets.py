@@ -12,7 +12,7 @@ from pubswap_protocol.problems import Problem, read_problems
 from pubswap_protocol.schedule import private_position, private_prompts, public_step, update_order
 from pubswap_protocol.settings import RunSettings
 
-FEWEST, MOST = 10, 500
+MIN_PROBLEMS, MAX_PROBLEMS = 10, 500
 _NAMED = 3
 _GIVE_BOTH = "Give the problems that were trained on with --members, and others with --others."
 
@@ -30,12 +30,12 @@ def counted(
     rollbacks = {each.round: each.rollbacks for each in rounds}
     begun = {(each.round, each.rollbacks): each.start for each in history}
     return {
-        each.round: each.steps
-        for each in history
-        if each.round <= last
-        and rollbacks.get(each.round) in (None, each.rollbacks)
-        and adapters.get(each.round - 1) in (None, each.start)
-        and begun.get((each.round + 1, each.rollbacks)) in (None, adapters.get(each.round))
+        past.round: past.steps
+        for past in history
+        if past.round <= last
+        and rollbacks.get(past.round) in (None, past.rollbacks)
+        and adapters.get(past.round - 1) in (None, past.start)
+        and begun.get((past.round + 1, past.rollbacks)) in (None, adapters.get(past.round))
     }
 
 
@@ -58,8 +58,8 @@ def drawn(settings: RunSettings, client: str, size: int, rounds: Mapping[int, in
         )
     return {
         index
-        for round_, made in rounds.items()
-        for step in update_order(settings)[:made]
+        for round_, steps in rounds.items()
+        for step in update_order(settings)[:steps]
         if public_step(settings, step) is None
         for index in private_prompts(
             settings,
@@ -94,8 +94,8 @@ def of_run(
     problems, held_out = split(read_problems(data), holdout)
     indices = drawn(settings, client, len(problems), rounds)
     members = [problem for index, problem in enumerate(problems) if index in indices]
-    known = {problem.prompt for problem in members}  # a prompt may occur twice
-    rest = [problem for problem in problems if problem.prompt not in known]
+    trained = {problem.prompt for problem in members}  # a prompt may occur twice
+    rest = [problem for problem in problems if problem.prompt not in trained]
     return members, read_problems(others) if others else [*rest, *held_out]
 
 
@@ -103,20 +103,22 @@ def checked(
     members: Sequence[Problem], others: Sequence[Problem]
 ) -> tuple[list[Problem], list[Problem]]:
     """At most 500 of each, drawn at random; raises InvalidProblems if they cannot be compared."""
-    known = {problem.prompt for problem in members}
-    both = [problem.id for problem in others if problem.prompt in known]
+    trained = {problem.prompt for problem in members}
+    both = [problem.id for problem in others if problem.prompt in trained]
     if both:
         raise InvalidProblems(
             f"{len(both)} of the others were trained on as well: {', '.join(both[:_NAMED])}. "
             "Leave them out."
         )
-    if len(members) < FEWEST:
+    if len(members) < MIN_PROBLEMS:
         raise InvalidProblems(
-            f"{len(members)} problems were trained on; the audit needs at least {FEWEST}."
+            f"{len(members)} problems were trained on; the audit needs at least {MIN_PROBLEMS}."
         )
-    if len(others) < FEWEST:
+    if len(others) < MIN_PROBLEMS:
         raise InvalidProblems(
-            f"{len(others)} problems were not trained on; the audit needs at least {FEWEST}, "
+            f"{len(others)} problems were not trained on; the audit needs at least {MIN_PROBLEMS}, "
             "better hundreds. Give some of the same kind, from no run, with --others."
         )
-    return sample(members, MOST, "audit", "members"), sample(others, MOST, "audit", "others")
+    return sample(members, MAX_PROBLEMS, "audit", "members"), sample(
+        others, MAX_PROBLEMS, "audit", "others"
+    )

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pubswap_client.privacy.attacks import ATTACKS, CONTROL, Attack, Likelihoods
-from pubswap_client.privacy.separation import auc, auc_interval, chance_of, found_at
+from pubswap_client.privacy.separation import auc, auc_interval, chance_of, true_positives
 from pubswap_protocol.messages import Digest
 
 CONFIDENCE = 0.95  # that all intervals and counts hold at once
@@ -37,15 +37,15 @@ class AttackResult(BaseModel, frozen=True):
         inside, outside = attack.scores(members), attack.scores(others)
         area = auc(inside, outside)
         lower, upper = auc_interval(area, len(inside), len(outside), 1 - LEVEL)
-        found = found_at(inside, outside, FALSE_ALARMS)
+        hits = true_positives(inside, outside, FALSE_ALARMS)
         return cls(
             attack=attack.name,
             words=attack.words,
             auc=area,
             lower=lower,
             upper=upper,
-            found=found / len(inside),
-            chance=chance_of(found, len(inside), len(outside), FALSE_ALARMS),
+            found=hits / len(inside),
+            chance=chance_of(hits, len(inside), len(outside), FALSE_ALARMS),
         )
 
     @property
@@ -75,8 +75,8 @@ class AuditReport(BaseModel, frozen=True):
     def verdict(self) -> Verdict:
         if self.control.tells:
             return "not comparable"
-        told = any(outcome.tells for outcome in self.outcomes)
-        return "told apart" if told else "not told apart"
+        distinguishable = any(outcome.tells for outcome in self.outcomes)
+        return "told apart" if distinguishable else "not told apart"
 
     @property
     def text(self) -> str:
@@ -90,9 +90,11 @@ class AuditReport(BaseModel, frozen=True):
 
     def rendered(self) -> RenderableType:
         table = Table("attack on", "AUC", "interval", "found at 1 % false alarms")
-        for each in (*self.outcomes, self.control):
-            interval = f"{each.lower:.3f} to {each.upper:.3f}"
-            table.add_row(each.attack, f"{each.auc:.3f}", interval, f"{100 * each.found:.1f} %")
+        for result in (*self.outcomes, self.control):
+            interval = f"{result.lower:.3f} to {result.upper:.3f}"
+            table.add_row(
+                result.attack, f"{result.auc:.3f}", interval, f"{100 * result.found:.1f} %"
+            )
         head = (
             f"{self.run}, round {self.round}, {self.adapter}\n"
             f"{self.members} problems that it was trained on, {self.others} that it was not"

@@ -49,7 +49,7 @@ def _edge(inside: Callable[[float], bool], within: float, beyond: float) -> floa
     return within
 
 
-def found_at(members: Scores, others: Scores, share: float) -> int:
+def true_positives(members: Scores, others: Scores, share: float) -> int:
     """How many members are over a threshold that at most `share` of the others exceed (TPR at FPR).
 
     With fewer than 1 / share others, none of them does.
@@ -58,13 +58,13 @@ def found_at(members: Scores, others: Scores, share: float) -> int:
     return int(np.sum(members > threshold))
 
 
-def chance_of(found: int, members: int, others: int, share: float) -> float:
-    """The probability that `found_at` is `found` or more for a random score.
+def chance_of(hits: int, members: int, others: int, share: float) -> float:
+    """The probability that `true_positives` is `hits` or more for a random score.
 
-    That is the case if, of the first found + a of all m + n in a random order, at most a = share n
+    That is the case if, of the first hits + a of all m + n in a random order, at most a = share n
     are others: a sum of hypergeometric probabilities.
     """
     allowed = int(share * others)
-    first = found + allowed
+    first = hits + allowed
     ways = sum(math.comb(others, k) * math.comb(members, first - k) for k in range(allowed + 1))
     return ways / math.comb(members + others, first)

@@ -10,8 +10,8 @@ from pubswap_client.daemon.own_settings import own_settings
 from pubswap_client.data.holdout import split
 from pubswap_client.policy.policy import Policy
 from pubswap_client.privacy.problem_sets import (
-    FEWEST,
-    MOST,
+    MAX_PROBLEMS,
+    MIN_PROBLEMS,
     checked,
     counted,
     drawn,
@@ -145,19 +145,19 @@ def test_what_the_schedule_does_not_tell_is_asked_for(
 
 def test_too_few_and_overlapping_problems_are_refused() -> None:
     """The message names ids and quotes no prompt."""
-    enough = numbered(0, FEWEST)
+    enough = numbered(0, MIN_PROBLEMS)
     with pytest.raises(InvalidProblems, match=r"3 of the others .* as well: p7, p8, p9"):
-        checked(enough, numbered(FEWEST - 3, FEWEST))
+        checked(enough, numbered(MIN_PROBLEMS - 3, MIN_PROBLEMS))
     with pytest.raises(InvalidProblems, match="9 problems were trained on"):
-        checked(enough[1:], numbered(50, FEWEST))
+        checked(enough[1:], numbered(50, MIN_PROBLEMS))
     with pytest.raises(InvalidProblems, match=r"0 problems were not trained on.*--others"):
         checked(enough, [])
 
 
 def test_a_large_set_is_sampled() -> None:
     """The same problems each time, without repetition."""
-    many, others = numbered(0, 2 * MOST), numbered(2 * MOST, FEWEST)
+    many, others = numbered(0, 2 * MAX_PROBLEMS), numbered(2 * MAX_PROBLEMS, MIN_PROBLEMS)
     members, same = checked(many, others)
-    assert len({problem.id for problem in members}) == MOST and same == others
+    assert len({problem.id for problem in members}) == MAX_PROBLEMS and same == others
     assert checked(many, others) == (members, same)
-    assert members != many[:MOST]
+    assert members != many[:MAX_PROBLEMS]

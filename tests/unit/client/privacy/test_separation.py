@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pubswap_client.privacy.separation import auc, auc_interval, chance_of, found_at
+from pubswap_client.privacy.separation import auc, auc_interval, chance_of, true_positives
 
 # Few distinct values, so that there are ties.
 SCORES = st.lists(st.integers(-3, 3), min_size=1, max_size=30).map(np.array)
@@ -31,7 +31,7 @@ def test_found_is_the_best_threshold_s(
         for threshold in [-9, *others]
         if np.mean(others > threshold) <= share
     ]
-    assert found_at(members, others, share) == max(counts)
+    assert true_positives(members, others, share) == max(counts)
 
 
 @pytest.mark.parametrize(("members", "others"), [(20, 20), (35, 300), (500, 500)])
@@ -78,5 +78,5 @@ def test_chance_is_the_share_of_all_orders(members: int, others: int, share: flo
         hits = 0
         for chosen in places:
             rest = [place for place in range(members + others) if place not in chosen]
-            hits += found_at(np.array(chosen), np.array(rest), share) >= wanted
+            hits += true_positives(np.array(chosen), np.array(rest), share) >= wanted
         assert chance_of(wanted, members, others, share) == pytest.approx(hits / len(places))
