@@ -114,7 +114,7 @@ def residual_bytes(recipe: RunSettings, layout: AdapterLayout) -> int:
     return recipe.clients * layout.file_bytes if recipe.aggregation.rule == "fedex" else 0
 
 
-def most_responses(recipe: RunSettings) -> int:
+def max_responses(recipe: RunSettings) -> int:
     """The maximum number of responses that a client samples, with all draws of resampling."""
     grpo = recipe.grpo
     draws = recipe.local_steps + grpo.resample * private_steps_per_round(recipe)
@@ -139,7 +139,7 @@ def device_hours(reading: Reading, tokens_per_second: float) -> float:
         recipe, members = varied.sound(), setting.get(MEMBERS, "federated")
         clients = 1 if members == "pooled" else recipe.clients
         runs = recipe.clients if members == "alone" else 1
-        responses = clients * most_responses(recipe) + runs * (evaluated_responses(recipe) or 0)
+        responses = clients * max_responses(recipe) + runs * (evaluated_responses(recipe) or 0)
         tokens += responses * recipe.grpo.max_response_tokens
     return len(sweep.seeds) * tokens / tokens_per_second / 3600
 
@@ -156,14 +156,14 @@ def cost_lines(
     yield f"{recipe.name}: {recipe.method}, {recipe.clients} clients, base {recipe.model.source}"
     yield f"steps:     {rounds} rounds x {tau} = {rounds * tau} per client"
     yield f"           {rounds * public_steps_per_round(recipe)} of them public"
-    yield f"responses: {most_responses(recipe)} per client, at most"
+    yield f"responses: {max_responses(recipe)} per client, at most"
     yield f"           {evaluated_responses(recipe) or 'an unknown number'} by the evaluator"
     yield f"           {grpo.max_response_tokens} tokens each"
     if tokens_per_second is None:
         yield "time:      give --tokens-per-second for an estimate: the figure that `pubswap client"
         yield "           doctor` measures on the slowest organisation's machine"
     else:
-        tokens = most_responses(recipe) * grpo.max_response_tokens
+        tokens = max_responses(recipe) * grpo.max_response_tokens
         longest = duration_text(tokens / tokens_per_second)
         yield f"time:      {longest} per client at {tokens_per_second:g} tokens/s, if all"
         yield "           responses reach their limit; waiting for others comes on top"

@@ -57,12 +57,12 @@ def _data_text(recipe: Recipe) -> str:
         return str(recipe.data.folder or recipe.data.public)
     sizes = spec.sizes()
     # Without sizes a file is divided by its length, which is unknown until it is read.
-    known = (
+    sizes_text = (
         f"private {spec.clients} x {sizes.private}, public {sizes.public}, test {sizes.test}"
         if all(sizes)
         else "sizes by the file's length"
     )
-    return f"{spec.source}, alpha {spec.alpha:g}: {known}"
+    return f"{spec.source}, alpha {spec.alpha:g}: {sizes_text}"
 
 
 @recipe_commands.command("show")

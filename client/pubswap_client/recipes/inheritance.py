@@ -21,7 +21,7 @@ BASE = "base.toml"
 WHOLE = ("total_steps", "data.prepare.tasks")
 
 # A file's own keys, which the files that extend it do not inherit.
-_OWN = ("name", "about")
+_NOT_INHERITED = ("name", "about")
 
 _PATHS = (
     "data.public",
@@ -42,9 +42,9 @@ _ALTERNATIVES: tuple[Mapping[str, int], ...] = (
 
 def shipped_folder() -> Path:
     """`deploy/recipes` of a checkout; an installed package contains a copy."""
-    here = Path(__file__).parent
-    inside = here / "files"
-    return inside if inside.is_dir() else here.parents[2] / "deploy" / "recipes"
+    package = Path(__file__).parent
+    inside = package / "files"
+    return inside if inside.is_dir() else package.parents[2] / "deploy" / "recipes"
 
 
 def shipped_recipes() -> dict[str, Path]:
@@ -91,7 +91,7 @@ def read_values(path: Path, extending: tuple[Path, ...] = ()) -> dict[str, Any]:
     if base is None:
         return values
     inherited = read_values(_base_of(file, base), (*extending, file))
-    return merged({key: inherited[key] for key in inherited if key not in _OWN}, values)
+    return merged({key: inherited[key] for key in inherited if key not in _NOT_INHERITED}, values)
 
 
 def _base_of(file: Path, base: Any) -> Path:
@@ -106,8 +106,8 @@ def _base_of(file: Path, base: Any) -> Path:
 
 def merged(values: Mapping[str, Any], nearer: Mapping[str, Any]) -> dict[str, Any]:
     """Both mappings merged, without those of `values` that conflict with nearer ones."""
-    kept = {key: values[key] for key in values if not any(_drops(near, key) for near in nearer)}
-    return kept | dict(nearer)
+    retained = {key: values[key] for key in values if not any(_drops(near, key) for near in nearer)}
+    return retained | dict(nearer)
 
 
 def _drops(nearer: str, key: str) -> bool:

@@ -156,7 +156,7 @@ def with_rounds(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _validated(values: dict[str, Any]) -> tuple[Recipe | None, list[str]]:
     """The recipe and its faults; a faulty recipe is read without the faulty values, if possible."""
-    known, faults = [EXTENDS, *dotted_keys(Recipe)], dict[str, None]()  # in order, each once
+    keys, faults = [EXTENDS, *dotted_keys(Recipe)], dict[str, None]()  # in order, each once
     recipe: Recipe | None = None
     for _ in range(2):  # contradictions are found only if each value by itself is right
         try:
@@ -167,7 +167,7 @@ def _validated(values: dict[str, Any]) -> tuple[Recipe | None, list[str]]:
                     recipe = fault["input"]  # each value by itself is right
                 key = ".".join(str(part) for part in fault["loc"])
                 unknown = fault["type"] == "extra_forbidden"
-                faults[unknown_key(key, known) if unknown else fault_text(fault)] = None
+                faults[unknown_key(key, keys) if unknown else fault_text(fault)] = None
                 named = (part for part in fault["loc"] if isinstance(part, str))
                 values = without(values, ".".join(named))
     return recipe, list(faults)
@@ -188,12 +188,12 @@ def faults_of(recipe: Recipe) -> Iterator[str]:
         sizes = spec.sizes()
         for fault in set_sizes(recipe, sizes.public, {"each private set": sizes.private}):
             yield f"data.prepare: {fault}"
-    known = [*dotted_keys(Recipe), MEMBERS]
+    keys = [*dotted_keys(Recipe), MEMBERS]
     for axis in dict.fromkeys(axis for table in recipe.sweep.grid for axis in table):
         if axis in _NOT_SWEPT:
             yield f"sweep.grid: {axis}: {_NOT_SWEPT[axis]}"
-        elif axis not in known:
-            yield f"sweep.grid: {unknown_key(axis, known)}"
+        elif axis not in keys:
+            yield f"sweep.grid: {unknown_key(axis, keys)}"
 
 
 def set_sizes(recipe: Recipe, public: int, private: dict[str, int]) -> Iterator[str]:

@@ -18,9 +18,11 @@ def values_and_notes(reading: Reading) -> Iterator[tuple[str, Any, str]]:
     The note is "" for a given value, "default", or the key that the value is derived from.
     """
     recipe = reading.sound()
-    own = {"name", "about", "model", "total_steps", "sweep"}
+    recipe_fields = {"name", "about", "model", "total_steps", "sweep"}
     values = recipe.run_settings.model_dump(mode="json")
-    values |= recipe.model_dump(exclude_none=True, include=own, exclude={"sweep": {"grid"}})
+    values |= recipe.model_dump(
+        exclude_none=True, include=recipe_fields, exclude={"sweep": {"grid"}}
+    )
     # A split's settings depend on its source; settings of other sources would be refused.
     values["data"] = recipe.data.model_dump(by_alias=True, exclude_unset=True)
     if recipe.data.prepare is not None:
