@@ -85,14 +85,14 @@ def described(method: str, target: str) -> dict[str, Any]:
     """The kind of a request and, if it has them, its run, round and exchange."""
     for (of, pattern), kind in _PATTERNS.items():
         if of == method and (match := pattern.fullmatch(target)):
-            return {"kind": kind, **dict(_places(match.groupdict()))}
+            return {"kind": kind, **dict(_identifiers(match.groupdict()))}
     if method == "PUT" and not target.startswith("/"):  # to a bucket: its whole address
         return {"kind": "adapter"}
     match = _RUN.fullmatch(target)
     return {"kind": "question" if method == "GET" else "other", "run": match and match["run"]}
 
 
-def _places(found: dict[str, str]) -> Iterator[tuple[str, str | int]]:
+def _identifiers(groups: dict[str, str]) -> Iterator[tuple[str, str | int]]:
     for name, field in (("run", "run"), ("round", "round"), ("swap", "exchange")):
-        if name in found:
-            yield field, found[name] if name == "run" else int(found[name])
+        if name in groups:
+            yield field, groups[name] if name == "run" else int(groups[name])

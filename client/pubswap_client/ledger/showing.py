@@ -35,12 +35,12 @@ def entries(folder: Path) -> Iterator[Entry]:
 
 def line(entry: Entry) -> str:
     """One entry: 2026-11-23 08:47:01 UTC  responses  round 3, exchange 2  12 bytes  blake3:…."""
-    places = [
+    labels = [
         f"{name} {value}"
         for name, value in (("round", entry.round), ("exchange", entry.exchange))
         if value is not None
     ]
-    what = ", ".join(places) or f"{entry.method} {entry.target}"
+    what = ", ".join(labels) or f"{entry.method} {entry.target}"
     return (
         f"{entry.at[:19].replace('T', ' ')} UTC  {entry.kind:10}  {what}  "
         f"{entry.size:,} bytes  {entry.digest}"
@@ -83,16 +83,16 @@ def export(ledger: Path, out: Path, key: Path, decode: Decode | None) -> str:
 
     Raises LedgerDamaged if the ledger was changed.
     """
-    with whole_folder(out, mode=0o700) as made:
-        leave_out = shutil.ignore_patterns("lock", "*.tmp", made.name)
-        shutil.copytree(ledger, made, ignore=leave_out, dirs_exist_ok=True)
-        verdict = verify(made)
+    with whole_folder(out, mode=0o700) as folder:
+        leave_out = shutil.ignore_patterns("lock", "*.tmp", folder.name)
+        shutil.copytree(ledger, folder, ignore=leave_out, dirs_exist_ok=True)
+        verdict = verify(folder)
         if verdict.faults:
             raise LedgerDamaged(f"{ledger} was changed: {verdict.faults[0]}.")
-        (made / REPORT).write_text(text(made, verdict.head, decode), encoding="utf-8")
+        (folder / REPORT).write_text(text(folder, verdict.head, decode), encoding="utf-8")
         make_key(key)
-        files = (path for path in made.rglob("*") if path.is_file())
-        sign(made, [path.relative_to(made).as_posix() for path in files], key)
+        files = (path for path in folder.rglob("*") if path.is_file())
+        sign(folder, [path.relative_to(folder).as_posix() for path in files], key)
     return verdict.head
 
 

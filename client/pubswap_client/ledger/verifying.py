@@ -32,8 +32,8 @@ def verify(folder: Path) -> Verdict:
         lines = path.read_bytes().splitlines(keepends=True)
         if path == days[-1] and lines and not lines[-1].endswith(b"\n"):
             lines.pop()  # a crash cut this line off, so its request was not sent
-        for place, line in enumerate(lines, 1):
-            where = f"{path.name}, line {place}"
+        for line_number, line in enumerate(lines, 1):
+            where = f"{path.name}, line {line_number}"
             try:
                 entry = Entry.parse(line)
             except Damaged:

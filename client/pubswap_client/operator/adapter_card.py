@@ -93,10 +93,10 @@ def _privacy(run: WholeRun, number: int) -> Iterator[str]:
         if summary.round <= number and summary.means and summary.means.epsilon is not None
     ]
     yield from ("## Privacy", "")
-    most, allowed = max(spent, default=0), run.settings.privacy.epsilon
+    largest, allowed = max(spent, default=0), run.settings.privacy.epsilon
     yield "Each member trained with record-level differential privacy. For each of its n private"
     yield "prompts, the updates that it sent up to this round are (ε, δ)-differentially private"
-    yield f"with ε ≤ {most:.3g}, as the members report, and δ = min(1e-5, 1 / (10 n)); the run"
+    yield f"with ε ≤ {largest:.3g}, as the members report, and δ = min(1e-5, 1 / (10 n)); the run"
     yield f"allows ε ≤ {allowed:g}. The page Differential privacy of PubSwap's documentation says"
     yield "what that does not cover."
     yield ""

@@ -52,10 +52,10 @@ def which_adapter(run: "WholeRun", round_: int | None) -> str:
     if round_ is not None:
         return str(round_)
     if run.state != "finished":
-        made = [each.round for each in run.rounds if each.adapter is not None]
+        available = [each.round for each in run.rounds if each.adapter is not None]
         raise WrongState(
             f"Run {run.name} is {run.state}, so it has no final adapter. For an earlier one, give "
-            f"--round, from 0 (untrained) to {max(made, default=0)}."
+            f"--round, from 0 (untrained) to {max(available, default=0)}."
         )
     return "final"
 
@@ -79,8 +79,8 @@ def take_adapter(
 
     require_vacant(out)
     layout, fedex = run.model.layout, run.settings.aggregation.rule == "fedex"
-    most = largest_stack(layout) if fedex else layout.file_bytes
-    number, adapter = api.adapter_of_round(run.id, which, most)
+    max_bytes = largest_stack(layout) if fedex else layout.file_bytes
+    number, adapter = api.adapter_of_round(run.id, which, max_bytes)
     with whole_folder(out) as making:
         write_adapter(making, run, number, adapter, format_, base)
         finish(making)

@@ -77,10 +77,10 @@ def exclude(
         f"{member} cannot send another one in it.",
         yes,
     )
-    after = api.exclude(view.id, view.round, member)
+    updated = api.exclude(view.id, view.round, member)
     typer.echo(f"The update of {member} is left out of round {view.round} of {view.name}.")
-    if after.waiting_for is not None:
-        typer.echo(f"It waits: {after.waiting_for}")
+    if updated.waiting_for is not None:
+        typer.echo(f"It waits: {updated.waiting_for}")
 
 
 @connected

@@ -66,11 +66,11 @@ def verify(
     typer.echo(f"{folder} is as the holder of {key} signed it.")
 
 
-def end_with(found: list[str]) -> None:
+def end_with(messages: list[str]) -> None:
     """Print the first of a folder's faults, if there are any, and end the command with status 1."""
-    for fault in found[:_SHOWN]:  # a file's name may contain control characters
+    for fault in messages[:_SHOWN]:  # a file's name may contain control characters
         typer.echo(fault if fault.isprintable() else ascii(fault), err=True)
-    if len(found) > _SHOWN:
-        typer.echo(f"... and {len(found) - _SHOWN} more", err=True)
-    if found:
+    if len(messages) > _SHOWN:
+        typer.echo(f"... and {len(messages) - _SHOWN} more", err=True)
+    if messages:
         raise typer.Exit(1)

@@ -61,14 +61,14 @@ def print_invite(issued: Invite, url: str, quiet: bool) -> None:
 @connected
 def list_members(api: "CoordinatorClient", run: Run, as_json: AsJson = False) -> None:
     """List a run's members and their progress."""
-    found = api.members(run)
+    listing = api.members(run)
     if as_json:
-        typer.echo(escaped(found.model_dump_json(indent=2)))
+        typer.echo(escaped(listing.model_dump_json(indent=2)))
         return
-    if not found.members:
+    if not listing.members:
         typer.echo(f"Nobody has enrolled. Invite each organisation: pubswap invite {run} NAME")
         return
-    Console().print(members_table(found.members))
+    Console().print(members_table(listing.members))
 
 
 @connected

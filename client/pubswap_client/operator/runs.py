@@ -80,15 +80,15 @@ def create(
 @connected
 def list_runs(api: "CoordinatorClient", as_json: AsJson = False) -> None:
     """List the runs, newest first."""
-    found = api.runs()
+    runs = api.runs()
     if as_json:
-        typer.echo(json.dumps([run.model_dump(mode="json") for run in found], indent=2))
+        typer.echo(json.dumps([run.model_dump(mode="json") for run in runs], indent=2))
         return
-    if not found:
+    if not runs:
         typer.echo("There are no runs. Create one: pubswap run create FILE")
         return
-    Console(markup=False).print(runs_table(found))
-    for run in found:
+    Console(markup=False).print(runs_table(runs))
+    for run in runs:
         if run.waiting_for is not None:
             typer.echo(f"{run.name} waits: {run.waiting_for}")
 

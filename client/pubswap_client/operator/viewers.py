@@ -20,21 +20,21 @@ def add(api: "CoordinatorClient", name: Name) -> None:
 
     It is shown once. Send it over a channel you trust.
     """
-    made = api.add_viewer(name)
+    viewer = api.add_viewer(name)
     typer.echo(f"{name} signs in at {api.url}/ with this token, until you remove it:")
-    typer.echo(f"  {made.token}")
+    typer.echo(f"  {viewer.token}")
 
 
 @connected
 def list_viewers(api: "CoordinatorClient", as_json: AsJson = False) -> None:
     """List the viewers of the dashboard."""
-    found = api.viewers()
+    viewers = api.viewers()
     if as_json:
-        typer.echo(json.dumps([viewer.model_dump(mode="json") for viewer in found], indent=2))
+        typer.echo(json.dumps([viewer.model_dump(mode="json") for viewer in viewers], indent=2))
         return
-    if not found:
+    if not viewers:
         typer.echo("There are no viewers. Add one: pubswap viewer add NAME")
-    for viewer in found:
+    for viewer in viewers:
         typer.echo(f"{viewer.name}, since {viewer.created_at:%F}")
 
 

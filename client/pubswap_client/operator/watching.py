@@ -51,12 +51,12 @@ def watch(
     at = datetime.now()
     screen = console.is_terminal
     with Live(console=console, screen=screen, auto_refresh=False) as live:
-        for found in repeated(read, pause):
-            if isinstance(found, PubSwapError):
-                stale = f"As of {at:%H:%M:%S}; no answer since: {found.detail} Trying again."
+        for result in repeated(read, pause):
+            if isinstance(result, PubSwapError):
+                stale = f"As of {at:%H:%M:%S}; no answer since: {result.detail} Trying again."
                 live.update(Group(Text(stale, style="bold red"), shown), refresh=True)
                 continue
-            (shown, last), at = found, datetime.now()
+            (shown, last), at = result, datetime.now()
             live.update(shown, refresh=True)
             if last:
                 break
@@ -81,8 +81,8 @@ def lines(
         if of_member and (not kinds or event.kind in kinds):
             yield escaped(event.model_dump_json()) if as_json else line(event)
     for kind in sorted({*kinds} - seen):
-        known = printable(", ".join(sorted(seen)))
-        typer.echo(f"The log has no event of the kind {kind}; it has: {known}.", err=True)
+        present = printable(", ".join(sorted(seen)))
+        typer.echo(f"The log has no event of the kind {kind}; it has: {present}.", err=True)
 
 
 def events(
@@ -96,29 +96,29 @@ def events(
 
     `on_silence` is called with the reason once for each outage.
     """
-    after, silent = 0, False
-    while page := api.events(run, after).events:
+    cursor, silent = 0, False
+    while page := api.events(run, cursor).events:
         yield from page
-        after = page[-1].id
+        cursor = page[-1].id
     if not follow:
         return
 
     def read() -> tuple[list[Event], bool]:
         # In this order, because an ended run's last event is already in the log.
         ended = api.run(run).state.ended
-        return api.events(run, after).events, ended
+        return api.events(run, cursor).events, ended
 
-    for found in repeated(read, pause):
-        if isinstance(found, PubSwapError):
+    for result in repeated(read, pause):
+        if isinstance(result, PubSwapError):
             if not silent:
-                on_silence(f"{found.detail} Trying again.")
+                on_silence(f"{result.detail} Trying again.")
             silent = True
             continue
         silent = False
-        page, ended = found
+        page, ended = result
         yield from page
         if page:
-            after = page[-1].id
+            cursor = page[-1].id
         elif ended:
             return
 

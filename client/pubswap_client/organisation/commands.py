@@ -52,8 +52,8 @@ def status(
         observer = view.Observer(folder, stored, api)
 
         def read() -> tuple[RenderableType, bool]:
-            found = observer.look()
-            return view.rendered(found), found.over
+            observed = observer.look()
+            return view.rendered(observed), observed.over
 
         if as_json:
             typer.echo(escaped(view.as_json(observer.look())))
@@ -76,9 +76,9 @@ def leave(config: Config = None, state: State = None) -> None:
     folder = load_settings(config, state=state).state
     stored = load_membership(folder)
     member = stored.membership
-    left = Away(code="left", detail="It left with `pubswap client leave`.")
+    away = Away(code="left", detail="It left with `pubswap client leave`.")
     with locked(folder), member_client(folder, stored, Backoff(tries=3)) as api:
-        api.away(member.run, left)
+        api.away(member.run, away)
     typer.echo(f"{member.name} has left run {member.run_name}, and nobody waits for it.")
     typer.echo(f"To come back: pubswap client start --state {folder}")
 

@@ -39,7 +39,7 @@ def enroll(coordinator: str, invite: str, state: Path, tls: TlsFiles) -> StoredM
         consent = Consent(state, coordinator, Ledger(state))
         consent.check_coordinator()
         # The key is always the same in this folder, and known nowhere else.
-        digest = hmac.digest(_kept_secret(state), invite.encode(), "sha256")
+        digest = hmac.digest(_saved_secret(state), invite.encode(), "sha256")
         key = base64.urlsafe_b64encode(digest).decode()
         with CoordinatorClient(coordinator, backoff=ONCE, tls=tls, on_send=consent.record) as api:
             api.check_version()
@@ -68,7 +68,7 @@ def _require_vacant(state: Path) -> None:
     )
 
 
-def _kept_secret(state: Path) -> bytes:
+def _saved_secret(state: Path) -> bytes:
     """The folder's own random secret, saved before any invite is spent with it."""
     path = state / _SECRET
     if not path.exists():

@@ -44,8 +44,8 @@ def conclude(state: Path) -> None:
         if (state / ADAPTER).exists():
             log.info("The adapter, which peft and vLLM load: %s", state / ADAPTER)
     except (PubSwapError, OSError) as error:
-        said = error.detail if isinstance(error, PubSwapError) else str(error)
-        log.warning("%s The run has ended; `pubswap client adapter` gets its adapter.", said)
+        reason = error.detail if isinstance(error, PubSwapError) else str(error)
+        log.warning("%s The run has ended; `pubswap client adapter` gets its adapter.", reason)
 
 
 def evaluated(

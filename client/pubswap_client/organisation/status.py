@@ -46,11 +46,11 @@ class MemberStatus:
         if now is None:
             return rewards
         # After a rollback, a round with the same number is another one.
-        kept = any(
-            each.round == now.round and each.rewards[: len(now.rewards)] == now.rewards
-            for each in self.history[-1:]
+        recorded = any(
+            past.round == now.round and past.rewards[: len(now.rewards)] == now.rewards
+            for past in self.history[-1:]
         )
-        return rewards if kept else rewards + now.rewards
+        return rewards if recorded else rewards + now.rewards
 
     @property
     def over(self) -> bool:
@@ -85,10 +85,10 @@ class Observer:
         """The status now; if the coordinator does not answer, from the state folder alone."""
         state, run = self._state, self._member.run
         process, daemon = holder(state), read_status(state, run)
-        place = process, daemon.round if daemon else 0
-        if place != self._asked or self._clock() - self._asked_at >= ASK_SECONDS:
+        activity = process, daemon.round if daemon else 0
+        if activity != self._asked or self._clock() - self._asked_at >= ASK_SECONDS:
             self._ask()
-            self._asked, self._asked_at = place, self._clock()
+            self._asked, self._asked_at = activity, self._clock()
         return MemberStatus(
             member=self._member,
             process=process,
@@ -165,10 +165,10 @@ def _rows(status: MemberStatus, now: datetime) -> Iterator[tuple[str, str]]:
         if run is not None and not run.state.ended:
             yield "next", "pubswap client start, with the same options: it continues from there"
     if daemon is not None and daemon.step:
-        left = daemon.left_seconds
+        remaining = daemon.left_seconds
         end = (
-            f", about {duration_text(left)} to the end of its steps"
-            if left and status.process
+            f", about {duration_text(remaining)} to the end of its steps"
+            if remaining and status.process
             else ""
         )
         yield "step", f"{daemon.step} of {daemon.steps} in round {daemon.round}{end}"

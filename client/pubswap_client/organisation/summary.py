@@ -15,7 +15,7 @@ from pubswap_protocol.bounds import plain
 from pubswap_protocol.command_line.amounts import duration_text
 from pubswap_protocol.messages import Evaluation, WholeRun
 
-MOST_POINTS = 1000
+MAX_POINTS = 1000
 LEFT, RIGHT, TOP, BOTTOM = 46, 632, 8, 196  # the axes' ends in the page's plots
 
 
@@ -26,12 +26,14 @@ def measured(run: WholeRun) -> list[tuple[int, Evaluation]]:
 
 def lines(run: WholeRun) -> Iterator[str]:
     """The gain, overall and by topic, the best round, and what is not known yet."""
-    found = measured(run)
-    if len(found) < 2:
+    evaluations = measured(run)
+    if len(evaluations) < 2:
         yield "No round has a pass@1: the run has no evaluator, or it is not done yet."
         return
-    (_, base), (last, final) = found[0], found[-1]
-    best, highest = max(((n, each.pass_at_1) for n, each in found[1:]), key=lambda one: one[1])
+    (_, base), (last, final) = evaluations[0], evaluations[-1]
+    best, highest = max(
+        ((n, each.pass_at_1) for n, each in evaluations[1:]), key=lambda one: one[1]
+    )
     yield (
         f"pass@1 {change_text(base.pass_at_1, final.pass_at_1)} from the base model to round "
         f"{last}, on {final.problems} problems; best {highest:.3f} after round {best}."
@@ -52,13 +54,13 @@ def by_topic(base: Evaluation, final: Evaluation) -> list[tuple[str, float, floa
 
 def comparable(scores: Sequence[HeldOutScore]) -> list[HeldOutScore]:
     """Scores on the problems that are held out now, without rounds undone by a rollback."""
-    kept: list[HeldOutScore] = []
-    for each in scores:
-        if each.digest == scores[-1].digest:
-            while kept and kept[-1].round >= each.round:
-                kept.pop()
-            kept.append(each)
-    return kept
+    retained: list[HeldOutScore] = []
+    for score in scores:
+        if score.digest == scores[-1].digest:
+            while retained and retained[-1].round >= score.round:
+                retained.pop()
+            retained.append(score)
+    return retained
 
 
 def held_out_text(scores: Sequence[HeldOutScore]) -> str:
@@ -66,11 +68,11 @@ def held_out_text(scores: Sequence[HeldOutScore]) -> str:
     scores = comparable(scores)
     first, last = scores[0], scores[-1]
     if len(scores) == 1:
-        said = f"{last.pass_at_1:.3f} after round {last.round}"
+        text = f"{last.pass_at_1:.3f} after round {last.round}"
     else:
         change = change_text(first.pass_at_1, last.pass_at_1)
-        said = f"{change} from round {first.round} to round {last.round}"
-    return f"{said}, on {last.problems} held-out problems of our own"
+        text = f"{change} from round {first.round} to round {last.round}"
+    return f"{text}, on {last.problems} held-out problems of our own"
 
 
 def change_text(before: float, after: float) -> str:
@@ -84,7 +86,7 @@ def page(
     held_out: Sequence[HeldOutScore] = (),
 ) -> str:
     """The whole page. Text from elsewhere is escaped."""
-    scores, kept = measured(run), comparable(held_out)
+    scores, own_scores = measured(run), comparable(held_out)
     rewards = [reward for each in history for reward in each.rewards]
     pages = Environment(
         loader=PackageLoader("pubswap_client", "organisation"),
@@ -102,17 +104,17 @@ def page(
             (topic, f"{before:.3f}", f"{after:.3f}", f"{after - before:+.3f}")
             for topic, before, after in (by_topic(scores[0][1], scores[-1][1]) if scores else [])
         ],
-        held_out=SummaryPlot.of("round", [(each.round, each.pass_at_1) for each in kept]),
-        held_out_text=held_out_text(kept) if kept else "",
+        held_out=SummaryPlot.of("round", [(each.round, each.pass_at_1) for each in own_scores]),
+        held_out_text=held_out_text(own_scores) if own_scores else "",
         rewards=SummaryPlot.of("step", [(n, r) for n, r in enumerate(rewards, 1) if r is not None]),
         rounds=[_row(each) for each in history],
     )
 
 
-def _row(each: RoundFigures) -> list[str]:
-    figures = (each.reward, each.kl, each.response_tokens)
+def _row(past: RoundFigures) -> list[str]:
+    figures = (past.reward, past.kl, past.response_tokens)
     numbers = ["" if value is None else f"{value:.3g}" for value in figures]
-    return [str(each.round), *numbers, duration_text(each.seconds), duration_text(each.waited)]
+    return [str(past.round), *numbers, duration_text(past.seconds), duration_text(past.waited)]
 
 
 @dataclass(frozen=True)
@@ -131,16 +133,16 @@ class SummaryPlot:
         """The curve through some points in order, thinned out; None without points."""
         if not points:
             return None
-        points = points[:: len(points) // MOST_POINTS + 1]
+        points = points[:: len(points) // MAX_POINTS + 1]
         xs, ys = [x for x, _ in points], [y for _, y in points]
         low, high = min(ys), max(ys)
-        places = [
-            f"{_place(x, xs[0], xs[-1], LEFT, RIGHT):.1f},{_place(y, low, high, BOTTOM, TOP):.1f}"
+        coordinates = [
+            f"{_scaled(x, xs[0], xs[-1], LEFT, RIGHT):.1f},{_scaled(y, low, high, BOTTOM, TOP):.1f}"
             for x, y in points
         ]
-        return cls(across, xs[0], xs[-1], f"{low:.3f}", f"{high:.3f}", " L".join(places))
+        return cls(across, xs[0], xs[-1], f"{low:.3f}", f"{high:.3f}", " L".join(coordinates))
 
 
-def _place(value: float, low: float, high: float, begin: float, end: float) -> float:
+def _scaled(value: float, low: float, high: float, begin: float, end: float) -> float:
     share = (value - low) / (high - low) if high > low else 0.5
     return begin + share * (end - begin)
