@@ -20,7 +20,7 @@ from pubswap_client.demo.commands import demo, demo_federate
 from pubswap_client.ledger.commands import audit_commands
 from pubswap_client.operator import ending, members, runs, viewers
 from pubswap_client.operator.exporting import export, verify
-from pubswap_client.options import Data, Engine, Given, Processes, computing
+from pubswap_client.options import CommonOptions, Data, Engine, Processes, computing
 from pubswap_client.organisation.commands import adapter, leave, relay, status
 from pubswap_client.personal.command import personalize
 from pubswap_client.privacy.commands import privacy_commands
@@ -136,7 +136,7 @@ def enroll(
 @client_commands.command("start")
 @computing
 def start(
-    given: Given,
+    options: CommonOptions,
     data: Data = None,
     engine: Engine = None,
     processes: Processes = None,
@@ -160,7 +160,7 @@ def start(
     130 if you stopped it, 1 after an error.
     """
     end = time.monotonic() + seconds_of(until, "--until") if until is not None else None
-    settings = given.settings(data=data, engine=engine, processes=processes)
+    settings = options.settings(data=data, engine=engine, processes=processes)
     log_to(sys.stderr, settings.log_format)
     with until_stopped(end):
         from pubswap_client.daemon.session import run_client
@@ -175,7 +175,7 @@ def start(
 @client_commands.command("doctor")
 @computing
 def doctor(
-    given: Given,
+    options: CommonOptions,
     data: Data = None,
     engine: Engine = None,
     processes: Processes = None,
@@ -213,7 +213,7 @@ def doctor(
     from pubswap_client.doctor.examination import run_doctor
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    settings = given.settings(data=data, engine=engine, processes=processes)
+    settings = options.settings(data=data, engine=engine, processes=processes)
     with until_stopped():
         healthy = run_doctor(settings, not no_trial, as_json, role, run)
     raise typer.Exit(0 if healthy else 1)
@@ -221,7 +221,7 @@ def doctor(
 
 @computing
 def evaluate(
-    given: Given,
+    options: CommonOptions,
     engine: Engine = None,
     adapters: Annotated[
         Path | None,
@@ -237,7 +237,7 @@ def evaluate(
     adapter of the run, and submits nothing. All adapters answer the same problems with the same
     draws. If there is a folder `all` beside an adapter, their difference is paired by problem.
     """
-    settings = given.settings(engine=engine)
+    settings = options.settings(engine=engine)
     log_to(sys.stderr, settings.log_format)
     with until_stopped():
         from pubswap_client.daemon.comparison import compared, table
@@ -246,11 +246,11 @@ def evaluate(
         if adapters is None:
             _exit_as(run_evaluator(settings))
             return
-        found = compared(compare_adapters(settings, adapters))
+        comparisons = compared(compare_adapters(settings, adapters))
     if as_json:
-        typer.echo(json.dumps([asdict(each) for each in found], indent=2))
+        typer.echo(json.dumps([asdict(each) for each in comparisons], indent=2))
     else:
-        Console(markup=False).print(table(found))
+        Console(markup=False).print(table(comparisons))
 
 
 def _exit_as(ended: RunState | None) -> None:

@@ -28,7 +28,7 @@ Processes = Annotated[
 
 
 @dataclass(frozen=True)
-class Given:
+class CommonOptions:
     """Options given on the command line, which override the config file."""
 
     config: Path | None
@@ -41,14 +41,17 @@ class Given:
         return load_settings(self.config, **self.values, **more)
 
 
-def _given(
+def _common_options(
     config: Config = None,
     state: State = None,
     model: Model = None,
     device: Device = None,
     threads: Threads = None,
-) -> Given:
-    return Given(config, {"state": state, "model": model, "device": device, "threads": threads})
+) -> CommonOptions:
+    return CommonOptions(
+        config, {"state": state, "model": model, "device": device, "threads": threads}
+    )
 
 
-computing = sharing(_given)  # decorator: passes these options as the command's first argument
+# A decorator that passes these options as the command's first argument.
+computing = sharing(_common_options)

@@ -105,7 +105,7 @@ class VllmSettings(BaseModel, extra="forbid", frozen=True):
 
     @field_validator("extra")
     @classmethod
-    def _extra_is_not_ours(cls, extra: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    def _extra_not_reserved(cls, extra: dict[str, JsonValue]) -> dict[str, JsonValue]:
         for name in extra.keys() & NOT_EXTRA.keys():
             raise ValueError(
                 f"{name} does not belong in vllm.extra; it is set by {NOT_EXTRA[name]}"

@@ -26,7 +26,7 @@ def sign(folder: Path, names: Iterable[str], key: Path) -> None:
     Raises InvalidSettings if OpenSSH is missing, or the key cannot sign.
     """
     sums = write_sums(folder, names)
-    signature = _made(_ssh_keygen(["-Y", "sign", "-f", str(key), "-n", _NAMESPACE], sums))
+    signature = _checked_output(_ssh_keygen(["-Y", "sign", "-f", str(key), "-n", _NAMESPACE], sums))
     (folder / SIGNATURE).write_bytes(signature)
 
 
@@ -41,7 +41,9 @@ def make_key(key: Path) -> None:
     """Make an Ed25519 key, with its public half beside it, unless it exists."""
     if not key.exists():
         key.parent.mkdir(parents=True, exist_ok=True)
-        _made(_ssh_keygen(["-q", "-t", "ed25519", "-N", "", "-C", _NAMESPACE, "-f", str(key)]))
+        _checked_output(
+            _ssh_keygen(["-q", "-t", "ed25519", "-N", "", "-C", _NAMESPACE, "-f", str(key)])
+        )
 
 
 def faults(folder: Path, public_key: Path | None) -> list[str]:
@@ -65,21 +67,23 @@ def faults(folder: Path, public_key: Path | None) -> list[str]:
     if len(sums) > _LARGEST or (key and not _signed(folder, sums, f"{key[0]} {key[1]}")):
         return [f"changed, or signed with another key: {SUMS} or {SIGNATURE}"]
     lines = sums.decode(errors="replace").splitlines()
-    found = [match for line in lines if (match := _LINE.fullmatch(line))]
-    expected = {match[2]: match[1] for match in found}
-    there = {
+    entries = [match for line in lines if (match := _LINE.fullmatch(line))]
+    expected = {match[2]: match[1] for match in entries}
+    present = {
         path.relative_to(folder).as_posix()
         for path in folder.rglob("*")
         if path.is_symlink() or not path.is_dir()
     } - {SUMS, SIGNATURE}
-    changed = [name for name in expected.keys() & there if not _same(folder / name, expected[name])]
+    changed = [
+        name for name in expected.keys() & present if not _same(folder / name, expected[name])
+    ]
     # Report a malformed line, because `sha256sum` would read it differently or skip it.
     odd = [f"changed: {SUMS}"] if len(expected) < len(lines) else []
     return sorted(
         odd
         + [f"changed: {name}" for name in changed]
-        + [f"missing: {name}" for name in expected.keys() - there]
-        + [f"added: {name}" for name in there - expected.keys()]
+        + [f"missing: {name}" for name in expected.keys() - present]
+        + [f"added: {name}" for name in present - expected.keys()]
     )
 
 
@@ -104,7 +108,7 @@ def _ssh_keygen(arguments: list[str], data: bytes = b"") -> subprocess.Completed
     return subprocess.run([program, *arguments], input=data, capture_output=True)
 
 
-def _made(done: subprocess.CompletedProcess[bytes]) -> bytes:
+def _checked_output(done: subprocess.CompletedProcess[bytes]) -> bytes:
     if done.returncode != 0:
         raise InvalidSettings(f"ssh-keygen: {done.stderr.decode(errors='replace').strip()}")
     return done.stdout

@@ -73,8 +73,8 @@ def make(
         card.check_same(copied)  # no file has changed meanwhile
         say("computing digests")
         (making / "requirements.txt").write_text(requirements(making / WHEELS), encoding="utf-8")
-        here = {"python": _python(), "platform": sysconfig.get_platform()}
-        readme = _README.format(name=recipe.name, **here)
+        environment = {"python": _python(), "platform": sysconfig.get_platform()}
+        readme = _README.format(name=recipe.name, **environment)
         if "client" in extras.split(","):  # a coordinator trains nothing, and has no torch
             readme += _EXAMINE
         (making / "README.txt").write_text(readme, encoding="utf-8")

@@ -36,7 +36,7 @@ def demo(
     from pubswap_client.demo.demo import prepare_folder, run_demo
     from pubswap_client.demo.federation import RUN_FILE
 
-    given = {
+    overrides = {
         "method": method,
         "swap.strategy": strategy,
         "swap.period": swap_period,
@@ -50,7 +50,9 @@ def demo(
     console.print(f"run file {RUN_FILE}", soft_wrap=True)
     prepare_folder(out)
     with until_stopped():
-        run_demo(out, {key: value for key, value in given.items() if value is not None}, console)
+        run_demo(
+            out, {key: value for key, value in overrides.items() if value is not None}, console
+        )
 
 
 def demo_federate(

@@ -68,5 +68,5 @@ class Processes:
             if process.poll():
                 log = self.logs / f"{name}.log"
                 tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
-                said = tail or f"{log} is empty; is there room on the disk?"
-                raise ServerFault(f"{name} ended with status {process.returncode}:\n{said}")
+                excerpt = tail or f"{log} is empty; is there room on the disk?"
+                raise ServerFault(f"{name} ended with status {process.returncode}:\n{excerpt}")

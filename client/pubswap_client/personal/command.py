@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 
 from pubswap_client.daemon.signals import until_stopped
-from pubswap_client.options import Data, Given, computing
+from pubswap_client.options import CommonOptions, Data, computing
 
 
 @computing
 def personalize(
-    given: Given,
+    options: CommonOptions,
     data: Data = None,
     adapter: Annotated[
         Path | None,
@@ -39,12 +39,12 @@ def personalize(
     from pubswap_protocol.command_line.progress_bar import next_stage, progress_bar
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    settings = given.settings(data=data)
+    settings = options.settings(data=data)
     with until_stopped(), progress_bar() as progress:
         from pubswap_client.organisation.outcome import ADAPTER
         from pubswap_client.personal.personalizing import personalize as run
 
-        found = run(
+        measured = run(
             settings,
             adapter or settings.state / ADAPTER,
             steps,
@@ -52,7 +52,8 @@ def personalize(
             lambda words: next_stage(progress, words),
         )
     typer.echo(
-        f"pass@1 on {found.problems} held-out problems of our own: shared {found.shared:.3f}, "
-        f"personal {found.personal:.3f} ({found.personal - found.shared:+.3f})"
+        f"pass@1 on {measured.problems} held-out problems of our own: shared "
+        f"{measured.shared:.3f}, personal {measured.personal:.3f} "
+        f"({measured.personal - measured.shared:+.3f})"
     )
     typer.echo(f"Wrote both adapters as one to {out}. Nothing was sent; keep it to yourselves.")

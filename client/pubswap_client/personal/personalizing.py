@@ -95,19 +95,21 @@ def personalize(
             trainer.rebase([source])
             start = initial_adapter(run.model.layout, rules.seed)  # B = 0: the shared one alone
             say(f"measuring the shared adapter on {len(held_out)} held-out problems")
-            before = trainer.pass_at_1(start, held_out)
+            shared_score = trainer.pass_at_1(start, held_out)
             owner = JournalOwner(member.run, member.name, digest_of(terms.encode()))
             journal = Journal(settings.state / PROGRESS, owner)
-            own = _trained(trainer, journal, source.digest(), start, run.settings.rounds + 1, say)
+            personal = _trained(
+                trainer, journal, source.digest(), start, run.settings.rounds + 1, say
+            )
             say(f"measuring the personal adapter on {len(held_out)} held-out problems")
-            after = trainer.pass_at_1(own, held_out)
+            personal_score = trainer.pass_at_1(personal, held_out)
     with whole_folder(out, mode=0o700) as making:
-        layout, both = stacked(source, own)
+        layout, both = stacked(source, personal)
         write_peft_folder(
             making, encode_adapter(layout, both), rules.lora, run.model, run.model.source
         )
         (making / "README.md").write_text(_README.format(name=run.name), encoding="utf-8")
-    return Measured(len(held_out), before, after)
+    return Measured(len(held_out), shared_score, personal_score)
 
 
 _README = """\
@@ -131,10 +133,10 @@ def _trained(
     `round_` is the one after the run's last, so that no step of the run had the same draws.
     """
     trainer.begin_round(round_, start)
-    kept, done = journal.checkpoint(), list[StepMetrics]()
-    if kept is not None and kept.start == shared:
-        trainer.restore(kept.snapshot)
-        done = list(kept.steps)
+    saved, done = journal.checkpoint(), list[StepMetrics]()
+    if saved is not None and saved.start == shared:
+        trainer.restore(saved.snapshot)
+        done = list(saved.steps)
     steps = trainer.settings.local_steps
     for step in range(len(done) + 1, steps + 1):
         done.append(trainer.private_step(step))
@@ -143,11 +145,11 @@ def _trained(
     return trainer.adapter()
 
 
-def stacked(shared: AdapterFile, own: Adapter) -> tuple[AdapterLayout, Adapter]:
+def stacked(shared: AdapterFile, personal: Adapter) -> tuple[AdapterLayout, Adapter]:
     """The two as one adapter, whose ranks are the sums of theirs."""
     both = {
-        name: np.concatenate([shared.tensor(name), own[name]], axis=0 if is_a(name) else 1)
-        for name in own
+        name: np.concatenate([shared.tensor(name), personal[name]], axis=0 if is_a(name) else 1)
+        for name in personal
     }
     ranks = {a: both[a].shape[0] for a, _ in modules(shared.layout)}
     return stack_layout(shared.layout, ranks), both
