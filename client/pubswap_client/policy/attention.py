@@ -56,10 +56,10 @@ def tree_attention(
         raise NotImplementedError("its decoder does not pass the tree on to its attention layers")
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
-    wanted = {name: value for name, value in others.items() if name not in HARMLESS}
-    wanted |= {"attention_mask": attention_mask, "dropout": dropout or None}
-    wanted["is_causal"] = None if is_causal else is_causal
-    if unknown := sorted(name for name, value in wanted.items() if value is not None):
+    requested = {name: value for name, value in others.items() if name not in HARMLESS}
+    requested |= {"attention_mask": attention_mask, "dropout": dropout or None}
+    requested["is_causal"] = None if is_causal else is_causal
+    if unknown := sorted(name for name, value in requested.items() if value is not None):
         raise NotImplementedError(f"its attention layers use {', '.join(unknown)}")
     if scaling is None:
         scaling = query.shape[-1] ** -0.5
@@ -72,9 +72,9 @@ def attending_by(attention: Callable[..., Any], decoder: Any) -> Iterator[None]:
     name = f"pubswap_{attention.__name__}"
     AttentionInterface.register(name, attention)
     config = decoder.config
-    before = config._attn_implementation
+    previous = config._attn_implementation
     config._attn_implementation = name
     try:
         yield
     finally:
-        config._attn_implementation = before
+        config._attn_implementation = previous

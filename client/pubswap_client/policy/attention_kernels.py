@@ -42,8 +42,8 @@ def _has_flash_attention_3(device: torch.device) -> bool:
     """Whether it is installed, torch can activate it, and the GPU is a Hopper."""
     if find_spec("flash_attn_interface") is None:
         return False
-    known = hasattr(torch.nn.attention, "activate_flash_attention_impl")
-    return known and torch.cuda.get_device_capability(device)[0] == 9
+    activatable = hasattr(torch.nn.attention, "activate_flash_attention_impl")
+    return activatable and torch.cuda.get_device_capability(device)[0] == 9
 
 
 @contextmanager
@@ -66,13 +66,13 @@ def flash(
     from torch.nn.attention.varlen import varlen_attn
 
     # Emulate options that this torch's call lacks: 2.9 has neither scale nor windows.
-    known = _parameters(varlen_attn)
+    parameters = _parameters(varlen_attn)
     options: dict[str, Any] = {}
-    if "scale" in known:
+    if "scale" in parameters:
         options["scale"] = scaling
     else:
         query = query * (scaling * math.sqrt(query.shape[-1]))
-    if "window_size" in known:
+    if "window_size" in parameters:
         options["window_size"] = (-1 if window is None else window - 1, 0)
     elif window is None:
         options["is_causal"] = True
@@ -80,7 +80,7 @@ def flash(
         raise NotImplementedError("this torch's flash attention has no sliding window")
     queries, keys, values = (whole.squeeze(0).transpose(0, 1) for whole in (query, key, value))
     keys, values = (whole.index_select(0, tree.keys) for whole in (keys, values))
-    if queries.shape[1] != keys.shape[1] and "enable_gqa" in known:
+    if queries.shape[1] != keys.shape[1] and "enable_gqa" in parameters:
         options["enable_gqa"] = True  # without the option, the kernel takes shared heads anyway
     output = varlen_attn(
         queries.contiguous(),
@@ -133,7 +133,7 @@ def block_mask(tree: Tree, window: int | None) -> "BlockMask":
     """FlexAttention's mask of a tree, built from its spans without ever holding an S x S matrix.
 
     A query sees the keys of its span up to itself and the whole prefix, as far as they are less
-    than `window` places back.
+    than `window` positions back.
     """
     from torch.nn.attention.flex_attention import BlockMask
 
@@ -141,26 +141,26 @@ def block_mask(tree: Tree, window: int | None) -> "BlockMask":
     blocks = max(2, -(-size // FLEX_BLOCK))  # a single block would be compiled separately
     positions = torch.arange(blocks * FLEX_BLOCK)
     starts = positions.clone()  # padding past the end sees itself
-    prefix_starts, prefix_ends, places, first = (torch.zeros_like(positions) for _ in range(4))
+    prefix_starts, prefix_ends, depths, first = (torch.zeros_like(positions) for _ in range(4))
     visible = torch.eye(blocks, dtype=torch.bool)
     for span in tree.spans:
-        own = slice(span.start, span.end)
-        starts[own] = span.start
-        prefix_starts[own], prefix_ends[own] = span.prefix_start, span.prefix_end
-        places[own] = torch.arange(span.end - span.start) + span.prefix_end - span.prefix_start
+        tokens = slice(span.start, span.end)
+        starts[tokens] = span.start
+        prefix_starts[tokens], prefix_ends[tokens] = span.prefix_start, span.prefix_end
+        depths[tokens] = torch.arange(span.end - span.start) + span.prefix_end - span.prefix_start
         rows = _blocks(span.start, span.end)
         visible[rows, _blocks(span.prefix_start, span.prefix_end)] = True
         visible[rows, rows] |= torch.ones_like(visible[rows, rows]).tril()
     if window is not None:
-        first = places - window + 1
-    starts, prefix_starts, prefix_ends, places, first = (
-        sent(each, tree.device) for each in (starts, prefix_starts, prefix_ends, places, first)
+        first = depths - window + 1
+    starts, prefix_starts, prefix_ends, depths, first = (
+        sent(each, tree.device) for each in (starts, prefix_starts, prefix_ends, depths, first)
     )
 
     def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        own = (key >= starts[query]) & (key <= query)
-        prefix = (key >= prefix_starts[query]) & (key < prefix_ends[query])
-        return (own | prefix) & (places[key] >= first[query])
+        in_span = (key >= starts[query]) & (key <= query)
+        in_prefix = (key >= prefix_starts[query]) & (key < prefix_ends[query])
+        return (in_span | in_prefix) & (depths[key] >= first[query])
 
     counts = visible.sum(dim=1, dtype=torch.int32)
     indices = visible.to(torch.uint8).argsort(dim=1, descending=True, stable=True).int()
@@ -197,15 +197,15 @@ def span_by_span(
     )
     queries = torch.split(query, tree.query_counts, dim=2)
     parts = []
-    for own, seen, weighed in zip(queries, keys, values, strict=True):
-        count = seen.shape[2] - own.shape[2]
-        for block in torch.split(own, BLOCK, dim=2):
+    for span_queries, span_keys, span_values in zip(queries, keys, values, strict=True):
+        count = span_keys.shape[2] - span_queries.shape[2]
+        for block in torch.split(span_queries, BLOCK, dim=2):
             count += block.shape[2]
             parts.append(
                 scaled_dot_product_attention(
                     block,
-                    seen[:, :, :count],
-                    weighed[:, :, :count],
+                    span_keys[:, :, :count],
+                    span_values[:, :, :count],
                     attn_mask=causal_mask(block.shape[2], count, window, key.device),
                     scale=scaling,
                     enable_gqa=query.shape[1] != key.shape[1],
@@ -228,22 +228,25 @@ def batched(
     groups = query.shape[1] // key.shape[1]
     batches = tree.cached("batches", lambda: list(_batches(tree)))
     outputs = []
-    for queries, keys, own, seen, kept in batches:
+    for queries, keys, query_mask, key_mask, real in batches:
         # With shared key heads, masked attention would use the slow kernel.
-        own_keys, own_values = (
+        batch_keys, batch_values = (
             _gathered(whole, keys).repeat_interleave(groups, dim=1) for whole in (key, value)
         )
-        mask = causal_mask(queries.shape[1], keys.shape[1], window, query.device) & seen[:, None, :]
-        # Padding sees everything, because a softmax over nothing is NaN.
-        mask = (mask | ~own[:, :, None])[:, None]
-        output = scaled_dot_product_attention(
-            _gathered(query, queries), own_keys, own_values, attn_mask=mask, scale=scaling
+        mask = (
+            causal_mask(queries.shape[1], keys.shape[1], window, query.device)
+            & key_mask[:, None, :]
         )
-        outputs.append(output.transpose(1, 2).flatten(0, 1).index_select(0, kept))
-    places = tree.cached(
-        "places", lambda: torch.cat([each[0].flatten()[each[-1]] for each in batches]).argsort()
+        # Padding sees everything, because a softmax over nothing is NaN.
+        mask = (mask | ~query_mask[:, :, None])[:, None]
+        output = scaled_dot_product_attention(
+            _gathered(query, queries), batch_keys, batch_values, attn_mask=mask, scale=scaling
+        )
+        outputs.append(output.transpose(1, 2).flatten(0, 1).index_select(0, real))
+    order = tree.cached(
+        "order", lambda: torch.cat([batch[0].flatten()[batch[-1]] for batch in batches]).argsort()
     )
-    return torch.cat(outputs).index_select(0, places)[None]
+    return torch.cat(outputs).index_select(0, order)[None]
 
 
 def _batches(tree: Tree) -> Iterator[tuple[Tensor, ...]]:
@@ -258,27 +261,27 @@ def _batches(tree: Tree) -> Iterator[tuple[Tensor, ...]]:
         count = max(1, BATCH_TOKENS // keys)
         for start in range(0, len(spans), count):
             part = spans[start : start + count]
-            own = [torch.arange(span.start, span.end) for span in part]
+            query_ranges = [torch.arange(span.start, span.end) for span in part]
             prefixes = [torch.arange(span.prefix_start, span.prefix_end) for span in part]
-            seen = [torch.cat(pair) for pair in zip(prefixes, own, strict=True)]
+            key_ranges = [torch.cat(pair) for pair in zip(prefixes, query_ranges, strict=True)]
             rows, columns = (
-                torch.stack([pad(each, (size - len(each), 0), value=-1) for each in places])
-                for places, size in ((own, queries), (seen, keys))
+                torch.stack([pad(each, (size - len(each), 0), value=-1) for each in ranges])
+                for ranges, size in ((query_ranges, queries), (key_ranges, keys))
             )
-            own_mask, seen_mask = rows >= 0, columns >= 0
-            kept = own_mask.flatten().nonzero().squeeze(1)
-            made = (rows.clamp(min=0), columns.clamp(min=0), own_mask, seen_mask, kept)
-            yield tuple(sent(each, tree.device) for each in made)
+            query_mask, key_mask = rows >= 0, columns >= 0
+            real = query_mask.flatten().nonzero().squeeze(1)
+            tensors = (rows.clamp(min=0), columns.clamp(min=0), query_mask, key_mask, real)
+            yield tuple(sent(each, tree.device) for each in tensors)
 
 
 def _power_of_two(count: int) -> int:
     return max(16, 1 << (count - 1).bit_length())
 
 
-def _gathered(whole: Tensor, places: Tensor) -> Tensor:
-    """The values (n, H, L, D) at places (n, L) of a pack's (1, H, S, D)."""
-    flat = whole.squeeze(0).index_select(1, places.flatten())
-    return flat.view(len(flat), *places.shape, -1).transpose(0, 1)
+def _gathered(whole: Tensor, positions: Tensor) -> Tensor:
+    """The values (n, H, L, D) at positions (n, L) of a pack's (1, H, S, D)."""
+    flat = whole.squeeze(0).index_select(1, positions.flatten())
+    return flat.view(len(flat), *positions.shape, -1).transpose(0, 1)
 
 
 KERNELS: dict[str, Kernel] = {

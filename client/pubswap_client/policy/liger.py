@@ -31,9 +31,9 @@ def fuse_layers(model: Any) -> bool:
         try_liger(torch.device("cuda"))
         # Its layer for experts differs from a gated MLP, and try_liger does not test it.
         dense = not any("experts" in name for name, _ in model.named_modules())
-        wanted = {"fused_linear_cross_entropy": False, "cross_entropy": False, "swiglu": dense}
+        kernels = {"fused_linear_cross_entropy": False, "cross_entropy": False, "swiglu": dense}
         with _for_this_model_alone(model):
-            apply_liger_kernel(model, wanted)
+            apply_liger_kernel(model, kernels)
     except Exception as error:  # whatever it is, the model's own layers still work
         log.warning("liger-kernel does not work here; continuing without it: %s", error)
         return False
@@ -47,24 +47,28 @@ def _for_this_model_alone(model: Any) -> Iterator[None]:
     Functions stay replaced for half precision on a GPU, because layers look them up by name.
     """
     module = sys.modules[type(model).__module__]
-    before = dict(vars(module))
+    originals = dict(vars(module))
     try:
         yield
     finally:
-        for name, own in before.items():
+        for name, original in originals.items():
             fused = getattr(module, name)
-            if fused is not own:
-                setattr(module, name, own if isinstance(own, type) else _either(fused, own))
+            if fused is not original:
+                setattr(
+                    module,
+                    name,
+                    original if isinstance(original, type) else _either(fused, original),
+                )
 
 
-def _either(fused: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
+def _either(fused: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
     """The fused function for half precision on a GPU, the model's own for anything else."""
-    own = getattr(own, "__wrapped__", own)  # already replaced, for another model
+    original = getattr(original, "__wrapped__", original)  # already replaced, for another model
 
-    @wraps(own)
+    @wraps(original)
     def chosen(first: Tensor, *others: Any, **named: Any) -> Any:
         half = first.is_cuda and first.dtype in (torch.bfloat16, torch.float16)
-        return (fused if half else own)(first, *others, **named)
+        return (fused if half else original)(first, *others, **named)
 
     return chosen
 
@@ -90,15 +94,15 @@ def try_liger(device: torch.device) -> None:
         query.float() * cos[:, None] + turned * sin[:, None],
     ]
     inputs = [tensor.clone().requires_grad_() for tensor in (x, gate, query)]
-    own, gated, rotated = inputs
-    found = [
-        liger_rms_norm(own, weight, 1e-6),
-        liger_swiglu(gated, own),
+    states, gated, rotated = inputs
+    outputs = [
+        liger_rms_norm(states, weight, 1e-6),
+        liger_swiglu(gated, states),
         liger_rope(rotated.clone(), rotated.clone(), cos, sin)[0],
     ]
-    for name, one, other in zip(("norm", "SwiGLU", "rotation"), found, expected, strict=True):
-        if not torch.allclose(one.float(), other.float(), rtol=0.05, atol=0.05):
+    for name, output, other in zip(("norm", "SwiGLU", "rotation"), outputs, expected, strict=True):
+        if not torch.allclose(output.float(), other.float(), rtol=0.05, atol=0.05):
             raise RuntimeError(f"its {name} does not match the formula")
-    torch.autograd.backward([output.float().sum() for output in found])
+    torch.autograd.backward([output.float().sum() for output in outputs])
     if not all(tensor.grad is not None and tensor.grad.isfinite().all() for tensor in inputs):
         raise RuntimeError("its gradients are not finite")

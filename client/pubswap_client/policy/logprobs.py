@@ -147,12 +147,12 @@ def score_pack(
     size = max(1, limit // policy.card.vocabulary)
     parts = []
     for start in range(0, len(hidden), size):
-        place = slice(start, min(start + size, len(hidden)))
-        look = None if observe is None else partial(observe, place)
+        chunk = slice(start, min(start + size, len(hidden)))
+        look = None if observe is None else partial(observe, chunk)
         # Recompute the logits in the backward pass, because all tokens' logits do not fit.
         parts.append(
             checkpoint(
-                *(_own_scores, policy, hidden[place], pack.tokens[place], temperature, entropy),
+                *(_own_scores, policy, hidden[chunk], pack.tokens[chunk], temperature, entropy),
                 look,
                 use_reentrant=False,
             )
@@ -231,5 +231,5 @@ def mean_logprobs(
     batch = collate(groups, policy.card.eos_token_ids, advantage_epsilon=0.0)
     logprobs = response_logprobs(policy, batch, policy.settings.grpo.temperature, budget)
     means = logprobs.sum(dim=1) / torch.tensor(batch.lengths)
-    found: list[list[float]] = means.view(len(groups), -1).tolist()
-    return found
+    by_group: list[list[float]] = means.view(len(groups), -1).tolist()
+    return by_group

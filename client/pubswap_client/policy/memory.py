@@ -45,7 +45,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether the error says that memory ran out, on a GPU or a CPU."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(said in str(error) for said in _NO_MEMORY)
+    return isinstance(error, RuntimeError) and any(message in str(error) for message in _NO_MEMORY)
 
 
 def free_bytes(device: torch.device) -> int:

@@ -24,11 +24,11 @@ def plan_padded(
     packs: list[list[int]] = []
     longest = 0
     for row in rows:
-        own = prompts[row // size] + lengths[row] - 1
-        longest = max(longest, own)
+        tokens = prompts[row // size] + lengths[row] - 1
+        longest = max(longest, tokens)
         if not packs or (len(packs[-1]) + 1) * longest > budget:
             packs.append([])
-            longest = own
+            longest = tokens
         packs[-1].append(row)
     return packs
 

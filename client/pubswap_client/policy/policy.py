@@ -188,17 +188,17 @@ class Policy:
     @contextmanager
     def _instead(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[None]:
         """Inside, these replace the base weights of adapted modules, and the adapter is off."""
-        kept: list[tuple[torch.nn.Parameter, Tensor]] = []
+        replaced: list[tuple[torch.nn.Parameter, Tensor]] = []
         trained = [factor.requires_grad for factor in self.factors()]
         try:
             with self.model.disable_adapter():
                 for a, data in weights:
                     weight = self._base_weight(a)
-                    kept.append((weight, weight.data))
+                    replaced.append((weight, weight.data))
                     weight.data = data
                 yield
         finally:
-            for weight, data in kept:
+            for weight, data in replaced:
                 weight.data = data
             # PEFT leaves every factor trainable, including frozen ones.
             for factor, flag in zip(self.factors(), trained, strict=True):
@@ -242,8 +242,8 @@ class Policy:
     def own_logits(self, hidden: Tensor) -> Tensor:
         """The model's own logits (n, V) from its decoder's hidden states (n, H)."""
         decoder = self.decoder
-        given = GivenOutput(hidden[None])
-        decoder.forward = lambda *_, **__: given
+        output = FixedOutput(hidden[None])
+        decoder.forward = lambda *_, **__: output
         try:
             # The ids are ignored, because the decoder's output is given.
             ids = torch.zeros((1, len(hidden)), dtype=torch.int64, device=hidden.device)
@@ -280,7 +280,7 @@ class Policy:
         return [decode(self._tokenizer.plain, response.tokens) for response in responses]
 
 
-class GivenOutput:
+class FixedOutput:
     """A decoder's output that has only the hidden states (1, n, H)."""
 
     def __init__(self, hidden: Tensor) -> None:

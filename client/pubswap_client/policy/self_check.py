@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 # Lengths of the prompt and responses of two groups; the second is put at the run's last positions.
 GROUPS = ((9, (12, 3)), (6, (1, 7)))
-KEPT = 6  # tokens of the first response that stay when everything they do not see is changed
+UNCHANGED = 6  # tokens of the first response that stay when everything they do not see is changed
 WINDOW = 5  # width to which sliding windows are narrowed: less than a prompt
 ROUNDINGS = 2.0  # allowed difference of a path, in units of the effect of one rounding per layer
 LEAK = 0.1  # share of it that unseen tokens may cause, because experts then get other shapes
@@ -54,7 +54,7 @@ class PathDifference(NamedTuple):
 
     def within(self, limit: "PathDifference") -> bool:
         """Whether no difference exceeds its limit; False for NaN."""
-        return all(found <= most for found, most in zip(self, limit, strict=True))
+        return all(value <= allowed for value, allowed in zip(self, limit, strict=True))
 
     def __str__(self) -> str:
         return (
@@ -122,8 +122,8 @@ def check_packed_path(policy: Policy) -> PathChoice:
             try:
                 difference = probe.difference(path)
             except Exception as error:  # a kernel, a compiler or a model may raise anything
-                said = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-                refused.append(f"not {_NAMES[path]}: {said}")
+                reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+                refused.append(f"not {_NAMES[path]}: {reason}")
                 continue
             if difference.within(limit):
                 verdict = PathChoice(path, policy.linear_head, difference, tuple(refused))
@@ -168,9 +168,11 @@ class _Probe:
 
         groups = []
         for prompt, lengths in GROUPS:
-            responses = [tokens(length).int().numpy() for length in lengths]
-            made = [Response(each, torch.zeros(len(each)).numpy()) for each in responses]
-            groups.append(Group(tokens(prompt).tolist(), made, [0.0] * len(made)))
+            sequences = [tokens(length).int().numpy() for length in lengths]
+            responses = [
+                Response(sequence, torch.zeros(len(sequence)).numpy()) for sequence in sequences
+            ]
+            groups.append(Group(tokens(prompt).tolist(), responses, [0.0] * len(responses)))
         self.batch = collate(groups, eos_token_ids=(), advantage_epsilon=1e-6)
         prompt, lengths = GROUPS[1]
         self.offset = max(0, last_positions(policy) - prompt - max(lengths))
@@ -197,20 +199,20 @@ class _Probe:
         far[:, second:] += self.offset
         with self.policy.packed():
             scores = score_pack(self.policy, replace(part, position_ids=far), 1.0).logprobs
-            found = self._differentiated(scores)
+            result = self._differentiated(scores)
             # Change the second group and its positions, and the end of the first response.
             unseen = part.input_ids.clone()
-            changed = slice(GROUPS[0][0] + KEPT, GROUPS[0][0] + GROUPS[0][1][0] - 1)
+            changed = slice(GROUPS[0][0] + UNCHANGED, GROUPS[0][0] + GROUPS[0][1][0] - 1)
             for where in (changed, slice(second, None)):
                 unseen[:, where] = (unseen[:, where] + 1) % self.policy.card.vocabulary
             with torch.no_grad():
                 again = score_pack(self.policy, replace(part, input_ids=unseen), 1.0).logprobs
         first, other = GROUPS[0][1]
-        same = [*range(KEPT + 1), *range(first, first + other)]
+        same = [*range(UNCHANGED + 1), *range(first, first + other)]
         return PathDifference(
-            _root_mean_square(found.scores - self.plain.scores),
-            found.gradient_off(self.plain),
-            _root_mean_square((again - found.scores)[same]),
+            _root_mean_square(result.scores - self.plain.scores),
+            result.gradient_off(self.plain),
+            _root_mean_square((again - result.scores)[same]),
         )
 
     def _plain(self, offset: int) -> _Pass:
@@ -253,18 +255,18 @@ def head_is_linear(policy: Policy) -> bool:
     weight, bias = policy.head()
     hidden = torch.randn((4, weight.shape[1]), generator=generator).to(weight)
     hidden *= 100 / torch.matmul(hidden, weight.t()).abs().max()
-    own = policy.own_logits(hidden).float()
+    logits = policy.own_logits(hidden).float()
     linear = hidden.float() @ weight.float().t() + (0 if bias is None else bias.float())
-    if own.shape != linear.shape:
+    if logits.shape != linear.shape:
         return False
-    return bool((own - linear).norm() <= 0.01 * linear.norm())
+    return bool((logits - linear).norm() <= 0.01 * linear.norm())
 
 
 @contextmanager
 def _probing(policy: Policy) -> Iterator[_Probe]:
     """Inside, the adapter is random and the windows are narrow; both are restored afterwards."""
     factors, windows = policy.factors(), list(_windows(policy))
-    before = [factor.detach().clone() for factor in factors]
+    originals = [factor.detach().clone() for factor in factors]
     generator = torch.Generator().manual_seed(2)
     try:
         with torch.no_grad():
@@ -279,7 +281,7 @@ def _probing(policy: Policy) -> Iterator[_Probe]:
         for holder, name, width in windows:
             setattr(holder, name, width)
         with torch.no_grad():
-            for factor, value in zip(factors, before, strict=True):
+            for factor, value in zip(factors, originals, strict=True):
                 factor.copy_(value)
 
 
@@ -287,7 +289,7 @@ def _windows(policy: Policy) -> Iterator[tuple[Any, str, int]]:
     """Configs and layers that hold the width of an attention window or chunk."""
     config = policy.model.config
     holders = [config, config.get_text_config(), policy.decoder.config]
-    for holder in {id(each): each for each in (*holders, *policy.decoder.modules())}.values():
+    for holder in {id(module): module for module in (*holders, *policy.decoder.modules())}.values():
         for name in ("sliding_window", "attention_chunk_size"):
             width = getattr(holder, name, None)
             if isinstance(width, int) and not isinstance(width, bool) and width > WINDOW:

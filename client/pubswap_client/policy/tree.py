@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-Made = TypeVar("Made")
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +30,12 @@ class Tree:
     device: torch.device
     _cache: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
 
-    def cached(self, name: Hashable, make: Callable[[], Made]) -> Made:
+    def cached(self, name: Hashable, make: Callable[[], Value]) -> Value:
         """A kernel's value for the tree, computed once for all layers."""
         if name not in self._cache:
             self._cache[name] = make()
-        made: Made = self._cache[name]
-        return made
+        value: Value = self._cache[name]
+        return value
 
     @cached_property
     def keys(self) -> Tensor:
