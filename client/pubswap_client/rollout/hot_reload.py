@@ -88,8 +88,8 @@ class HotReloadEngine(RolloutEngine):
         """
         if not prompts:
             return []
-        card, places = self.policy.card, range(first, first + len(prompts))
-        groups = self.sample(prompts, [sampling_parameters(card, sampling, n) for n in places])
+        card, indices = self.policy.card, range(first, first + len(prompts))
+        groups = self.sample(prompts, [sampling_parameters(card, sampling, n) for n in indices])
         for group in groups:
             if len(group) != sampling.count:
                 raise EngineFault(f"vLLM gave {len(group)} responses instead of {sampling.count}.")

@@ -16,12 +16,12 @@ from transformers.cache_utils import DynamicLayer
 class Cursor:
     """Fill level of the layers: `length` tokens in each of them.
 
-    With `place` (1,), the next token is written there and its queries get the first `window` keys.
+    With `slot` (1,), the next token is written there and its queries get the first `window` keys.
     Shapes and addresses are then the same at each step, as a CUDA graph needs.
     """
 
     length: int
-    place: Tensor | None = None
+    slot: Tensor | None = None
     window: int = 0
 
 
@@ -40,17 +40,17 @@ class PreallocatedLayer(DynamicLayer):  # type: ignore[misc]
 
     def fill(self, rows: slice, like: Any, count: int) -> None:
         """Set `rows` to the rows of the layer `like`, each repeated `count` times."""
-        for own, new in ((self.keys, like.keys), (self.values, like.values)):
-            own[rows, :, : new.shape[2]] = new.repeat_interleave(count, dim=0)
+        for buffer, new in ((self.keys, like.keys), (self.values, like.values)):
+            buffer[rows, :, : new.shape[2]] = new.repeat_interleave(count, dim=0)
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
         """Append keys and values (B, H, n, D); returns all of them so far."""
-        place, start = self.cursor.place, self.cursor.length
-        if place is not None:
-            self.keys.index_copy_(2, place, key_states)
-            self.values.index_copy_(2, place, value_states)
+        slot, start = self.cursor.slot, self.cursor.length
+        if slot is not None:
+            self.keys.index_copy_(2, slot, key_states)
+            self.values.index_copy_(2, slot, value_states)
             return self.keys[:, :, : self.cursor.window], self.values[:, :, : self.cursor.window]
         end = start + key_states.shape[2]
         self.keys[:, :, start:end] = key_states
@@ -70,9 +70,9 @@ class PreallocatedLayer(DynamicLayer):  # type: ignore[misc]
         self.keys, self.values = (self._rows(whole, beam_idx) for whole in (self.keys, self.values))
 
     def _rows(self, whole: Tensor, rows: Tensor) -> Tensor:
-        kept = whole.new_empty((len(rows), *whole.shape[1:]))
-        kept[:, :, : self.cursor.length] = whole[:, :, : self.cursor.length][rows]
-        return kept
+        selected = whole.new_empty((len(rows), *whole.shape[1:]))
+        selected[:, :, : self.cursor.length] = whole[:, :, : self.cursor.length][rows]
+        return selected
 
 
 def is_plain(cache: Any) -> bool:
@@ -96,5 +96,5 @@ def preallocate(cache: Any, count: int, rows: int, capacity: int, cursor: Cursor
 
 def fill(cache: Any, rows: slice, part: Any, count: int) -> None:
     """Set `rows` of a plain cache to the rows of `part`, each repeated `count` times."""
-    for own, new in zip(cache.layers, part.layers, strict=True):
-        own.fill(rows, new, count)
+    for layer, new in zip(cache.layers, part.layers, strict=True):
+        layer.fill(rows, new, count)

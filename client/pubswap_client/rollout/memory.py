@@ -23,10 +23,10 @@ def rollout_bytes(shape: Shape, rows: int, lengths: Lengths) -> int:
     return _prefill_bytes(shape, rows, lengths) + rows * _row_bytes(shape, lengths)
 
 
-def rows_that_fit(shape: Shape, most: int, lengths: Lengths, free: int) -> int:
-    """Responses that can be sampled at a time in `free` bytes: 1 to `most`."""
-    left = int(USABLE * free) - _prefill_bytes(shape, most, lengths)
-    return max(1, min(most, left // _row_bytes(shape, lengths)))
+def rows_that_fit(shape: Shape, limit: int, lengths: Lengths, free: int) -> int:
+    """Responses that can be sampled at a time in `free` bytes: 1 to `limit`."""
+    available = int(USABLE * free) - _prefill_bytes(shape, limit, lengths)
+    return max(1, min(limit, available // _row_bytes(shape, lengths)))
 
 
 def merged_bytes(layout: AdapterLayout, shape: Shape) -> int:

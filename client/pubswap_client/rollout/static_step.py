@@ -34,7 +34,7 @@ class StaticStep:
         self.cursor = cursor
         capacity, device = mask.shape[1], mask.device
         self.window = min(capacity, WINDOW * (cursor.length // WINDOW + 1))
-        self.place = torch.tensor([cursor.length], device=device)
+        self.slot = torch.tensor([cursor.length], device=device)
         self.tokens = torch.zeros_like(positions)
         self.positions = positions.clone()
         self._filled = mask[:, None, None, : self.window].bool()
@@ -48,7 +48,7 @@ class StaticStep:
         self.tokens.copy_(tokens[:, None])
         logits = self._forward() if self._replay is None else self._replay()
         self.cursor.length += 1
-        self.place += 1
+        self.slot += 1
         self.positions += 1
         return logits
 
@@ -58,12 +58,12 @@ class StaticStep:
         Try this before recording, because a failed recording leaves torch's allocator in recording
         mode for good: it then frees nothing, and raises if told to.
         """
-        before = torch.cuda.get_sync_debug_mode()
+        previous = torch.cuda.get_sync_debug_mode()
         torch.cuda.set_sync_debug_mode("error")
         try:
             return self(tokens)
         finally:
-            torch.cuda.set_sync_debug_mode(before)
+            torch.cuda.set_sync_debug_mode(previous)
 
     def record(self) -> None:
         """Record a CUDA graph and replay it from now on. Raises CUDA's error if that fails.
@@ -73,8 +73,8 @@ class StaticStep:
         graph = torch.cuda.CUDAGraph()
         # Other threads may keep using the GPU, such as one that copies a checkpoint.
         # A failed recording leaves its own stream current, so restore the outer one.
-        here = torch.cuda.stream(torch.cuda.current_stream())
-        with here, torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        stream = torch.cuda.stream(torch.cuda.current_stream())
+        with stream, torch.cuda.graph(graph, capture_error_mode="thread_local"):
             logits = self._forward()
 
         def replay() -> Tensor:
@@ -86,10 +86,10 @@ class StaticStep:
     def _forward(self) -> Tensor:
         # An additive mask, because each layer would convert a boolean one. In four dimensions it is
         # used as it is, without waiting for the device.
-        hidden = ~(self._filled & (self._columns <= self.place))
+        hidden = ~(self._filled & (self._columns <= self.slot))
         dtype = self.model.dtype
-        # The cache writes to `place` and returns the window.
-        self.cursor.place, self.cursor.window = self.place, self.window
+        # The cache writes to `slot` and returns the window.
+        self.cursor.slot, self.cursor.window = self.slot, self.window
         try:
             with attending_by(decode_attention, self.model.get_base_model().get_decoder()):
                 output = self.model(
@@ -100,7 +100,7 @@ class StaticStep:
                     use_cache=True,
                 )
         finally:
-            self.cursor.place = None
+            self.cursor.slot = None
         logits: Tensor = output.logits[:, -1]
         return logits
 
@@ -120,7 +120,7 @@ def decode_attention(
     The H / H_kv queries of a key form a block, so that no key is repeated. Raises
     NotImplementedError for anything that would change the scores, such as soft-capping.
     """
-    unknown = {name for name, wanted in others.items() if wanted is not None} - HARMLESS
+    unknown = {name for name, option in others.items() if option is not None} - HARMLESS
     if unknown:
         raise NotImplementedError(f"its attention has {', '.join(sorted(unknown))}")
     rows, heads, _, width = query.shape

@@ -100,11 +100,11 @@ class TransformersEngine(RolloutEngine):
         if not prompts:
             return []
         draws = _draws(first + len(prompts), sampling)[first:]
-        before = self.max_rows
+        previous = self.max_rows
         with self._merged():
             fitting = self._fitting(prompts, draws)
             groups = self._in_parts(prompts, draws, sampling.temperature, fitting)
-        if self.max_rows < before:
+        if self.max_rows < previous:
             log.warning(
                 "Memory ran out: sampling %d responses at a time from now on.", self.max_rows
             )
@@ -191,8 +191,8 @@ class TransformersEngine(RolloutEngine):
         eos = torch.tensor(self.policy.card.eos_token_ids, device=device)
         draws = draws.flatten(0, 1).to(device)  # (P * K, T)
         state, logits = self._prefill(prompts, count, width)
-        before = torch.tensor([len(prompt) - 1 for prompt in prompts], device=device)
-        before = before.repeat_interleave(count)  # (P * K,), the position of a prompt's last token
+        ends = torch.tensor([len(prompt) - 1 for prompt in prompts], device=device)
+        ends = ends.repeat_interleave(count)  # (P * K,), the position of a prompt's last token
         tokens_of_all = torch.zeros(draws.shape, dtype=torch.int32, device=device)
         logprobs_of_all = torch.zeros(draws.shape, device=device)
         for step in range(width):
@@ -200,7 +200,7 @@ class TransformersEngine(RolloutEngine):
             if drawn.is_floating_point():
                 tokens = sample(logits, temperature, drawn)
             else:
-                tokens = gumbel_sample(logits, temperature, drawn, before[state.rows] + step)
+                tokens = gumbel_sample(logits, temperature, drawn, ends[state.rows] + step)
             tokens_of_all[state.rows, step] = tokens.int()
             logprobs_of_all[state.rows, step] = token_scores(logits, tokens, temperature)
             state.finished |= (tokens[:, None] == eos).any(dim=1)  # isin would wait for the device
@@ -312,15 +312,15 @@ class TransformersEngine(RolloutEngine):
                 self.policy.model, state.cache, state.cursor, state.mask, state.positions
             )
             change = (plain - step(tokens).float().softmax(dim=1)).abs().sum(dim=1).mean() / 2
-            found = f"probabilities differ by {change:.2g}" * (not change <= STATIC_LIMIT)
+            fault = f"probabilities differ by {change:.2g}" * (not change <= STATIC_LIMIT)
         except Exception as error:
             if is_out_of_memory(error):
                 raise
-            found = str(error)
+            fault = str(error)
         state.cursor.length = length
-        if found:
+        if fault:
             self.static = False
-            log.warning("Sampling without static shapes and CUDA graphs: %s.", found)
+            log.warning("Sampling without static shapes and CUDA graphs: %s.", fault)
 
 
 def sample(logits: Tensor, temperature: float, draws: Tensor) -> Tensor:
@@ -378,8 +378,8 @@ def _left_padded(prompts: Prompts, device: torch.device) -> tuple[Tensor, Tensor
     """Ids and mask (P, S), 1 on tokens."""
     rows = [torch.tensor(prompt, dtype=torch.int64) for prompt in prompts]
     ids, mask = (
-        pad_sequence(each, batch_first=True, padding_side="left").to(device)
-        for each in (rows, [torch.ones_like(row) for row in rows])
+        pad_sequence(tensors, batch_first=True, padding_side="left").to(device)
+        for tensors in (rows, [torch.ones_like(row) for row in rows])
     )
     return ids, mask
 

@@ -53,8 +53,8 @@ class VllmServerEngine(HotReloadEngine):
 
     def sample(self, prompts: Prompts, parameters: Sequence[dict[str, Any]]) -> list[list[Sampled]]:
         bodies = [
-            {**each, "prompt": list(prompt), "return_token_ids": True}
-            for prompt, each in zip(prompts, parameters, strict=True)
+            {**options, "prompt": list(prompt), "return_token_ids": True}
+            for prompt, options in zip(prompts, parameters, strict=True)
         ]
         version = self.current()
         try:

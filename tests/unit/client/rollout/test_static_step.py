@@ -177,11 +177,11 @@ def test_a_recorded_step_is_replayed_at_the_right_places(
     replayed: list[int] = []
 
     def record(self: StaticStep) -> None:
-        run, place, window, cursor = self._forward, self.place, self.window, self.cursor
+        run, slot, window, cursor = self._forward, self.slot, self.window, self.cursor
 
         def replay() -> torch.Tensor:
             length, cursor.length = cursor.length, -1  # so that using the host's value fails
-            cursor.place, cursor.window = place, window
+            cursor.slot, cursor.window = slot, window
             try:
                 return run()
             finally:
