@@ -8,7 +8,7 @@ from pubswap_client.doctor.findings import Finding, failure, of_error, ok, warni
 from pubswap_client.rollout.engine_choice import chosen_engine, why_not_vllm
 from pubswap_client.rollout.vllm_http import InferenceServer
 from pubswap_client.settings import ClientSettings
-from pubswap_client.training.memory import Device, MemoryEstimate, wanted_rows
+from pubswap_client.training.memory import Device, MemoryEstimate, batch_rows
 from pubswap_protocol.command_line.amounts import size_text
 from pubswap_protocol.errors import EngineFault
 from pubswap_protocol.settings import RunSettings
@@ -71,7 +71,7 @@ def _for_sampling(device: Device, needs: MemoryEstimate, free: int) -> str:
 
 
 def _parts(needs: MemoryEstimate, run: RunSettings, evaluator: bool) -> str:
-    sampling = _sampling(needs, wanted_rows(run, evaluator))
+    sampling = _sampling(needs, batch_rows(run, evaluator))
     weights = f"weights {size_text(needs.weights)}"
     if evaluator:
         return f"{weights}, adapter {size_text(needs.factors)}, {sampling}"

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from pubswap_client.state.sealed import BrokenSeal, Facts, Tensors, seal, unseal
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.private_rollout import decode_rollout, encode_rollout
-from pubswap_client.training.replay import Kept, decode_kept, encode_kept
+from pubswap_client.training.replay import ReplayBuffer, decode_buffer, encode_buffer
 from pubswap_client.training.trainer import Snapshot
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.files import sweep, write_whole
@@ -150,10 +150,10 @@ class Journal:
 
     def replay(self) -> dict[int, list[Response]]:
         """Saved responses by public prompt; empty if there are none or the file is damaged."""
-        return self._load(_REPLAY, lambda _, tensors: decode_kept(tensors)) or {}
+        return self._load(_REPLAY, lambda _, tensors: decode_buffer(tensors)) or {}
 
-    def save_replay(self, kept: Kept) -> None:
-        self._save(_REPLAY, {}, encode_kept(kept))
+    def save_replay(self, buffer: ReplayBuffer) -> None:
+        self._save(_REPLAY, {}, encode_buffer(buffer))
 
     def update(self) -> ReducedUpdate | None:
         """The last update saved, or None if there is none or it is damaged."""

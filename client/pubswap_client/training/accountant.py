@@ -53,8 +53,8 @@ def delta_of(records: int) -> float:
 def epsilon_of(releases: Sequence[Releases], delta: float) -> float:
     """The epsilon of all releases together, in any order."""
     steps: Counter[Releases] = Counter()
-    for each in releases:
-        steps[replace(each, steps=0)] += each.steps
+    for release in releases:
+        steps[replace(release, steps=0)] += release.steps
     kinds = sorted(replace(kind, steps=count) for kind, count in steps.items())
     return _epsilon(tuple(kinds), delta)
 
@@ -90,9 +90,9 @@ def _epsilon(releases: tuple[Releases, ...], delta: float) -> float:
     from dp_accounting.pld import PLDAccountant
 
     accountant = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE, LOSS_GRID)
-    for each in releases:
-        if each.steps:
-            accountant.compose(_event(each))
+    for release in releases:
+        if release.steps:
+            accountant.compose(_event(release))
     with np.errstate(over="ignore"):  # a quotient becomes infinite, as it should
         return float(accountant.get_epsilon(delta))
 
@@ -109,7 +109,7 @@ def _noise_multiplier(whole: Releases, target: float, delta: float) -> float:
     try:
         with np.errstate(over="ignore"):
             accountant = partial(PLDAccountant, value_discretization_interval=LOSS_GRID)
-            found = calibrate_dp_mechanism(
+            multiplier = calibrate_dp_mechanism(
                 accountant, event, target, delta, LowerEndpointAndGuess(LEAST_NOISE, 1.0), tol=1e-4
             )
     except NoBracketIntervalFoundError:
@@ -119,7 +119,7 @@ def _noise_multiplier(whole: Releases, target: float, delta: float) -> float:
             f"No noise keeps privacy.epsilon = {target:g} over so many private steps on so few "
             "prompts. Use a larger epsilon, fewer rounds, or more prompts."
         ) from None
-    return float(found)
+    return float(multiplier)
 
 
 def _event(releases: Releases) -> "DpEvent":

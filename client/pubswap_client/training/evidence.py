@@ -100,9 +100,9 @@ def _evidence_of(
 ) -> Tensor:
     noise = gumbel_noise(seeds[:, None], positions[:, None], ids)
     own = values - values.logsumexp(dim=1, keepdim=True)
-    said, others = claims.clamp(*CLAIMS)[:, None], own[:, 1:]
-    left = torch.log(-torch.expm1(said)) - others.logsumexp(dim=1, keepdim=True)
-    claimed = torch.cat([said, others + left], dim=1)
+    claim, others = claims.clamp(*CLAIMS)[:, None], own[:, 1:]
+    shift = torch.log(-torch.expm1(claim)) - others.logsumexp(dim=1, keepdim=True)
+    claimed = torch.cat([claim, others + shift], dim=1)
 
     def sampled(logits: Tensor, scale: float, c: float = 1.0) -> Tensor:
         noised = (c * logits + noise).div_(scale)
@@ -124,8 +124,8 @@ def _evidence_of(
 def _distances(claimed: Tensor, own: Tensor) -> Tensor:
     """1 + |d| for log-probabilities (n,); 0 where both policies are sure."""
     odds = [(each - torch.log(-torch.expm1(each))) for each in (claimed, own.clamp(*CLAIMS))]
-    ours, theirs = (each.clamp(max=LARGEST_ODDS) for each in odds)
-    distance = (ours - theirs).abs().clamp(max=LARGEST_DIFFERENCE)
+    claimed_odds, own_odds = (each.clamp(max=LARGEST_ODDS) for each in odds)
+    distance = (claimed_odds - own_odds).abs().clamp(max=LARGEST_DIFFERENCE)
     return (1 + distance).masked_fill(torch.minimum(claimed, own) > math.log(SURE), 0.0)
 
 
@@ -158,31 +158,31 @@ class EvidenceTable:
         seeds, positions, claims = [], [], []
         for row in rows:
             begin, end = end, end + batch.lengths[row]
-            before = batch.prompt_lengths[row // batch.group_size] - 1
+            offset = batch.prompt_lengths[row // batch.group_size] - 1
             seeds.append(batch.seeds[row].expand(end - begin))
             claims.append(batch.behaviour[row, : end - begin])
-            positions.append(torch.arange(before, before + end - begin))
+            positions.append(torch.arange(offset, offset + end - begin))
             if row in self._rows:
                 # Adjacent rows are processed together.
                 first = spans.pop()[0] if spans and spans[-1][1] == begin else begin
                 spans.append((first, end))
         if not spans:
             return None
-        known = [torch.cat(each).to(part.tokens.device) for each in (claims, seeds, positions)]
+        per_token = [torch.cat(each).to(part.tokens.device) for each in (claims, seeds, positions)]
 
-        def observe(place: slice, logits: Tensor) -> None:
-            inside, found = [], []
+        def observe(chunk: slice, logits: Tensor) -> None:
+            inside, likeliest = [], []
             for begin, end in spans:
-                begin, end = max(begin, place.start), min(end, place.stop)
+                begin, end = max(begin, chunk.start), min(end, chunk.stop)
                 if begin < end:
                     inside.append(torch.arange(begin, end, device=logits.device))
-                    theirs = logits[begin - place.start : end - place.start]
-                    found.append(_likeliest(theirs, part.tokens[begin:end]))
-            if found:
+                    span_logits = logits[begin - chunk.start : end - chunk.start]
+                    likeliest.append(_likeliest(span_logits, part.tokens[begin:end]))
+            if likeliest:
                 # All at once, because each span has few tokens and needs many small operations.
-                values, ids = (torch.cat(each) for each in zip(*found, strict=True))
+                values, ids = (torch.cat(each) for each in zip(*likeliest, strict=True))
                 at = torch.cat(inside)
-                evidence = _evidence_of(values, ids, *(each[at] for each in known))
+                evidence = _evidence_of(values, ids, *(each[at] for each in per_token))
                 self._evidence[:, part.indices[at]] = evidence
 
         return observe
@@ -210,12 +210,12 @@ class EvidenceTable:
 
     def scales(self, groups: Iterable[Sequence[int]]) -> list[float]:
         """The scale of d's Laplace distribution for each group of rows, from the median |d|."""
-        distances, found = self._by_row()[4], []
+        distances, scales = self._by_row()[4], []
         for rows in groups:
-            known = distances[rows]
-            known = known[known > 0]
-            found.append(float(known.median() - 1) / math.log(2) if len(known) else 0.0)
-        return found
+            values = distances[rows]
+            values = values[values > 0]
+            scales.append(float(values.median() - 1) / math.log(2) if len(values) else 0.0)
+        return scales
 
     def _by_row(self) -> Tensor:
         return self._evidence.cpu().double().view(len(KINDS), self._batch.rows, -1)

@@ -232,9 +232,9 @@ def _sampling(
         if not device.cuda:
             return weights + int((vllm.kv_cache_gib or CPU_CACHE_GIB) * 2**30), 0, 0
         share = int(vllm.gpu_memory_utilization * device.total)
-        kept = min(ASLEEP, share) if vllm.sleep else share
-        return kept, share - kept, 0
-    rows = min(settings.rollout_rows, wanted_rows(run, evaluator))
+        retained = min(ASLEEP, share) if vllm.sleep else share
+        return retained, share - retained, 0
+    rows = min(settings.rollout_rows, batch_rows(run, evaluator))
     group = run.evaluation.samples if evaluator else grpo.responses_per_prompt
     lengths = Lengths(grpo.max_prompt_tokens, grpo.max_response_tokens, group)
     merged = 0
@@ -244,7 +244,7 @@ def _sampling(
     return 0, merged + rollout_bytes(shape, rows, lengths), rows
 
 
-def wanted_rows(run: RunSettings, evaluator: bool) -> int:
+def batch_rows(run: RunSettings, evaluator: bool) -> int:
     """Number of responses in a step, or in an evaluator's batch."""
     if evaluator:
         return run.evaluation.batch_size * run.evaluation.samples

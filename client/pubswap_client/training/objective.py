@@ -47,8 +47,8 @@ class Targets:
 
     def take(self, indices: Tensor) -> "Targets":
         """The tokens at `indices` (n,); all tensors must be flat."""
-        there = {each.name: getattr(self, each.name) for each in fields(self)}
-        return replace(self, **{name: t[indices] for name, t in there.items() if t is not None})
+        tensors = {each.name: getattr(self, each.name) for each in fields(self)}
+        return replace(self, **{name: t[indices] for name, t in tensors.items() if t is not None})
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,8 @@ def clear_others(policy: Policy, rank: int, gradients: Sequence[Tensor]) -> None
 @torch.no_grad()
 def put_others_back(policy: Policy, rank: int, start: Sequence[Tensor]) -> None:
     """Restore the other directions to their values at the round's start, undoing weight decay."""
-    now, before = _others(policy, rank, policy.trainable()), _others(policy, rank, start)
-    for others, those in zip(now, before, strict=True):
+    now, initial = _others(policy, rank, policy.trainable()), _others(policy, rank, start)
+    for others, those in zip(now, initial, strict=True):
         others.copy_(those)
 
 

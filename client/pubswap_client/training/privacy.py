@@ -72,8 +72,8 @@ class PrivateDraws:
 
     def batch(self, records: int, *step: int) -> list[int]:
         """The records of a step: each with probability q, independently of the others."""
-        taken = self.draws.uniform(records, "batch", *step) < self.rate
-        return [int(index) for index in np.flatnonzero(taken)]
+        drawn = self.draws.uniform(records, "batch", *step) < self.rate
+        return [int(index) for index in np.flatnonzero(drawn)]
 
     def rollout_seed(self, *step: int) -> int:
         """The seed of a step's responses, independent of which records are in the batch.

@@ -58,7 +58,7 @@ def sample_private(step: int, draw: Draw, count: int, draws: int, available: int
     """
     groups = draw(0, count)
     rewards = torch.tensor([group.rewards for group in groups], dtype=torch.float32)
-    dead = [place for place, group in enumerate(groups) if group.dead]
+    dead = [index for index, group in enumerate(groups) if group.dead]
     sampled, replaced = count, 0
     for number in range(1, draws + 1):
         fresh = min(len(dead), available - sampled)

@@ -20,64 +20,64 @@ from numpy.typing import NDArray
 from pubswap_client.training.private_rollout import decode_flat, encode_flat
 from pubswap_protocol.tensors.responses import Response
 
-MOST_TOKENS = 1 << 22  # of the whole buffer: 32 MiB with their log-probabilities
+MAX_TOKENS = 1 << 22  # of the whole buffer: 32 MiB with their log-probabilities
 
-Kept = Mapping[int, Sequence[Response]]
-"""Responses by the prompt's place in the public set, most recently seen prompt last."""
+ReplayBuffer = Mapping[int, Sequence[Response]]
+"""Responses by the prompt's index in the public set, most recently seen prompt last."""
 
 
 def remember(
-    kept: Kept,
+    buffer: ReplayBuffer,
     prompt: int,
     group: Sequence[Response],
     rewards: Sequence[float],
-    most_tokens: int = MOST_TOKENS,
+    max_tokens: int = MAX_TOKENS,
 ) -> dict[int, list[Response]]:
     """Return the buffer with a group's correct responses added as the newest, without duplicates.
 
-    If it then holds more than `most_tokens`, the least recently seen prompts are dropped.
+    If it then holds more than `max_tokens`, the least recently seen prompts are dropped.
     Idempotent, because a step interrupted by a kill may run again.
     """
     right = [response for response, reward in zip(group, rewards, strict=True) if reward]
     newest: dict[bytes, Response] = {}
-    for response in (*right, *kept.get(prompt, ())):
+    for response in (*right, *buffer.get(prompt, ())):
         newest.setdefault(_words(response), response.anonymous().as_donated())
-    made = {place: list(responses) for place, responses in kept.items() if place != prompt}
+    updated = {key: list(responses) for key, responses in buffer.items() if key != prompt}
     if newest:
-        made[prompt] = list(newest.values())[: len(group) // 2]
-    tokens = sum(len(one.tokens) for responses in made.values() for one in responses)
-    while tokens > most_tokens:
-        tokens -= sum(len(one.tokens) for one in made.pop(next(iter(made))))
-    return made
+        updated[prompt] = list(newest.values())[: len(group) // 2]
+    tokens = sum(len(response.tokens) for responses in updated.values() for response in responses)
+    while tokens > max_tokens:
+        tokens -= sum(len(response.tokens) for response in updated.pop(next(iter(updated))))
+    return updated
 
 
 def fill(
-    group: Sequence[Response], rewards: Sequence[float], kept: Sequence[Response]
+    group: Sequence[Response], rewards: Sequence[float], saved: Sequence[Response]
 ) -> list[Response]:
     """Replace a group's wrong responses by kept ones, up to K/2 correct responses."""
-    filled, there = list(group), {_words(response) for response in group}
-    fresh = [response for response in kept if _words(response) not in there]
-    wrong = [place for place, reward in enumerate(rewards) if not reward]
+    filled, present = list(group), {_words(response) for response in group}
+    fresh = [response for response in saved if _words(response) not in present]
+    wrong = [index for index, reward in enumerate(rewards) if not reward]
     lacking = max(0, len(wrong) - (len(group) - len(group) // 2))
-    for place, response in zip(reversed(wrong), fresh[:lacking], strict=False):
-        filled[place] = response
+    for index, response in zip(reversed(wrong), fresh[:lacking], strict=False):
+        filled[index] = response
     return filled
 
 
-def encode_kept(kept: Kept) -> dict[str, NDArray[Any]]:
+def encode_buffer(buffer: ReplayBuffer) -> dict[str, NDArray[Any]]:
     """Encode the buffer as arrays: the concatenated responses, and the prompt of each."""
-    flat = [(prompt, one) for prompt, responses in kept.items() for one in responses]
+    flat = [(prompt, response) for prompt, responses in buffer.items() for response in responses]
     return {
         "prompts": np.array([prompt for prompt, _ in flat], np.int64),
-        **encode_flat([one for _, one in flat]),
+        **encode_flat([response for _, response in flat]),
     }
 
 
-def decode_kept(arrays: Mapping[str, NDArray[Any]]) -> dict[int, list[Response]]:
-    kept: dict[int, list[Response]] = {}
+def decode_buffer(arrays: Mapping[str, NDArray[Any]]) -> dict[int, list[Response]]:
+    buffer: dict[int, list[Response]] = {}
     for prompt, response in zip(arrays["prompts"].tolist(), decode_flat(arrays), strict=False):
-        kept.setdefault(prompt, []).append(response.as_donated())
-    return kept
+        buffer.setdefault(prompt, []).append(response.as_donated())
+    return buffer
 
 
 def _words(response: Response) -> bytes:

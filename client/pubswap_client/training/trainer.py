@@ -186,22 +186,22 @@ class LocalTrainer:
         same = self._problems_of(snapshot.ahead) == snapshot.ahead_of
         self._ahead, self._resampled = snapshot.ahead if same else None, snapshot.resampled
         self._beginning = snapshot.beginning
-        places = {name: place for place, name in enumerate(self.policy.trained_names())}
+        indices = {name: index for index, name in enumerate(self.policy.trained_names())}
         states: dict[int, dict[str, Tensor]] = defaultdict(dict)
         for path, array in snapshot.optimizer.items():
             key, _, name = path.partition("/")
-            states[places[name]][key] = torch.tensor(array)
+            states[indices[name]][key] = torch.tensor(array)
         # The learning rate and other hyperparameters come from the settings.
         groups = self._optimizer.state_dict()["param_groups"]
         self._optimizer.load_state_dict({"state": states, "param_groups": groups})
 
     def _problems_of(self, rollout: PrivateRollout | None) -> Digest | None:
-        """Digest of the problems that are now in the places of a rollout's problems."""
+        """Digest of the problems that are now at the indices of a rollout's problems."""
         if rollout is None:
             return None
-        places = [group.problem for group in rollout.groups]
-        there = [self.problems[place] for place in places if place < len(self.problems)]
-        return digest_of("\n".join(problem.model_dump_json() for problem in there).encode())
+        indices = [group.problem for group in rollout.groups]
+        problems = [self.problems[index] for index in indices if index < len(self.problems)]
+        return digest_of("\n".join(problem.model_dump_json() for problem in problems).encode())
 
     def private_step(self, step: int, ahead: int | None = None) -> StepMetrics:
         """Run local step 1..tau of the round on the next private problems.
@@ -285,11 +285,11 @@ class LocalTrainer:
             # As in a private step.
             max_mismatch = None if stale else self.max_mismatch
             metrics = self.update_policy(step, problems, groups, rewards, max_mismatch)
-        own = [reward for rewards in self._own_rewards for reward in rewards]
+        own_rewards = [reward for rewards in self._own_rewards for reward in rewards]
         return replace(
             metrics,
             staleness=stale,
-            reward=sum(own) / len(own) if own else metrics.reward,
+            reward=sum(own_rewards) / len(own_rewards) if own_rewards else metrics.reward,
             sampling=self._rollout_seconds,
             seconds=time.monotonic() - started + self._rollout_seconds,
         )
@@ -327,14 +327,14 @@ class LocalTrainer:
         if self.privacy is not None:
             return self._poisson_rollout(step, self.privacy)
         first = private_position(self._private, self.round, step) + self._resampled
-        taken = 0
+        drawn = 0
 
         def draw(number: int, count: int) -> list[PrivateGroup]:
-            nonlocal taken
+            nonlocal drawn
             indices = private_prompts(
-                self.settings, self.client, len(self.problems), first + taken, count
+                self.settings, self.client, len(self.problems), first + drawn, count
             )
-            taken += count
+            drawn += count
             key = ("resample", number) if number else ()
             return self._private_groups(indices, self._seed(step, *key))
 
@@ -380,8 +380,8 @@ class LocalTrainer:
         group = Group(prompt, seeded(groups, seed)[0], [0.0] * len(groups[0]))
         batch = collate([group], self.policy.card.eos_token_ids, advantage_epsilon=0.0)
         temperature = self.settings.grpo.temperature
-        found = response_evidence(self.policy, batch, temperature, self.budget.tokens)
-        return float(found.sums()[:, 0].sum()) < 0
+        evidence = response_evidence(self.policy, batch, temperature, self.budget.tokens)
+        return float(evidence.sums()[:, 0].sum()) < 0
 
     def _rollout(
         self,

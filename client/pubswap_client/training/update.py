@@ -145,7 +145,7 @@ class _Passes:
             ).logprobs
 
         with self.policy.reference():
-            self._each_pack(self.rows, score, clear=[reference])
+            self._run_packs(self.rows, score, clear=[reference])
         self.team.all_reduce([reference])
 
     def accumulate(self, first: bool) -> Tensor:
@@ -163,8 +163,8 @@ class _Passes:
         sums = torch.zeros(FIGURES, device=self.policy.device)
         size = self.batch.group_size
         for group, rows in groupby(self.rows, lambda row: row // size):
-            own = old.view(-1, size, self.batch.width)[group]
-            sums += self._learn(list(rows), gradients, [own] if first else [])
+            group_old = old.view(-1, size, self.batch.width)[group]
+            sums += self._learn(list(rows), gradients, [group_old] if first else [])
             self.clipping.add(totals, gradients)
         for gradient, total in zip(gradients, totals, strict=True):
             gradient.copy_(total)
@@ -189,14 +189,14 @@ class _Passes:
             shares = [loss.clip_share, loss.donated_clip_share]
             sums.add_(torch.stack([loss.total.detach(), loss.kl, *shares]))
 
-        self._each_pack(rows, learn, clear=[*gradients, sums, *old])
+        self._run_packs(rows, learn, clear=[*gradients, sums, *old])
         self.team.all_reduce([*gradients, sums, *old])
         return sums
 
     def mismatch(self) -> float:
         """The mismatch on own tokens, where both log-probabilities are known."""
-        own = self._tokens(~self.batch.donated)
-        return measure(self.targets.old.cpu(), self.targets.behaviour.cpu(), own)
+        own_tokens = self._tokens(~self.batch.donated)
+        return measure(self.targets.old.cpu(), self.targets.behaviour.cpu(), own_tokens)
 
     def metrics(self, epochs: Sequence[Sequence[float]], started: float) -> StepMetrics:
         """Metrics since `started`; an epoch holds its FIGURES' sums and the gradient's norm."""
@@ -204,7 +204,7 @@ class _Passes:
         loss, kl, clipped, donated_clipped, norm = (
             sum(figures) / len(epochs) for figures in zip(*epochs, strict=True)
         )
-        own = batch.rewards.flatten()[~batch.donated]
+        own_rewards = batch.rewards.flatten()[~batch.donated]
         tokens, donated = sum(batch.lengths), self._tokens(batch.donated)
         probabilities = self.targets.old.cpu()[donated].exp()
         weight = float(self.targets.weights.cpu()[donated].sum())
@@ -212,7 +212,7 @@ class _Passes:
             loss=loss,
             kl=kl,
             clip_share=clipped,
-            reward=mean_of(own if len(own) else batch.rewards),
+            reward=mean_of(own_rewards if len(own_rewards) else batch.rewards),
             zero_variance_share=mean_of(zero_variance(batch.rewards).float()),
             response_tokens=tokens / max(1, batch.rows),
             tokens=tokens,
@@ -232,7 +232,7 @@ class _Passes:
         trained[self.rows] = True
         return ((trained & rows)[:, None] & self.batch.response_mask).flatten()
 
-    def _each_pack(self, rows: list[int], work: Work, clear: Sequence[Tensor]) -> None:
+    def _run_packs(self, rows: list[int], work: Work, clear: Sequence[Tensor]) -> None:
         """Do this process's packs. If memory runs out, clear the tensors and use smaller packs."""
         while True:
             if not self.team.any(self._exhausted(rows, work)):
@@ -288,8 +288,8 @@ def _rows(batch: Batch, settings: GrpoSettings) -> list[int]:
 
 def _checked(batch: Batch, rows: Sequence[int]) -> list[int]:
     """The donated rows that name the seed of their noise."""
-    known = batch.donated & (batch.seeds != UNVERIFIED)
-    return [row for row in rows if known[row]]
+    verifiable = batch.donated & (batch.seeds != UNVERIFIED)
+    return [row for row in rows if verifiable[row]]
 
 
 def _targets(batch: Batch, settings: GrpoSettings, device: torch.device) -> Targets:

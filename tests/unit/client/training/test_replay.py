@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pubswap_client.training.replay import decode_kept, encode_kept, fill, remember
+from pubswap_client.training.replay import decode_buffer, encode_buffer, fill, remember
 from pubswap_protocol.tensors.responses import NOBODY, UNVERIFIED, Response
 
 
@@ -77,16 +77,16 @@ def test_the_least_recent_prompts_are_forgotten() -> None:
     kept: dict[int, list[Response]] = {}
     for prompt in (1, 2, 3, 1, 4):
         group = [response(prompt, 5), response(10 + prompt, 5)]
-        kept = remember(kept, prompt, group, [1.0, 1.0], most_tokens=15)
+        kept = remember(kept, prompt, group, [1.0, 1.0], max_tokens=15)
         assert sum(len(one.tokens) for of in kept.values() for one in of) <= 15
     assert list(kept) == [3, 1, 4]
-    assert remember(kept, 5, [response(5, 16)] * 2, [1.0, 1.0], most_tokens=15) == {}
+    assert remember(kept, 5, [response(5, 16)] * 2, [1.0, 1.0], max_tokens=15) == {}
 
 
 @pytest.mark.parametrize("kept", [{}, {4: [response(1), response(2, 3)], 0: [response(3)]}])
 def test_a_buffer_comes_back_bit_for_bit(kept: dict[int, list[Response]]) -> None:
     """Prompts keep their order, responses are newest first, and all are marked as donated."""
-    back = decode_kept(encode_kept(kept))
+    back = decode_buffer(encode_buffer(kept))
     assert list(back) == list(kept)
     for prompt, responses in kept.items():
         assert words(back[prompt]) == words(responses)
