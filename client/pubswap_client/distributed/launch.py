@@ -64,8 +64,8 @@ def followers(count: int) -> Iterator[None]:
     }
     processes = []
     for rank in range(1, count + 1):
-        own = {"RANK": str(rank), "LOCAL_RANK": str(rank), LEADER: str(os.getpid())}
-        environment = os.environ | shared | own
+        per_rank = {"RANK": str(rank), "LOCAL_RANK": str(rank), LEADER: str(os.getpid())}
+        environment = os.environ | shared | per_rank
         processes.append(subprocess.Popen(sys.orig_argv, env=environment))
     os.environ |= shared | {"RANK": "0", "LOCAL_RANK": "0"}
     stopping = threading.Event()

@@ -64,15 +64,15 @@ HISTORY, HELD_OUT = "history.jsonl", "held-out.jsonl"
 
 def append(path: Path, figures: Line) -> None:
     """Append a round, unless it is already the last line. Raises NotSaved."""
-    before: list[bytes] = _lines(path)
-    if [one.key for one in _parsed(before[-1:], type(figures))] != [figures.key]:
+    lines: list[bytes] = _lines(path)
+    if [entry.key for entry in _parsed(lines[-1:], type(figures))] != [figures.key]:
         line = figures.model_dump_json().encode()
-        write_whole(path, b"\n".join([*before, line, b""]))
+        write_whole(path, b"\n".join([*lines, line, b""]))
 
 
 def read(path: Path, run: str, kind: type[Line]) -> list[Line]:
     """A run's lines, in the order written."""
-    return [one for one in _parsed(_lines(path), kind) if one.run == run]
+    return [entry for entry in _parsed(_lines(path), kind) if entry.run == run]
 
 
 def _lines(path: Path) -> list[bytes]:
@@ -80,10 +80,10 @@ def _lines(path: Path) -> list[bytes]:
 
 
 def _parsed(lines: Sequence[bytes], kind: type[Line]) -> list[Line]:
-    found: list[Line] = []
+    parsed: list[Line] = []
     for line in lines:
         try:
-            found.append(kind.model_validate_json(line))
+            parsed.append(kind.model_validate_json(line))
         except ValidationError:
             continue
-    return found
+    return parsed

@@ -64,13 +64,13 @@ class PrivacyBudget:
 
         Raises PrivacySpent if the budget does not cover it.
         """
-        after = epsilon_of([*self.spent, self._round], self._delta)
-        if self._target is not None and after > self._target:
+        next_epsilon = epsilon_of([*self.spent, self._round], self._delta)
+        if self._target is not None and next_epsilon > self._target:
             raise PrivacySpent(
                 f"One more round would take this member's epsilon from {self.epsilon:.3g} to "
-                f"{after:.3g}, above the run's privacy.epsilon = {self._target:g}. The member "
-                "takes no further part in the run; its submissions so far still count. For more "
-                "rounds, the operator must create a run with a larger privacy.epsilon."
+                f"{next_epsilon:.3g}, above the run's privacy.epsilon = {self._target:g}. The "
+                "member takes no further part in the run; its submissions so far still count. For "
+                "more rounds, the operator must create a run with a larger privacy.epsilon."
             )
         return len(self.spent) + 1
 

@@ -38,11 +38,11 @@ class Residuals:
         Raises WrongState if there are more than these rounds can have produced, NotSaved, or
         InvalidAdapter.
         """
-        most = rounds if self._run.settings.aggregation.rule == "fedex" else 0
-        if len(digests) > most:
+        limit = rounds if self._run.settings.aggregation.rule == "fedex" else 0
+        if len(digests) > limit:
             raise WrongState(
                 f"The coordinator named {len(digests)} residuals, but the run's rule has produced "
-                f"at most {most} so far."
+                f"at most {limit} so far."
             )
         for path in {*self._folder.glob("*.safetensors")} - {*map(self._path, digests)}:
             path.unlink()
@@ -54,12 +54,12 @@ class Residuals:
 
     def _stack(self, digest: Digest) -> AdapterFile:
         path = self._path(digest)
-        known = digest in self._checked
-        if not known and not (path.exists() and digest_of_file(path) == digest):
+        checked = digest in self._checked
+        if not checked and not (path.exists() and digest_of_file(path) == digest):
             most = largest_stack(self._run.model.layout)
             write_whole(path, self._api.blob(self._run.id, digest, max_bytes=most))
         stack = open_stack(path, self._run.model.layout)
-        if not known:
+        if not checked:
             stack.check(LARGEST_DERIVED)
             self._checked.add(digest)
         return stack
