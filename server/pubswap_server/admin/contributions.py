@@ -66,10 +66,10 @@ class Contributions(BaseModel):
             ("member", "rounds", "exchanges", "responses", "right", heading, "received"),
             *(
                 (
-                    *(each.member, each.rounds, each.exchanges, each.responses, each.right),
-                    *(sum(each.given.values()), each.received),
+                    *(part.member, part.rounds, part.exchanges, part.responses, part.right),
+                    *(sum(part.given.values()), part.received),
                 )
-                for each in self.members
+                for part in self.members
             ),
         ]
         widths = [max(len(str(cell)) for cell in column) for column in zip(*rows, strict=True)]

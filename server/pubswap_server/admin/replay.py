@@ -106,11 +106,7 @@ def replay(
             with gone_if_freed(deployment, inputs):
                 results.append(averaged(inputs, without, previous, deployment.blobs, into))
             deployment.forget_fetched()
-        first, last, adapter = (
-            rounds.inputs[0].round,
-            rounds.inputs[-1].round,
-            results[-1].adapter,
-        )
+        first, last, adapter = rounds.inputs[0].round, rounds.inputs[-1].round, results[-1].adapter
         notes = [(n, note) for n, each in enumerate(results, first) for note in each.notes]
         report = Replay(rounds, left_out, adapter == rounds.published[last], notes)
         earlier = map(deployment.blobs.path, rounds.earlier_residuals(first))

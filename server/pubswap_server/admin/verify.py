@@ -81,13 +81,14 @@ class StorageReport(BaseModel):
     def text(self) -> str:
         """The report as text, faults first."""
         lines = [
-            f"lost: {one.reason} Relied on by {'; '.join(one.relied_on_by)}." for one in self.lost
+            f"lost: {item.reason} Relied on by {'; '.join(item.relied_on_by)}."
+            for item in self.lost
         ]
         lines += [
-            f"differs: {one.round} has {one.adapter}, its updates give {one.recomputed}."
-            for one in self.differing
+            f"differs: {item.round} has {item.adapter}, its updates give {item.recomputed}."
+            for item in self.differing
         ]
-        lines += [f"not recomputed: {one.round}. {one.reason}" for one in self.unchecked]
+        lines += [f"not recomputed: {item.round}. {item.reason}" for item in self.unchecked]
         whole = f"{self.blobs - len(self.lost)} of {self.blobs} blobs ({size_text(self.bytes)})"
         lines.append(f"{whole} are intact; {self.rounds} rounds gave the same adapter again.")
         if self.freed:
@@ -162,7 +163,7 @@ def _check_blobs(
     if report.lost:  # except blobs released and deleted meanwhile
         with deployment.database.snapshot() as connection:
             uses = required(connection)
-        report.lost = [blob for blob in report.lost if blob.digest in uses]
+        report.lost = [item for item in report.lost if item.digest in uses]
 
 
 @contextmanager

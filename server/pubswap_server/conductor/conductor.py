@@ -194,8 +194,8 @@ def _admit_if_short(session: Session, run: RunRow) -> None:
     """Admit members that came mid-round at once, if the round cannot close without them."""
     if run.state not in ROUND_UNDER_WAY or not members.joining(session, run.id):
         return
-    open_ones = exchanges.open_ones(session, run)
-    turnouts = [exchanges.turnout(session, run, row) for row in open_ones]
+    open_rows = exchanges.open_rows(session, run)
+    turnouts = [exchanges.turnout(session, run, row) for row in open_rows]
     if any(each.missing for each in [rounds.turnout(session, run), *turnouts]):
         members.admit(session, run.id)
 

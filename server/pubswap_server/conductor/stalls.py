@@ -48,7 +48,7 @@ def _reason(session: Session, run: RunRow, free: int | None, spare: int) -> str 
         return None
     if reason := _unreadable(session, run):
         return reason
-    for row in exchanges.open_ones(session, run):
+    for row in exchanges.open_rows(session, run):
         turnout = exchanges.turnout(session, run, row)
         if turnout.missing:
             return (

@@ -213,7 +213,7 @@ def _submissions(session: Session, run: str, round_: int, swap: int) -> dict[str
     return {row.member: row for row in sorted(rows, key=lambda row: row.member)}
 
 
-def open_ones(session: Session, run: RunRow) -> list[SwapRow]:
+def open_rows(session: Session, run: RunRow) -> list[SwapRow]:
     """The open exchanges of the round under way, in order."""
     rows = session.scalars(
         select(SwapRow)
@@ -223,7 +223,7 @@ def open_ones(session: Session, run: RunRow) -> list[SwapRow]:
     return list(rows)
 
 
-def closed_ones(session: Session, run: RunRow, round_: int) -> list[int]:
+def closed_steps(session: Session, run: RunRow, round_: int) -> list[int]:
     rows = select(SwapRow.swap).where(SwapRow.run_id == run.id, SwapRow.round == round_)
     return list(session.scalars(rows.where(SwapRow.closed.is_(True)).order_by(SwapRow.swap)))
 
@@ -312,7 +312,7 @@ def due(session: Session, run: RunRow) -> list[SwapRow]:
     if run.state not in ROUND_UNDER_WAY:
         return []
     due_rows = []
-    for row in open_ones(session, run):
+    for row in open_rows(session, run):
         count, done = _counts(session, row)
         if count == done > 0 and turnout(session, run, row).closes(now()):
             due_rows.append(row)
@@ -343,7 +343,7 @@ def close_due(
             chosen.right, chosen.responses = outcome.right, outcome.responses
         record(session, run.id, "exchange closed", **row.summary, round=row.round)
         timed((now() - row.first_at).total_seconds())
-    if run.state == RunState.EXCHANGING and not open_ones(session, run):
+    if run.state == RunState.EXCHANGING and not open_rows(session, run):
         runs.move(session, run, exchange_ended)
     return pending
 

@@ -84,7 +84,7 @@ async def _count_received(run: RunAccess[MemberPrincipal], round_: int) -> Count
     """
     services, member, received = run.services, run.principal.name, Counter[str]()
     rollbacks, swaps = await run.read(
-        lambda session, row: (row.rollbacks, exchanges.closed_ones(session, row, round_))
+        lambda session, row: (row.rollbacks, exchanges.closed_steps(session, row, round_))
     )
     for swap in swaps:
         load = partial(run.read_for_all, partial(exchanges.closed, round_=round_, swap=swap))
