@@ -98,13 +98,10 @@ def make_engine(
         assert settings.vllm.adapter_dir is not None  # checked by the settings
         # Members may share the folder, so each gets a subfolder that is the same after a restart.
         # The state folder's path alone does not tell them apart: in containers it may be equal.
-        membership, identity = (
-            membership_path(settings.state),
-            str(settings.state.resolve()).encode(),
-        )
+        membership, key = membership_path(settings.state), str(settings.state.resolve()).encode()
         if membership.exists():
-            identity += membership.read_bytes()
-        owner = hashlib.sha256(identity).hexdigest()[:12]
+            key += membership.read_bytes()
+        owner = hashlib.sha256(key).hexdigest()[:12]
         work = settings.vllm.adapter_dir / f"member-{owner}"
         return VllmServerEngine(policy, model, work, settings.vllm)
     start = partial(start_engine, settings, policy, model, evaluator=evaluator)

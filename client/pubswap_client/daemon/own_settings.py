@@ -31,14 +31,12 @@ def own_settings(client: ClientSettings, run: RunSettings) -> RunSettings:
 
 def own_rank(client: ClientSettings, run: RunSettings) -> int | None:
     """The member's rank if it is not the run's; raises InvalidSettings if the run refuses it."""
-    rank, maximum = client.rank, run.lora.rank
-    if rank is None or rank == maximum:
+    rank, limit = client.rank, run.lora.rank
+    if rank is None or rank == limit:
         return None
-    minimum = run.lora.min_rank or maximum
-    if not minimum <= rank <= maximum:
-        takes = (
-            f"the rank {maximum}" if minimum == maximum else f"ranks from {minimum} to {maximum}"
-        )
+    lowest = run.lora.min_rank or limit
+    if not lowest <= rank <= limit:
+        takes = f"the rank {limit}" if lowest == limit else f"ranks from {lowest} to {limit}"
         raise InvalidSettings(f"rank = {rank} is not allowed: the run takes {takes} (lora.rank).")
     return rank
 

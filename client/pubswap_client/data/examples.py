@@ -67,11 +67,9 @@ class Tally:
         self.merge(LeftOut(reason=reason, rows=1, first=[where], fault=fault))
 
     def merge(self, more: LeftOut) -> None:
-        omission = self.reasons.setdefault(
-            more.reason, LeftOut(reason=more.reason, fault=more.fault)
-        )
-        omission.rows += more.rows
-        omission.first = [*omission.first, *more.first][:NAMED]
+        total = self.reasons.setdefault(more.reason, LeftOut(reason=more.reason, fault=more.fault))
+        total.rows += more.rows
+        total.first = [*total.first, *more.first][:NAMED]
 
     def check(self, name: str, rows: int) -> None:
         """Raises InvalidProblems if more than 5 % of the rows of the set `name` are broken."""
@@ -172,7 +170,5 @@ _INSTRUCTIONS: Mapping[SourceName, str] = {
 
 def ask(question: str, spec: DataSpec) -> str:
     """The whole prompt: the question, and the instruction on how to answer."""
-    instruction = (
-        _INSTRUCTIONS.get(spec.source, "") if spec.instruction is None else spec.instruction
-    )
-    return f"{question.strip()}\n\n{instruction}" if instruction else question.strip()
+    suffix = _INSTRUCTIONS.get(spec.source, "") if spec.instruction is None else spec.instruction
+    return f"{question.strip()}\n\n{suffix}" if suffix else question.strip()

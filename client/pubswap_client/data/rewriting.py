@@ -98,15 +98,10 @@ def _quotient(value: Fraction) -> str:
 
 def _split(text: str, marks: str) -> list[str]:
     """Split a text before each mark that is outside all brackets and follows an operand."""
-    cuts, depth, previous = [0], 0, ""
+    cuts, depth, last = [0], 0, ""
     for index, character in enumerate(text):
         depth += (character in "([{") - (character in ")]}")
-        if (
-            depth == 0
-            and character in marks
-            and (previous.isalnum() or previous in ")]}")
-            and previous
-        ):
+        if depth == 0 and character in marks and (last.isalnum() or last in ")]}") and last:
             cuts.append(index)
-        previous = character if character != " " else previous
+        last = character if character != " " else last
     return [text[start:end] for start, end in pairwise([*cuts, len(text)])]

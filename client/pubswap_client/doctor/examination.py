@@ -112,7 +112,7 @@ class Examination:
         self._check_membership()
         self._check_coordinator()
         self._check(
-            "settings", _check_own_settings, self.settings, self._run, self.role, needs="the run"
+            "settings", _check_settings, self.settings, self._run, self.role, needs="the run"
         )
         self._check_model()
         if self.role is Role.EVALUATOR:
@@ -297,7 +297,7 @@ class Examination:
             self._skip(f"a successful {names[0]}", *names[1:])
 
 
-def _check_own_settings(settings: ClientSettings, run: RunView, role: Role) -> Finding:
+def _check_settings(settings: ClientSettings, run: RunView, role: Role) -> Finding:
     """Check our own settings against the run's, as a start does."""
     check_possible(run.settings, settings, alone=settings.processes == 1)
     if role is Role.CLIENT:

@@ -26,14 +26,12 @@ def measured(run: WholeRun) -> list[tuple[int, Evaluation]]:
 
 def lines(run: WholeRun) -> Iterator[str]:
     """The gain, overall and by topic, the best round, and what is not known yet."""
-    evaluations = measured(run)
-    if len(evaluations) < 2:
+    scores = measured(run)
+    if len(scores) < 2:
         yield "No round has a pass@1: the run has no evaluator, or it is not done yet."
         return
-    (_, base), (last, final) = evaluations[0], evaluations[-1]
-    best, highest = max(
-        ((n, each.pass_at_1) for n, each in evaluations[1:]), key=lambda one: one[1]
-    )
+    (_, base), (last, final) = scores[0], scores[-1]
+    best, highest = max(((n, each.pass_at_1) for n, each in scores[1:]), key=lambda one: one[1])
     yield (
         f"pass@1 {change_text(base.pass_at_1, final.pass_at_1)} from the base model to round "
         f"{last}, on {final.problems} problems; best {highest:.3f} after round {best}."
