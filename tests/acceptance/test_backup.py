@@ -23,7 +23,7 @@ from pubswap_server.settings import ServerSettings
 from pubswap_server.storage.store import digest_of_name
 from support.coordinator.coordinator import Federation, Server, begun, serving
 from support.coordinator.next_release import upgrade_to_next_release
-from support.coordinator.places import Places, admin, environment_of, places
+from support.coordinator.places import StorageFactory, admin, environment_of, storage_factory
 from support.forked import Forked
 
 RIGHT = {"a": [0, 3], "b": [4, 2]}
@@ -31,9 +31,12 @@ CLOCK = {"members": {"__all__": {"unseen_seconds"}}}  # all that changes from mo
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorageFactory]:
     """One PostgreSQL and one S3 server for all tests."""
-    with places(tmp_path_factory.mktemp("places")) as made, pytest.MonkeyPatch.context() as patch:
+    with (
+        storage_factory(tmp_path_factory.mktemp("places")) as made,
+        pytest.MonkeyPatch.context() as patch,
+    ):
         for name, value in made.s3.environment().items():
             patch.setenv(name, value)
         yield made
@@ -49,7 +52,7 @@ class Kept:
 
 
 @pytest.fixture(scope="module")
-def kept(made: Places) -> Kept:
+def kept(made: StorageFactory) -> Kept:
     """A finished run and its backups."""
     settings = made.new("folder")
     with serving(settings) as server, server.closing:
@@ -96,7 +99,7 @@ def the_same_members(fed: Federation, server: Server) -> Federation:
     ],
 )
 def test_a_run_goes_on_from_a_backup_with_the_same_bits(
-    made: Places, tmp_path: Path, source: str, target: str
+    made: StorageFactory, tmp_path: Path, source: str, target: str
 ) -> None:
     """Backed up in the middle of round 2's exchange, and restored to another kind of storage."""
     here, there = made.new(source), made.new(target)
@@ -137,7 +140,9 @@ def test_a_run_goes_on_from_a_backup_with_the_same_bits(
 
 
 @pytest.mark.full
-def test_every_backup_made_while_rounds_go_on_is_one_moment(made: Places, tmp_path: Path) -> None:
+def test_every_backup_made_while_rounds_go_on_is_one_moment(
+    made: StorageFactory, tmp_path: Path
+) -> None:
     """Each restores completely, and reuses unchanged files of the one before."""
     settings, folder = made.new("folder"), tmp_path / "backup"
     with serving(settings) as server, server.closing:

@@ -44,20 +44,20 @@ class Bench:
         assert isinstance(best, TrlSide)
         return self._side("ours"), best
 
-    def compare(self, name: str, ours: Side, theirs: TrlSide) -> None:
+    def compare(self, name: str, pubswap: Side, trl: TrlSide) -> None:
         """Measure the workload "ragged" or "uniform"."""
         work = self.workload(getattr(self, name))
         raw = self.result["raw"][name] = {"workload": work.describe()}
         self.note(f"{name}: {raw['workload']}")
-        raw["apart"] = self._same_work(work, ours, theirs)
+        raw["apart"] = self._same_work(work, pubswap, trl)
         whole = self.rollout and name == "ragged"
-        works = {"ours": _timed(ours, work, whole), "trl": _timed(theirs, work, whole)}
+        works = {"ours": _timed(pubswap, work, whole), "trl": _timed(trl, work, whole)}
         if name == "ragged":
-            works["trl_valid_positions"] = lambda: theirs.valid_positions_update(work).times
+            works["trl_valid_positions"] = lambda: trl.valid_positions_update(work).times
         rates: list[float] = []
         times = interleaved(self.repeats, works, lambda: rates.append(self._rate()), self.note)
-        for side, found in times.items():
-            raw[side] = {"medians": medians(found), "repeats": [asdict(one) for one in found]}
+        for side, measured in times.items():
+            raw[side] = {"medians": medians(measured), "repeats": [asdict(one) for one in measured]}
         raw["matmul_flops_per_second"] = rates
         self._speed_figures(name, work, raw, whole)
 
@@ -68,15 +68,15 @@ class Bench:
         alike, so the assertion that both do the same work uses the uniform lengths.
         """
         settings = without_reference(run_settings(self.ragged))
-        ours = OurSide(self.folder, settings, "cpu")
-        theirs = TrlAsyncSide(self.folder, settings, "cpu", self.scratch)
+        pubswap = OurSide(self.folder, settings, "cpu")
+        trl = TrlAsyncSide(self.folder, settings, "cpu", self.scratch)
         work = self.workload(self.ragged)
-        raw: dict[str, Any] = {"apart": self._same_work(self.workload(self.uniform), ours, theirs)}
-        works = {"ours": _timed(ours, work, False), "trl": _timed(theirs, work, False)}
+        raw: dict[str, Any] = {"apart": self._same_work(self.workload(self.uniform), pubswap, trl)}
+        works = {"ours": _timed(pubswap, work, False), "trl": _timed(trl, work, False)}
         interleaved(1, works, lambda: None, self.note)  # warm up torch on these lengths
         times = interleaved(self.repeats, works, lambda: None, self.note)
-        for side, found in times.items():
-            raw[side] = {"medians": medians(found), "repeats": [asdict(one) for one in found]}
+        for side, measured in times.items():
+            raw[side] = {"medians": medians(measured), "repeats": [asdict(one) for one in measured]}
         self.result["raw"]["packed"] = raw
         line = throughput_line(
             raw["ours"]["medians"]["update"], raw["trl"]["medians"]["update"], work.tokens
@@ -86,11 +86,11 @@ class Bench:
 
     def memory(self) -> None:
         """Measure peak memory, with each side alone in a process."""
-        ours, trl = (
+        pubswap, trl = (
             peak(side, self.folder, self.ragged, "cpu", self.threads) for side in ("ours", "trl")
         )
-        self.result["raw"]["memory"] = {"ours": ours, "trl": trl}
-        line = self.result["lines"]["peak memory of an update"] = memory_line(ours, trl)
+        self.result["raw"]["memory"] = {"ours": pubswap, "trl": trl}
+        line = self.result["lines"]["peak memory of an update"] = memory_line(pubswap, trl)
         self.result["memory_vs_trl"] = line["ratio"]
 
     def workload(self, lengths: Lengths) -> Workload:
@@ -102,27 +102,27 @@ class Bench:
         self.console.print(text, style="dim", highlight=False, soft_wrap=True)
 
     def _speed_figures(self, name: str, work: Workload, raw: dict[str, Any], whole: bool) -> None:
-        ours, trl = raw["ours"]["medians"], raw["trl"]["medians"]
-        figures = {f"update_{name}_vs_trl": (ours["update"], trl["update"])}
+        pubswap, trl = raw["ours"]["medians"], raw["trl"]["medians"]
+        figures = {f"update_{name}_vs_trl": (pubswap["update"], trl["update"])}
         if whole:
-            figures[f"step_{name}_vs_trl"] = (ours["step"], trl["step"])
-            figures[f"rollout_{name}_vs_trl"] = (ours["rollout"], trl["rollout"])
+            figures[f"step_{name}_vs_trl"] = (pubswap["step"], trl["step"])
+            figures[f"rollout_{name}_vs_trl"] = (pubswap["rollout"], trl["rollout"])
         if "trl_valid_positions" in raw:
             better = raw["trl_valid_positions"]["medians"]["update"]
-            figures[f"update_{name}_vs_trl_valid_positions"] = (ours["update"], better)
+            figures[f"update_{name}_vs_trl_valid_positions"] = (pubswap["update"], better)
         for figure, pair in figures.items():
             line = self.result["lines"][figure] = throughput_line(*pair, work.tokens)
             self.result[figure] = line["ratio"]
         if name == "ragged":
             raw["update_flops"] = self._flops(work)
             rate = median(raw["matmul_flops_per_second"])
-            self.result["flops_vs_matmul"] = raw["update_flops"] / ours["update"] / rate
+            self.result["flops_vs_matmul"] = raw["update_flops"] / pubswap["update"] / rate
 
-    def _same_work(self, work: Workload, ours: Side, theirs: Side) -> dict[str, float]:
+    def _same_work(self, work: Workload, pubswap: Side, trl: Side) -> dict[str, float]:
         """Check that both sides do the same work; this also warms them up."""
-        ours.reset()
-        theirs.reset()
-        apart = same_work(ours.update(work), theirs.update(work), ours.start)
+        pubswap.reset()
+        trl.reset()
+        apart = same_work(pubswap.update(work), trl.update(work), pubswap.start)
         self.note(f"The same work: the sides' results differ by {apart}")
         return apart
 

@@ -33,18 +33,18 @@ def keep_heap() -> None:
         os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | HEAP)
 
 
-def same_work(ours: Outcome, theirs: Outcome, start: Adapter) -> dict[str, float]:
+def same_work(pubswap: Outcome, trl: Outcome, start: Adapter) -> dict[str, float]:
     """How far the sides' results of an update differ; raises AssertionError if by too much.
 
     The factors' change is compared because it depends on every gradient of both epochs.
     """
     moved = [
         np.concatenate([(side.adapter[name] - start[name]).ravel() for name in sorted(start)])
-        for side in (ours, theirs)
+        for side in (pubswap, trl)
     ]
     apart = {
-        "loss": abs(ours.loss - theirs.loss),
-        "grad_norm": abs(ours.grad_norm / theirs.grad_norm - 1),
+        "loss": abs(pubswap.loss - trl.loss),
+        "grad_norm": abs(pubswap.grad_norm / trl.grad_norm - 1),
         "adapter_change": float(np.linalg.norm(moved[0] - moved[1]) / np.linalg.norm(moved[1])),
     }
     limits = {"loss": 1e-4, "grad_norm": 1e-3, "adapter_change": 1e-2}
@@ -59,14 +59,14 @@ def interleaved(
     note: Callable[[str], None],
 ) -> dict[str, list[Times]]:
     """Run each work `repeats` times, in turn, reversing the order each time."""
-    found: dict[str, list[Times]] = {name: [] for name in works}
+    measured: dict[str, list[Times]] = {name: [] for name in works}
     for repeat in range(repeats):
         between()
         for name in list(works) if repeat % 2 == 0 else reversed(list(works)):
             times = works[name]()
-            found[name].append(times)
+            measured[name].append(times)
             note(f"{repeat + 1}/{repeats} {name}: {times.rollout:.2f} + {times.update:.2f} s")
-    return found
+    return measured
 
 
 def best_rows(sides: Mapping[int, Side], workload: Workload) -> tuple[int, dict[int, float]]:
@@ -103,7 +103,7 @@ def peak(side: str, folder: Path, lengths: Lengths, device: str, threads: int) -
 def medians(times: list[Times]) -> dict[str, float]:
     """The median of each phase, in seconds."""
     return {
-        "rollout": median(one.rollout for one in times),
-        "update": median(one.update for one in times),
-        "step": median(one.step for one in times),
+        "rollout": median(run.rollout for run in times),
+        "update": median(run.update for run in times),
+        "step": median(run.step for run in times),
     }

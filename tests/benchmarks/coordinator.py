@@ -63,22 +63,22 @@ def options() -> argparse.Namespace:
 
 
 def _parts(text: str) -> tuple[str, ...]:
-    wanted = tuple(text.split(","))
-    if unknown := set(wanted) - set(ALL):
+    requested = tuple(text.split(","))
+    if unknown := set(requested) - set(ALL):
         raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: the parts are {', '.join(ALL)}")
-    return wanted
+    return requested
 
 
 def _sizes(text: str) -> tuple[rounds.Size, ...]:
-    known = {f"{size.clients}x{size.megabytes:g}": size for size in rounds.SIZES}
-    if unknown := set(text.split(",")) - set(known):
-        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: there are {', '.join(known)}")
-    return tuple(known[name] for name in text.split(","))
+    by_label = {f"{size.clients}x{size.megabytes:g}": size for size in rounds.SIZES}
+    if unknown := set(text.split(",")) - set(by_label):
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: there are {', '.join(by_label)}")
+    return tuple(by_label[name] for name in text.split(","))
 
 
 def run(chosen: argparse.Namespace, scratch: Path, console: Console) -> dict[str, Any]:
     """Measure the chosen parts, and save each as soon as it is measured."""
-    kept = results.Results(chosen.out)
+    saved = results.Results(chosen.out)
 
     def tell(what: str) -> None:
         console.log(what)
@@ -86,14 +86,14 @@ def run(chosen: argparse.Namespace, scratch: Path, console: Console) -> dict[str
     for name, part in PARTS.items():
         if name in chosen.only:
             console.rule(name)
-            kept.add(name, part.measure(chosen.quick, scratch, tell))
+            saved.add(name, part.measure(chosen.quick, scratch, tell))
     against = set(chosen.only) & set(AGAINST)
     if against:
         console.rule("rounds")
         sizes = chosen.sizes or (rounds.QUICK_SIZES if chosen.quick else rounds.SIZES)
         for name, size, entry in rounds.measure(sizes, against, scratch, tell):
-            kept.add_round(name, size, entry)
-    return kept.values
+            saved.add_round(name, size, entry)
+    return saved.values
 
 
 def main() -> None:
@@ -103,12 +103,12 @@ def main() -> None:
     # Exit in order on SIGTERM, so that all child processes are ended.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     # Child processes must find these modules too.
-    here = str(Path(__file__).parent)
+    folder = str(Path(__file__).parent)
     sys.path.append(str(Path(__file__).parents[1]))  # for `support`
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
     with tempfile.TemporaryDirectory(prefix="pubswap-bench-", dir=chosen.scratch) as scratch:
-        found = run(chosen, Path(scratch), console)
-    results.show(console, found)
+        result = run(chosen, Path(scratch), console)
+    results.show(console, result)
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ class MeasuredCrowd:
         self._clients = [CoordinatorClient(s.url, s.token, Backoff(tries=5)) for s in seats]
         self._waits = Waits()
         self._tokenizer = load_tokenizer((MODEL / "tokenizer.json").read_bytes())
-        self._made: dict[tuple[int, int, bool], list[list[Response]]] = {}
+        self._groups: dict[tuple[int, int, bool], list[list[Response]]] = {}
         self._gifts = [Counter[int]() for _ in seats]  # by the donor's number, in this round
         self._making = threading.Lock()
         self.beats: list[float] = []
@@ -93,12 +93,12 @@ class MeasuredCrowd:
         asked = client.swap_prompts(run, number, swap)
         with self._making:
             key = (number, swap, bool(member % 2))
-            if key not in self._made:
+            if key not in self._groups:
                 answers = [entry.problem.answer for entry in asked.prompts]
-                self._made[key] = [self._group(answer, key[2]) for answer in answers]
+                self._groups[key] = [self._group(answer, key[2]) for answer in answers]
         groups = [
             [replace(one, seed=response_seed(asked.sampling_seed, p, k)) for k, one in enumerate(g)]
-            for p, g in enumerate(self._made[key])
+            for p, g in enumerate(self._groups[key])
         ]
         indexes = tuple(entry.index for entry in asked.prompts)
         client.submit_responses(run, number, swap, encode_responses(indexes, groups))
@@ -118,15 +118,15 @@ class MeasuredCrowd:
         return [self._response(answer if k < count else wrong) for k in range(RESPONSES)]
 
     def _response(self, answer: str) -> Response:
-        said = self._tokenizer.encode(f"\nAnswer: {answer}").ids
-        tokens = np.array([*said, self._run.model.eos_token_ids[0]], np.int32)[-TOKENS:]
+        text = self._tokenizer.encode(f"\nAnswer: {answer}").ids
+        tokens = np.array([*text, self._run.model.eos_token_ids[0]], np.int32)[-TOKENS:]
         return Response(tokens, np.full(len(tokens), -0.5, np.float32))
 
     def _hand_in(self, number: int, member: int) -> None:
         client, run = self._clients[member], self._run.id
         data = b"".join(initial_file(self._run.model.layout, 1000 * number + member))
         gifts, self._gifts[member] = self._gifts[member], Counter()
-        found = [
+        evidence = [
             DonorEvidence(
                 number=donor,
                 responses=count,
@@ -136,7 +136,7 @@ class MeasuredCrowd:
             for donor, count in gifts.most_common()
             if donor != NOBODY
         ]
-        metrics = UpdateMetrics(examples=1, steps=STEPS, donors=found)
+        metrics = UpdateMetrics(examples=1, steps=STEPS, donors=evidence)
         update = SubmitUpdate(adapter=client.put_blob(run, data), metrics=metrics)
         client.submit_update(run, number, update)
 

@@ -71,9 +71,9 @@ def run(chosen: argparse.Namespace, scratch: Path) -> Bench:
         bench.memory()
     names = [name for name in ("ragged", "uniform") if name in chosen.only]
     if names:
-        ours, theirs = bench.sides(chosen.trl_rows)
+        pubswap, trl = bench.sides(chosen.trl_rows)
         for name in names:
-            bench.compare(name, ours, theirs)
+            bench.compare(name, pubswap, trl)
     if "packed" in chosen.only:
         bench.compare_packed()
     bench.result |= {"model": SMALL_MODEL, "heap": chosen.heap, "clock": chosen.clock}

@@ -51,7 +51,7 @@ def kept_bytes(
     for layers in (1, 2):
         model = _model(Qwen3Config(**sizes, vocab_size=32, num_hidden_layers=layers), dtype, liger)
         adapted = _with_lora(model, rank, fused)
-        few, many = (_kept(adapted, model.get_decoder(), tokens) for tokens in (8, 16))
+        few, many = (_retained(adapted, model.get_decoder(), tokens) for tokens in (8, 16))
         per_token.append((many - few) / 8)
     return per_token[1] - per_token[0]
 
@@ -74,13 +74,13 @@ def _with_lora(base: Any, rank: int, fused: bool) -> Any:
     return model
 
 
-def _kept(model: Any, decoder: Any, tokens: int) -> int:
+def _retained(model: Any, decoder: Any, tokens: int) -> int:
     """Bytes that a forward pass keeps, counting each storage once and no parameters."""
     parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    kept: dict[int, Tensor] = {}
+    storages: dict[int, Tensor] = {}
 
     def keep(tensor: Tensor) -> Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = (
+        storages[tensor.untyped_storage().data_ptr()] = (
             tensor  # keep it alive, so that no other storage gets its address
         )
         return tensor
@@ -91,7 +91,7 @@ def _kept(model: Any, decoder: Any, tokens: int) -> int:
     assert output.last_hidden_state.requires_grad
     return sum(
         tensor.untyped_storage().nbytes()
-        for address, tensor in kept.items()
+        for address, tensor in storages.items()
         if address not in parameters
     )
 
@@ -101,15 +101,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rank", type=int, default=32)
     rank = parser.parse_args().rank
-    half, one = torch.bfloat16, Qwen3Config(**QWEN3_1_7B, num_hidden_layers=1)
-    found = {
+    half, config = torch.bfloat16, Qwen3Config(**QWEN3_1_7B, num_hidden_layers=1)
+    measured = {
         "PEFT": kept_bytes(QWEN3_1_7B, half, rank, fused=False),
         "fused": kept_bytes(QWEN3_1_7B, half, rank, fused=True),
     }
     if torch.cuda.is_available():
-        found["and liger"] = kept_bytes(QWEN3_1_7B, half, rank, fused=True, liger=True)
-    found["estimated"] = activation_bytes(Shape.of(one, half), checkpointing=False)
-    lines = [f"{name:<10}{count:>12,.0f}\n" for name, count in found.items()]
+        measured["and liger"] = kept_bytes(QWEN3_1_7B, half, rank, fused=True, liger=True)
+    measured["estimated"] = activation_bytes(Shape.of(config, half), checkpointing=False)
+    lines = [f"{name:<10}{count:>12,.0f}\n" for name, count in measured.items()]
     sys.stdout.write("Bytes for each token and layer, bfloat16, Qwen3-1.7B's shape\n")
     sys.stdout.writelines(lines)
 

@@ -27,15 +27,15 @@ def growth(device: str, work: Callable[[], object]) -> dict[str, int]:
     gc.collect()
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
+        at_start = torch.cuda.memory_allocated()
         work()
-        return {"before": before, "growth": torch.cuda.max_memory_allocated() - before}
+        return {"before": at_start, "growth": torch.cuda.max_memory_allocated() - at_start}
     # Freed memory that the allocator keeps would hide part of the growth.
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")
-    before = _status("VmRSS")
+    at_start = _status("VmRSS")
     work()
-    return {"before": before, "growth": _status("VmHWM") - before}
+    return {"before": at_start, "growth": _status("VmHWM") - at_start}
 
 
 def _status(field: str) -> int:

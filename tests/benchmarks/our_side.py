@@ -65,13 +65,15 @@ class OurSide:
         """A whole private step: a rollout of the workload's responses, rewards, update."""
         engine = _ForcedEngine(self.policy, workload, self.clock)
         problems = [
-            Problem(id=str(place), prompt=text(prompt), answer="-")
-            for place, prompt in enumerate(workload.prompts)
+            Problem(id=str(index), prompt=text(prompt), answer="-")
+            for index, prompt in enumerate(workload.prompts)
         ]
 
         def rewards(cases: Sequence[tuple[str, Problem]]) -> list[float]:
-            left = {problem.id: iter(workload.rewards[int(problem.id)]) for problem in problems}
-            return [next(left[problem.id]) for _, problem in cases]
+            rewards_left = {
+                problem.id: iter(workload.rewards[int(problem.id)]) for problem in problems
+            }
+            return [next(rewards_left[problem.id]) for _, problem in cases]
 
         trainer = LocalTrainer(
             self.policy, engine, self.settings, "benchmark", problems, rewards, self.budget
@@ -90,12 +92,12 @@ class _ForcedEngine(TransformersEngine):
         super().__init__(policy)
         self.seconds = 0.0
         self._clock = clock
-        self._known = {
+        self._forced = {
             tuple(prompt): group
             for prompt, group in zip(workload.prompts, workload.responses, strict=True)
         }
         self._table = torch.empty(0)
-        self._place = 0
+        self._column = 0
 
     def generate(
         self, prompts: Prompts, sampling: SamplingParameters, first: int = 0
@@ -103,30 +105,30 @@ class _ForcedEngine(TransformersEngine):
         started = self._clock()
         groups = super().generate(prompts, sampling, first)
         self.seconds += self._clock() - started
-        found = [[response.tokens.tolist() for response in group] for group in groups]
-        if found != [self._known[tuple(prompt)] for prompt in prompts]:
+        tokens = [[response.tokens.tolist() for response in group] for group in groups]
+        if tokens != [self._forced[tuple(prompt)] for prompt in prompts]:
             raise RuntimeError("The rollout did not sample the workload's responses.")
         return groups
 
     def _prefill(self, prompts, count, room):  # type: ignore[no-untyped-def]
         state, logits = super()._prefill(prompts, count, room)
-        rows = [tokens for prompt in prompts for tokens in self._known[tuple(prompt)]]
+        rows = [tokens for prompt in prompts for tokens in self._forced[tuple(prompt)]]
         self._table = forced_tokens(rows).to(logits.device)
-        self._place = 0
+        self._column = 0
         return state, force(logits, self._table[state.rows, 0])
 
     def _decode(self, state, tokens):  # type: ignore[no-untyped-def]
         # On a GPU, rows go on for a few tokens after all have ended.
-        self._place = min(self._place + 1, self._table.shape[1] - 1)
+        self._column = min(self._column + 1, self._table.shape[1] - 1)
         logits = super()._decode(state, tokens)
-        return force(logits, self._table[state.rows, self._place])
+        return force(logits, self._table[state.rows, self._column])
 
 
 def forced_tokens(rows: Sequence[Sequence[int]]) -> Tensor:
     """The rows' tokens (B, T), padded with EOS."""
     table = torch.full((len(rows), max(map(len, rows))), EOS)
-    for place, row in enumerate(rows):
-        table[place, : len(row)] = torch.tensor(row)
+    for index, row in enumerate(rows):
+        table[index, : len(row)] = torch.tensor(row)
     return table
 
 

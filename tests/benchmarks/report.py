@@ -38,21 +38,21 @@ def show(console: Console, result: dict[str, Any]) -> None:
         )
 
 
-def throughput_line(ours: float, trl: float, tokens: int) -> dict[str, Any]:
+def throughput_line(pubswap: float, trl: float, tokens: int) -> dict[str, Any]:
     """Real tokens per second from two times; a ratio above 1 means that we are faster."""
     return {
-        "ours": f"{tokens / ours:,.0f} tok/s",
+        "ours": f"{tokens / pubswap:,.0f} tok/s",
         "trl": f"{tokens / trl:,.0f} tok/s",
-        "ratio": trl / ours,
+        "ratio": trl / pubswap,
     }
 
 
-def memory_line(ours: dict[str, int], trl: dict[str, int]) -> dict[str, Any]:
+def memory_line(pubswap: dict[str, int], trl: dict[str, int]) -> dict[str, Any]:
     """Growth above what is loaded; a ratio below 1 means that we need less."""
     return {
-        "ours": f"{ours['growth'] / 2**20:,.0f} MiB",
+        "ours": f"{pubswap['growth'] / 2**20:,.0f} MiB",
         "trl": f"{trl['growth'] / 2**20:,.0f} MiB",
-        "ratio": ours["growth"] / trl["growth"],
+        "ratio": pubswap["growth"] / trl["growth"],
     }
 
 

@@ -100,9 +100,9 @@ def main() -> None:
         rates.append(rows * response / (clock() - started))
     show = Console().print
     show(f"{median(rates):,.0f} tokens/s ({', '.join(f'{rate:,.0f}' for rate in rates)})")
-    found = shares(engine, prompts, response)
-    for name in dict.fromkeys([*list(found)[:8], *found.keys() & {"aten::cat"}]):
-        show(f"{found[name]:7.1%}  {name}")
+    by_operation = shares(engine, prompts, response)
+    for name in dict.fromkeys([*list(by_operation)[:8], *by_operation.keys() & {"aten::cat"}]):
+        show(f"{by_operation[name]:7.1%}  {name}")
 
 
 if __name__ == "__main__":

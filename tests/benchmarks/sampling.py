@@ -87,8 +87,8 @@ class Lab:
 
     def __post_init__(self) -> None:
         recipe = load_recipe(RUN_FILE, {"seed": self.seed})
-        known = {name: getattr(recipe, name) for name in RunSettings.model_fields}
-        self.settings = RunSettings(**known)
+        values = {name: getattr(recipe, name) for name in RunSettings.model_fields}
+        self.settings = RunSettings(**values)
         split = demo_problems(self.settings.seed, self.settings.clients).named()
         self.public = split.pop("public")[: self.problems]
         split.pop("test")
@@ -184,7 +184,7 @@ class Lab:
         for rows in plan_of(self.policy, batch, range(batch.rows), 1 << 14):
             part, seen = pack(batch, rows, self.policy.device), []
 
-            def look(_place: slice, logits: torch.Tensor, seen: list[torch.Tensor] = seen) -> None:
+            def look(_rows: slice, logits: torch.Tensor, seen: list[torch.Tensor] = seen) -> None:
                 seen.append(logits.clone())
 
             with torch.no_grad(), self.policy.packed():
@@ -202,8 +202,11 @@ class Lab:
                 logits.scatter_add_(1, sent, short.clamp(min=0))
             chosen = logits.gather(1, sent)[:, 0] - logits.logsumexp(dim=1)
             claims.view(-1)[part.indices] = chosen
-        said = iter(claims.numpy())
-        return [[replace(one, logprobs=next(said)[: len(one.tokens)]) for one in g] for g in groups]
+        sent_logprobs = iter(claims.numpy())
+        return [
+            [replace(one, logprobs=next(sent_logprobs)[: len(one.tokens)]) for one in g]
+            for g in groups
+        ]
 
     def judged(self, judge: Adapter, groups: Groups, seed: int) -> EvidenceTable:
         """The evidence on each response found by a receiver with the adapter `judge`."""
@@ -232,8 +235,8 @@ def certain(groups: Groups) -> Groups:
 
 
 def _positions(batch: Batch, row: int) -> torch.Tensor:
-    before = batch.prompt_lengths[row // batch.group_size] - 1
-    return torch.arange(before, before + batch.lengths[row])
+    first = batch.prompt_lengths[row // batch.group_size] - 1
+    return torch.arange(first, first + batch.lengths[row])
 
 
 @dataclass(frozen=True)
@@ -264,20 +267,20 @@ class Scene:
     clients: dict[str, Adapter]
     seeds: dict[str, int]  # each client's sampling seed
     start: Adapter  # of this round
-    before: Adapter | None  # the start of the round before
+    previous: Adapter | None  # the start of the round before
     base: Adapter
 
     def fair(self) -> "dict[tuple[str, str], Sight]":
         """Each client's evidence on every other's honest responses, by judge and donor."""
-        found = {}
+        sights = {}
         for donor, adapter in self.clients.items():
             seed = self.seeds[donor]
             groups = self.honest if donor == DONOR else self.lab.sample(adapter, seed)
             judges = {name: policy for name, policy in self.clients.items() if name != donor}
             for judge, other in judges.items():
                 table = self.lab.judged(other, groups, seed)
-                found[judge, donor] = Sight(table, self.counted(groups))
-        return found
+                sights[judge, donor] = Sight(table, self.counted(groups))
+        return sights
 
     def counted(self, groups: Groups) -> NDArray[np.bool_]:
         """Which responses (P K,) count: the right ones, or all if none is right."""
@@ -330,22 +333,22 @@ class Scene:
             "temperature 1.0": (partial(sample, donor, seed, 1.0), donor),
             "temperature 0.4": (partial(sample, donor, seed, 0.4), donor),
         }
-        if self.before is not None:  # in the first round the base is its start, with none before
+        if self.previous is not None:  # in the first round the base is its start, with none before
             attacks["base model"] = (partial(sample, self.base, seed), self.base)
-            attacks["stale policy"] = (partial(sample, self.before, seed), self.before)
+            attacks["stale policy"] = (partial(sample, self.previous, seed), self.previous)
         return attacks
 
 
 def scenes(lab: Lab, rounds: int) -> Iterator[Scene]:
     """The middle of the first round, and the end of the last one."""
-    base, before = lab.adapter, None
+    base, previous = lab.adapter, None
     for number in range(1, rounds + 1):
         start, first = lab.adapter, number == 1
         adapters = lab.train(number, lab.settings.local_steps // (2 if first else 1))
         if number in (1, rounds):
-            seeds = {name: seed_for(number, place) >> 12 for place, name in enumerate(adapters)}
-            yield Scene(lab, adapters, seeds, start, before, base)
-        before = start
+            seeds = {name: seed_for(number, index) >> 12 for index, name in enumerate(adapters)}
+            yield Scene(lab, adapters, seeds, start, previous, base)
+        previous = start
         lab.average(lab.train(number, lab.settings.local_steps) if first else adapters)
 
 
@@ -407,12 +410,12 @@ def main() -> None:
     seeds = options.seeds or SEEDS
     torch.set_num_threads(1)
     if options.cost:
-        known = json.loads(RESULT.read_text(encoding="utf-8")) | {"cost_share": cost_share(31)}
-        RESULT.write_text(json.dumps(known, indent=2) + "\n", encoding="utf-8")
+        figures = json.loads(RESULT.read_text(encoding="utf-8")) | {"cost_share": cost_share(31)}
+        RESULT.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
         return
     rng = np.random.default_rng(0)
     alarmed: dict[int, list[float]] = {}
-    found: dict[str, list[Found]] = {}
+    attacks: dict[str, list[AttackResult]] = {}
     honest: list[list[float]] = []
     for seed in seeds[:1] if quick else seeds:
         lab = Lab(problems=48 if quick else 160, seed=seed)
@@ -425,7 +428,9 @@ def main() -> None:
             honest += [one.mean(axis=0).tolist() for one in mine]
             peers, all_mine = others(fair, JUDGE, DONOR), np.concatenate(mine)
             for name, attack in scene.attacks.items():
-                found.setdefault(name, []).append(Found.of(scene, *attack, peers, all_mine))
+                attacks.setdefault(name, []).append(
+                    AttackResult.of(scene, *attack, peers, all_mine)
+                )
         Console().print(f"seed {seed}: honest donors doubted {np.mean(alarmed[seed]):.5f}")
     result = {
         "false_alarm_rate": float(np.mean([rate for rates in alarmed.values() for rate in rates])),
@@ -443,7 +448,7 @@ def main() -> None:
                 **{key: float(np.mean(each)) for key, each in _figures(scenes_, rng).items()},
                 **_means([one.scores.mean(axis=0).tolist() for one in scenes_]),
             }
-            for name, scenes_ in found.items()
+            for name, scenes_ in attacks.items()
         },
     }
     _show(result)
@@ -452,7 +457,7 @@ def main() -> None:
 
 
 @dataclass(frozen=True)
-class Found:
+class AttackResult:
     """The results of an attack in a scene, on the responses that count."""
 
     scores: Scores
@@ -468,7 +473,7 @@ class Found:
         adapter: Adapter,
         peers: Sequence[Sight],
         fair: Scores,
-    ) -> "Found":
+    ) -> "AttackResult":
         """Carry out the attack, whose responses the policy with this adapter drew."""
         lab, seed, groups = scene.lab, scene.seeds[DONOR], make()
         judge, counted = scene.clients[JUDGE], scene.counted(groups)
@@ -489,26 +494,29 @@ def others(fair: Mapping[tuple[str, str], Sight], judge: str, donor: str) -> lis
     return [one for (by, of), one in fair.items() if by == judge and of != donor]
 
 
-def _means(found: list[list[float]]) -> dict[str, list[float]]:
+def _means(by_scene: list[list[float]]) -> dict[str, list[float]]:
     """Each kind of evidence against a response, by scene."""
-    return dict(zip(KINDS, map(list, zip(*found, strict=True)), strict=True))
+    return dict(zip(KINDS, map(list, zip(*by_scene, strict=True)), strict=True))
 
 
-def _figures(found: list[Found], rng: np.random.Generator) -> dict[str, list[float]]:
+def _figures(results: list[AttackResult], rng: np.random.Generator) -> dict[str, list[float]]:
     """The figures by scene, comparing the attack with the scene's honest donors."""
 
     def together(scores: Scores, fair: Scores, size: int = POOLED) -> float:
         return auc(pooled(scores, size, rng), pooled(fair, size, rng))
 
     return {
-        "altered": [float(one.altered.mean()) for one in found],
-        "auc_single": [together(one.scores[one.altered], one.fair, 1) for one in found],
-        "auc_pooled": [together(one.scores[one.altered], one.fair) for one in found],
-        "auc_sent": [together(one.scores, one.fair) for one in found],
-        "auc_verdict": [together(one.scores, one.fair, ENOUGH) for one in found],
-        "detected": [alarms(pooled(one.scores, ENOUGH, rng)) for one in found],
+        "altered": [float(result.altered.mean()) for result in results],
+        "auc_single": [
+            together(result.scores[result.altered], result.fair, 1) for result in results
+        ],
+        "auc_pooled": [together(result.scores[result.altered], result.fair) for result in results],
+        "auc_sent": [together(result.scores, result.fair) for result in results],
+        "auc_verdict": [together(result.scores, result.fair, ENOUGH) for result in results],
+        "detected": [alarms(pooled(result.scores, ENOUGH, rng)) for result in results],
         "auc_forged": [
-            min(together(scores[one.altered], one.fair) for scores in one.forged) for one in found
+            min(together(scores[result.altered], result.fair) for scores in result.forged)
+            for result in results
         ],
     }
 

@@ -54,8 +54,8 @@ LINES = {
 @contextmanager
 def sqlite(folder: Path) -> Iterator[tuple[list[MeasuredCoordinator], list[psutil.Process]]]:
     """One coordinator with its defaults, and the processes that work for it."""
-    with serving(folder) as one:
-        yield [one], [psutil.Process(one.pid)]
+    with serving(folder) as coordinator:
+        yield [coordinator], [psutil.Process(coordinator.pid)]
 
 
 @contextmanager
@@ -88,10 +88,10 @@ def measured(way: str, members: int, folder: Path) -> dict[str, Any]:
         with MeasuredCrowd(seats, run) as crowd, Watch(first.pid) as watch:
             start(first, run)
             crowd.round(1)
-            before, began = cpu_seconds(processes), time.monotonic()
+            cpu_at_start, began = cpu_seconds(processes), time.monotonic()
             crowd.round(2)
             return {
-                "cpu_seconds": cpu_seconds(processes) - before,
+                "cpu_seconds": cpu_seconds(processes) - cpu_at_start,
                 "seconds": time.monotonic() - began,
                 "heartbeats": len(crowd.beats),
                 "slowest_heartbeat_seconds": max(crowd.beats),
@@ -132,11 +132,11 @@ def _sizes(text: str) -> tuple[int, ...]:
     return sizes
 
 
-def show(console: Console, found: dict[str, float], details: dict[str, Any]) -> None:
+def show(console: Console, result: dict[str, float], details: dict[str, Any]) -> None:
     """Print each figure, and each round."""
     table = Table("", "measured", "to reach", title="Rounds of many members")
     for name, goal in LINES.items():
-        table.add_row(name.replace("_", " "), f"{found[name]:.3g}", goal)
+        table.add_row(name.replace("_", " "), f"{result[name]:.3g}", goal)
     console.print(table)
     rounds = Table("members", "", "CPU s", "s", "MB", "slowest heartbeat, s", "longest block, s")
     for way, sizes in details.items():
@@ -158,8 +158,8 @@ def main() -> None:
     sizes = QUICK_MEMBERS if chosen.quick else chosen.members or MEMBERS
     # Exit in order on SIGTERM, so that all child processes are ended.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
-    kept = json.loads(RESULT.read_text())["details"] if chosen.members else {}
-    details: dict[str, Any] = {way: kept[way] for way in WAYS if way in kept}
+    saved = json.loads(RESULT.read_text())["details"] if chosen.members else {}
+    details: dict[str, Any] = {way: saved[way] for way in WAYS if way in saved}
     with tempfile.TemporaryDirectory(prefix="pubswap-scale-") as scratch:
         for way in WAYS:
             entries = details.setdefault(way, {})
@@ -167,11 +167,11 @@ def main() -> None:
                 entry = measured(way, members, Path(scratch) / f"{way[:3]}{members}")
                 entries[str(members)] = entry
                 console.log(f"{members} members, {way}: {entry}")
-                found = {name: round(value, 4) for name, value in figures(details).items()}
+                rounded = {name: round(value, 4) for name, value in figures(details).items()}
                 if not chosen.quick:  # save now, in case it is stopped later
-                    result = {**found, "details": details, "machine": machine()}
+                    result = {**rounded, "details": details, "machine": machine()}
                     RESULT.write_text(json.dumps(result, indent=2) + "\n")
-    show(console, found, details)
+    show(console, rounded, details)
 
 
 if __name__ == "__main__":

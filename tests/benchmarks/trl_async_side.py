@@ -170,18 +170,18 @@ def closing_budget(samples: Sequence[RolloutSample], near: int) -> tuple[int, in
 
     TRL's packs ignore where a step ends: an open pack continues with the next step's samples.
     """
-    told = [
+    entries = [
         {"input_ids": s.input_ids, "completion_mask": s.completion_mask, "group_id": s.group_id}
         for s in samples
     ]
-    following = told[0] | {"group_id": len(told)}  # of the next step; it closes the last pack
-    longest = max(len(one["input_ids"]) for one in told)
+    following = entries[0] | {"group_id": len(entries)}  # of the next step; it closes the last pack
+    longest = max(len(one["input_ids"]) for one in entries)
     for distance in range(0, near, 32):
         for budget in (near - distance, near + distance):
             if budget < longest:
                 continue
-            packs = list(async_grpo.TokenBudgetBatcher([*told, following], 1, budget, {}))
-            if sum(len(row.samples) for (row,) in packs) == len(told):
+            packs = list(async_grpo.TokenBudgetBatcher([*entries, following], 1, budget, {}))
+            if sum(len(row.samples) for (row,) in packs) == len(entries):
                 return budget, len(packs)
     raise ValueError("No token budget closes a pack at the end of the step.")
 

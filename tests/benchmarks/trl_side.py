@@ -131,11 +131,11 @@ class TrlSide:
 
     def _sampled(self, prompts: Any) -> tuple[Any, ...]:
         assert self._workload is not None
-        found = self._sample(prompts)
+        sampled = self._sample(prompts)
         self._mark("known")
-        if found[1] != [tokens for group in self._workload.responses for tokens in group]:
+        if sampled[1] != [tokens for group in self._workload.responses for tokens in group]:
             raise RuntimeError("TRL's rollout did not sample the workload's responses.")
-        return found
+        return sampled
 
     def _rewards(self, **_columns: Any) -> list[float]:
         assert self._workload is not None
@@ -173,15 +173,15 @@ class _Forced(LogitsProcessor):
     def __init__(self, workload: Workload) -> None:
         self._rows = [tokens for group in workload.responses for tokens in group]
         self._table = torch.empty(0)
-        self._before = 0
+        self._prompt_length = 0
 
     def restart(self, prompts: Tensor) -> "_Forced":
         self._table = forced_tokens(self._rows).to(prompts.device)
-        self._before = prompts.shape[1]
+        self._prompt_length = prompts.shape[1]
         return self
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        return force(scores, self._table[:, input_ids.shape[1] - self._before])
+        return force(scores, self._table[:, input_ids.shape[1] - self._prompt_length])
 
 
 def _config(settings: RunSettings, device: str, rows: int, scratch: Path) -> Any:

@@ -69,7 +69,7 @@ class Workload:
     def make(cls, lengths: Lengths, vocabulary: int, seed: int = 0) -> "Workload":
         """Random tokens; a response ends in EOS unless it was cut. About half are rewarded."""
         rng = np.random.default_rng(seed)
-        before, after = lengths.draw(rng)
+        prompt_lengths, response_lengths = lengths.draw(rng)
 
         def words(count: int) -> list[int]:
             return [int(word) for word in rng.integers(FIRST_WORD, vocabulary, count)]
@@ -79,10 +79,12 @@ class Workload:
             return words(length - 1) + last
 
         return cls(
-            prompts=[words(length) for length in before],
-            responses=[[response(length) for length in group] for group in after],
+            prompts=[words(length) for length in prompt_lengths],
+            responses=[[response(length) for length in group] for group in response_lengths],
             # The first two differ in every group, so that every group has a gradient.
-            rewards=[[1.0, 0.0, *rng.integers(0, 2, RESPONSES - 2).astype(float)] for _ in before],
+            rewards=[
+                [1.0, 0.0, *rng.integers(0, 2, RESPONSES - 2).astype(float)] for _ in prompt_lengths
+            ],
         )
 
     @property

@@ -15,7 +15,7 @@ def attend_by(policy: Policy, path: str | None) -> Iterator[str]:
 
     Raises NotRun for a path that this device does not have.
     """
-    before = policy.path
+    previous = policy.path
     if path is not None:
         if path not in (*packed_kernels(policy.device, policy.dtype), PADDED):
             raise NotRun(f"{path} needs a GPU")
@@ -23,4 +23,4 @@ def attend_by(policy: Policy, path: str | None) -> Iterator[str]:
     try:
         yield policy.path
     finally:
-        policy.path = before
+        policy.path = previous

@@ -114,8 +114,8 @@ class Context:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def timed(self, work: Callable[[], object], most: int = 3) -> dict[str, Any]:
-        """Time `work` in seconds: a first call, and the median of up to `most` more.
+    def timed(self, work: Callable[[], object], repeats: int = 3) -> dict[str, Any]:
+        """Time `work` in seconds: a first call, and the median of up to `repeats` more.
 
         The first call compiles and fills caches; it counts only if no time is left for a second.
         """
@@ -128,7 +128,7 @@ class Context:
 
         first = once()
         times: list[float] = []
-        while len(times) < (1 if self.tiny else most) and self.seconds_left > 1.2 * (
+        while len(times) < (1 if self.tiny else repeats) and self.seconds_left > 1.2 * (
             times[-1] if times else first
         ):
             times.append(once())
@@ -150,11 +150,11 @@ def _ids(prompt: str) -> list[int]:
 
 def _card(folder: Path) -> ModelCard:
     """The model's card, cached beside it because hashing gigabytes of weights takes seconds."""
-    kept = folder.parent / f"{folder.name}.card.json"
-    if not kept.exists():
+    cached = folder.parent / f"{folder.name}.card.json"
+    if not cached.exists():
         card = model_card(folder, RunSettings().lora, folder.name, None)
-        kept.write_text(card.model_dump_json(), encoding="utf-8")
-    return ModelCard.model_validate_json(kept.read_bytes())
+        cached.write_text(card.model_dump_json(), encoding="utf-8")
+    return ModelCard.model_validate_json(cached.read_bytes())
 
 
 def reset_peak(device: torch.device) -> None:

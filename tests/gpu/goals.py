@@ -29,33 +29,37 @@ def lines(results: Mapping[str, Any]) -> Iterator[Line]:
         elif part == "tests":
             yield from _tests(results["parts"][part])
         else:
-            found = results["parts"][part]["measurements"]
-            for one in MEASUREMENTS[part]:
+            records = results["parts"][part]["measurements"]
+            for measurement in MEASUREMENTS[part]:
                 yield from _measurement(
-                    part, one.work, one.model, one.name, found.get(one.name, {})
+                    part,
+                    measurement.work,
+                    measurement.model,
+                    measurement.name,
+                    records.get(measurement.name, {}),
                 )
 
 
-def _tests(found: Figures) -> Iterator[Line]:
-    outcomes = found["tests"]
+def _tests(record: Figures) -> Iterator[Line]:
+    outcomes = record["tests"]
     passed = sum(outcome == "passed" for outcome in outcomes.values())
     value = f"{passed} of {len(outcomes)} passed"
-    if "stopped" in found:
-        value += f"; {found['stopped']}"
+    if "stopped" in record:
+        value += f"; {record['stopped']}"
     yield Line("tests", "CUDA tests", value, "all", bool(outcomes) and passed == len(outcomes))
     for name, outcome in outcomes.items():
         if outcome != "passed":
             yield Line("tests", name, outcome)
 
 
-def _measurement(part: str, work: str, model: str, name: str, found: Figures) -> Iterator[Line]:
-    if "figures" not in found:
-        if "failed" in found:
-            yield Line(part, name, f"failed: {found['failed'].splitlines()[0][:160]}", met=False)
+def _measurement(part: str, work: str, model: str, name: str, record: Figures) -> Iterator[Line]:
+    if "figures" not in record:
+        if "failed" in record:
+            yield Line(part, name, f"failed: {record['failed'].splitlines()[0][:160]}", met=False)
         else:
-            yield Line(part, name, f"not run: {found.get('not_run', 'no time was left')}")
+            yield Line(part, name, f"not run: {record.get('not_run', 'no time was left')}")
         return
-    for line in _LINES[work](found["figures"], model == FIRST):
+    for line in _LINES[work](record["figures"], model == FIRST):
         label = name if not line.what else f"{name}: {line.what}"
         yield Line(part, label, line.value, line.goal, line.met)
 

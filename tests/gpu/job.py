@@ -36,19 +36,21 @@ def make(
     from gpu.measures import WORKS
 
     context = Context(torch.device(device), tiny, models, scratch, time.monotonic() + seconds)
-    for one in measurements:
+    for measurement in measurements:
         started = time.monotonic()
-        found: dict[str, Any] = {"name": one.name}
+        result: dict[str, Any] = {"name": measurement.name}
         try:
-            found["figures"] = WORKS[one.work](context, one.model, **one.options)
+            result["figures"] = WORKS[measurement.work](
+                context, measurement.model, **measurement.options
+            )
         except NotRun as reason:
-            found["not_run"] = str(reason)
+            result["not_run"] = str(reason)
         except Exception as error:
-            found["failed"] = f"{type(error).__name__}: {error}"[:2000]
-            found["traceback"] = traceback.format_exc()[-6000:]
-        found["wall_seconds"] = time.monotonic() - started
-        record(found)
-        if "failed" in found:
+            result["failed"] = f"{type(error).__name__}: {error}"[:2000]
+            result["traceback"] = traceback.format_exc()[-6000:]
+        result["wall_seconds"] = time.monotonic() - started
+        record(result)
+        if "failed" in result:
             context.free()
             if not _alive(torch.device(device)):
                 return False
@@ -68,9 +70,9 @@ def _alive(device: Any) -> bool:
 def writing(path: Path) -> Record:
     """A function that appends a record to a file at once, so that later failures lose nothing."""
 
-    def record(found: dict[str, Any]) -> None:
+    def record(result: dict[str, Any]) -> None:
         with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(found) + "\n")
+            file.write(json.dumps(result) + "\n")
 
     return record
 

@@ -21,15 +21,15 @@ def describe(device: str) -> dict[str, Any]:
 
     import gpu.measures  # noqa: F401
 
-    found = {"python": platform.python_version(), "packages": _versions()}
+    machine = {"python": platform.python_version(), "packages": _versions()}
     if device == "cpu":
-        return found | {"device": f"{platform.machine()} CPU"}
+        return machine | {"device": f"{platform.machine()} CPU"}
     if not torch.cuda.is_available():
         raise RuntimeError(
             f"torch {torch.__version__} finds no GPU; `make gpu DRY=1` runs the same on a CPU."
         )
     properties = torch.cuda.get_device_properties(0)
-    return found | {
+    return machine | {
         "device": properties.name,
         "memory_bytes": properties.total_memory,
         "capability": [properties.major, properties.minor],
@@ -38,13 +38,13 @@ def describe(device: str) -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 if __name__ == "__main__":

@@ -115,12 +115,12 @@ def saved_model(model: str, folder: Path, device: torch.device, tiny: bool, **ch
     if whole.exists():
         return whole
     shutil.rmtree(part, ignore_errors=True)
-    made = random_model(config, device, dtype)
+    built = random_model(config, device, dtype)
     with torch.no_grad():
-        made.get_decoder().norm.weight.fill_(_LAST_NORM)
-    made.save_pretrained(part)
+        built.get_decoder().norm.weight.fill_(_LAST_NORM)
+    built.save_pretrained(part)
     save_tokenizer(part, config.vocab_size)
-    del made
+    del built
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()

@@ -71,11 +71,11 @@ PARTS = ("tests", *MEASUREMENTS)
 
 def batches(measurements: list[Measurement]) -> list[list[Measurement]]:
     """Batches that share a process: neighbours of the same model. Each peer has its own process."""
-    found: list[list[Measurement]] = []
-    for one in measurements:
-        last = found[-1][-1] if found else None
-        alone = one.work == "peer" or (last is not None and last.work == "peer")
-        if last is None or alone or last.model != one.model:
-            found.append([])
-        found[-1].append(one)
-    return found
+    grouped: list[list[Measurement]] = []
+    for measurement in measurements:
+        last = grouped[-1][-1] if grouped else None
+        alone = measurement.work == "peer" or (last is not None and last.work == "peer")
+        if last is None or alone or last.model != measurement.model:
+            grouped.append([])
+        grouped[-1].append(measurement)
+    return grouped

@@ -79,7 +79,7 @@ def measured(
 ) -> dict[str, Any]:
     """A part's records by name; its measurements run in processes, one for each model."""
     until = time.monotonic() + chosen.seconds
-    found: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
     # Tiny models take less time than starting a process.
     together = [MEASUREMENTS[part]] if chosen.dry else batches(MEASUREMENTS[part])
     for batch in together:
@@ -88,11 +88,11 @@ def measured(
             seconds = until - time.monotonic()
             new = _in_a_process(rest, chosen, scratch, seconds, variables)
             for record in new:
-                found[record.pop("name")] = record
+                by_name[record.pop("name")] = record
             if not new:  # it ended, or was killed, before it recorded anything
                 break
-            rest = [one for one in rest if one.name not in found]
-    return {"measurements": found}
+            rest = [one for one in rest if one.name not in by_name]
+    return {"measurements": by_name}
 
 
 def _in_a_process(
@@ -105,7 +105,7 @@ def _in_a_process(
     """The records of job.py, run for at most `seconds`."""
     work, record = scratch / "work.json", scratch / "record.jsonl"
     record.unlink(missing_ok=True)
-    told = {
+    order = {
         "measurements": [asdict(one) for one in batch],
         "device": "cpu" if chosen.dry else "cuda",
         "tiny": chosen.dry,
@@ -113,7 +113,7 @@ def _in_a_process(
         "scratch": str(scratch),
         "seconds": seconds - 5,
     }
-    work.write_text(json.dumps(told))
+    work.write_text(json.dumps(order))
     command = [sys.executable, "-m", "gpu.job", str(work), str(record)]
     code = ended_within(command, seconds, variables)
     lines_ = record.read_text(encoding="utf-8").splitlines() if record.exists() else []
@@ -145,26 +145,26 @@ def tested(chosen: argparse.Namespace, scratch: Path, variables: dict[str, str])
         *("--rootdir", str(HERE), str(HERE / "cuda")),
     ]
     code = ended_within(command, chosen.seconds, variables | {"GPU_TESTS_RECORD": str(record)})
-    found: dict[str, Any] = {"tests": {}}
+    outcome: dict[str, Any] = {"tests": {}}
     if record.exists():
         for line in record.read_text(encoding="utf-8").splitlines():
-            one = json.loads(line)
-            found["tests"][one["name"]] = one["outcome"]
-            found["seconds"] = found.get("seconds", 0.0) + one["seconds"]
+            entry = json.loads(line)
+            outcome["tests"][entry["name"]] = entry["outcome"]
+            outcome["seconds"] = outcome.get("seconds", 0.0) + entry["seconds"]
     if code not in (0, 1):
-        found["stopped"] = "its time was over" if code is None else f"pytest ended with {code}"
-    return found
+        outcome["stopped"] = "its time was over" if code is None else f"pytest ended with {code}"
+    return outcome
 
 
 def merge(folder: Path) -> dict[str, Any]:
     """Merge all parts' files of a folder into gpu.json, which keeps parts without a file."""
     merged = folder / "gpu.json"
-    found = json.loads(merged.read_bytes())["parts"] if merged.exists() else {}
+    parts = json.loads(merged.read_bytes())["parts"] if merged.exists() else {}
     for part in PARTS:
         path = folder / "gpu" / f"{part}.json"
         if path.exists():
-            found[part] = json.loads(path.read_bytes())
-    results = {"parts": {part: found[part] for part in PARTS if part in found}}
+            parts[part] = json.loads(path.read_bytes())
+    results = {"parts": {part: parts[part] for part in PARTS if part in parts}}
     merged.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     return results
 
@@ -205,12 +205,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _say(f"{part}: at most {chosen.seconds / 60:.0f} minutes on {described['device']}")
             started = time.monotonic()
             if part == "tests":
-                found = tested(chosen, scratch, variables)
+                result = tested(chosen, scratch, variables)
             else:
-                found = measured(part, chosen, scratch, variables)
-            found |= {"machine": described, "wall_seconds": time.monotonic() - started}
+                result = measured(part, chosen, scratch, variables)
+            result |= {"machine": described, "wall_seconds": time.monotonic() - started}
             path = chosen.out / "gpu" / f"{part}.json"
-            path.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+            path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     results = merge(chosen.out)
     show(f"PubSwap on {described['device']}", list(lines(results)))
     _say(f"{chosen.out / 'gpu.json'}")

@@ -92,8 +92,8 @@ class _Child:
         self.stdout: IO[Any] | None = None
         self._lock = threading.Lock()
         if stdout == subprocess.PIPE:
-            ours, stdout = os.pipe()
-            self.stdout = os.fdopen(ours, "r" if text else "rb")
+            read_end, stdout = os.pipe()
+            self.stdout = os.fdopen(read_end, "r" if text else "rb")
         sys.stdout.flush()
         sys.stderr.flush()
         self.pid = os.fork()
@@ -169,10 +169,10 @@ def _live(arguments: Sequence[str]) -> None:
             assert list(arguments[:3]) == PUBSWAP
             from pubswap_protocol.cli import main
 
-            given = list(arguments[len(PUBSWAP) :])
+            words = list(arguments[len(PUBSWAP) :])
             if "RANK" not in os.environ:  # a follower verifies nothing
-                install(given)
-            sys.argv, sys.orig_argv = ["pubswap", *given], list(arguments)
+                install(words)
+            sys.argv, sys.orig_argv = ["pubswap", *words], list(arguments)
         main()
         status = 0
     except SystemExit as error:

@@ -147,13 +147,13 @@ class _Mother:
         self._lock = threading.Lock()
         path = [str(Path(__file__).parents[1]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
         # No coverage here: only the forked processes are measured.
-        kept = {key: value for key, value in os.environ.items() if not key.startswith("COV")}
-        given = {"PYTHONPATH": os.pathsep.join(filter(None, path)), "OMP_NUM_THREADS": "1"}
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith("COV")}
+        additions = {"PYTHONPATH": os.pathsep.join(filter(None, path)), "OMP_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "support.forked"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=kept | given | {"HF_HUB_OFFLINE": "1"},
+            env=inherited | additions | {"HF_HUB_OFFLINE": "1"},
             start_new_session=True,
         )
         atexit.register(self._end)
@@ -195,16 +195,16 @@ def _keep(status: str, **order: Any) -> None:
     """Fork the process and record its exit status; never returns."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     # multiprocessing puts sockets here and leaves them behind when a process is killed.
-    own: Any = multiprocessing.current_process()
-    own._config["tempdir"] = str(Path(status).parent)
+    process: Any = multiprocessing.current_process()
+    process._config["tempdir"] = str(Path(status).parent)
     child = os.fork()
     if not child:
         _live(**order)
     os.write(1, f"{child}\n".encode())
     os.close(1)
-    _, found = os.waitpid(child, 0)
+    _, exit_code = os.waitpid(child, 0)
     half = Path(f"{status}.half")
-    half.write_text(str(os.waitstatus_to_exitcode(found)))
+    half.write_text(str(os.waitstatus_to_exitcode(exit_code)))
     with contextlib.suppress(FileNotFoundError):  # the tests are over
         half.rename(status)
     os._exit(0)

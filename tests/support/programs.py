@@ -14,10 +14,10 @@ from support.eventually import until
 
 def installed(name: str, package: str) -> str:
     """Path of an installed program; skips the test if it is not installed."""
-    found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
-    if found is None:
+    program = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
+    if program is None:
         pytest.skip(f"{name} is not installed (Debian: {package})")
-    return found
+    return program
 
 
 @contextlib.contextmanager

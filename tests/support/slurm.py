@@ -62,9 +62,9 @@ def out_of_time(folder: Path, name: str) -> None:
 
 def sbatch(script: str) -> None:
     job = str(1000 + os.getpid())
-    kept = _state() / f"{job}.sh"
-    kept.write_text(Path(script).read_text())
-    array = re.search(r"--array=0-(\d+)", kept.read_text())
+    copy = _state() / f"{job}.sh"
+    copy.write_text(Path(script).read_text())
+    array = re.search(r"--array=0-(\d+)", copy.read_text())
     for index in range(int(array[1]) + 1) if array else [-1]:
         name = f"{job}_{index}" if array else job
         (_state() / f"{name}.state").write_text("RUNNING")
@@ -97,13 +97,13 @@ def keep(name: str) -> None:
 
 def srun(*arguments: str) -> None:
     rest = list(arguments)
-    places = {"%j": "SLURM_JOB_ID", "%A": "SLURM_ARRAY_JOB_ID", "%a": "SLURM_ARRAY_TASK_ID"}
+    variables = {"%j": "SLURM_JOB_ID", "%A": "SLURM_ARRAY_JOB_ID", "%a": "SLURM_ARRAY_TASK_ID"}
     while rest[0].startswith("--"):
         option = rest.pop(0)
         if option in ("--output", "--error"):
             path = rest.pop(0).replace("%t", "0")
-            for place, variable in places.items():
-                path = path.replace(place, os.environ.get(variable, ""))
+            for placeholder, variable in variables.items():
+                path = path.replace(placeholder, os.environ.get(variable, ""))
             opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             os.dup2(opened, 1 if option == "--output" else 2)
     (_state() / f"{os.environ['FAKE_SLURM_TASK']}.pid").write_text(str(os.getpid()))

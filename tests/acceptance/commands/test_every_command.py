@@ -215,7 +215,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandWorld]:
         }
         made.state(spare / "member")
         backup = made.call("admin backup {backup} --data-dir {data}", spare)
-        assert backup.status == 0, backup.said
+        assert backup.status == 0, backup.output
         yield made
 
 
@@ -229,7 +229,7 @@ def faults(
             if situation not in situations:
                 continue
             ended = world.call(f"{command} {words}", folder, env)
-            said = ended.said
+            said = ended.output
             status = (1, 2) if situation == NAMES else (1,)
             caused = any(cause in said for cause in CAUSES[situation])
             if ended.status not in status or "Traceback" in said or not caused:
@@ -304,6 +304,6 @@ def test_with_names_and_files_that_are_none(
     monkeypatch.setitem(world.values, "name", "Hospital_A")
     assert faults(world, NAMES, tmp_path) == []
     said = world.call("invite a {name}", tmp_path)
-    assert said.status == 2 and "lowercase letters" in said.said and "Hospital_A" in said.said
+    assert said.status == 2 and "lowercase letters" in said.output and "Hospital_A" in said.output
     said = world.call("run create {spare}/bad.toml", tmp_path)
-    assert said.status == 1 and "lowercase letters" in said.said and "Second Run" in said.said
+    assert said.status == 1 and "lowercase letters" in said.output and "Second Run" in said.output

@@ -61,8 +61,8 @@ def evaluate(fed: Federation, place: ServerSettings, *words: str) -> Ended:
 
 def said(ended: Ended) -> list[dict[str, Any]]:
     """The JSON in a command's output, after its log lines."""
-    assert ended.status == 0, ended.said
-    found: list[dict[str, Any]] = json.loads(ended.said[ended.said.index("\n[\n") :])
+    assert ended.status == 0, ended.output
+    found: list[dict[str, Any]] = json.loads(ended.output[ended.output.index("\n[\n") :])
     return found
 
 
@@ -99,8 +99,8 @@ def test_what_is_no_adapter_of_the_run_is_refused(
 ) -> None:
     """An empty folder, and an invalid file, by its name."""
     ended = evaluate(fed, place, "--adapters", str(tmp_path))
-    assert ended.status == 1 and "[invalid_settings]" in ended.said
+    assert ended.status == 1 and "[invalid_settings]" in ended.output
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / WEIGHTS).write_bytes(b"no tensors at all")
     ended = evaluate(fed, place, "--adapters", str(tmp_path))
-    assert ended.status == 1 and "[invalid_adapter]" in ended.said and "bad" in ended.said
+    assert ended.status == 1 and "[invalid_adapter]" in ended.output and "bad" in ended.output

@@ -41,7 +41,7 @@ def _size(clients: int, megabytes: float, scratch: Path, tell: Tell) -> dict[str
     stacks = {name: np.stack([update[name] for update in updates]) for name in updates[0]}
     files = _files(payload, folder)
     ways: dict[str, Callable[[], Array]] = {
-        "ours": lambda: _ours(files),
+        "ours": lambda: _pubswap(files),
         "numpy": lambda: _joined([stack.mean(axis=0) for stack in stacks.values()]),
         "stacking": lambda: _joined(
             [np.stack([update[name] for update in updates]).mean(axis=0) for name in stacks]
@@ -53,9 +53,9 @@ def _size(clients: int, megabytes: float, scratch: Path, tell: Tell) -> dict[str
         tell(f"{payload.name}: mean, {repeat + 1} of {1 + REPEATS}")
         for name, make in ways.items():
             began = time.perf_counter()
-            made = make()
+            mean = make()
             seconds[name].append(time.perf_counter() - began)
-            assert float(np.abs(made - expected).max()) < TOLERANCE, f"{name}: the mean differs"
+            assert float(np.abs(mean - expected).max()) < TOLERANCE, f"{name}: the mean differs"
     measured = {name: times[1:] for name, times in seconds.items()}
     medians = {name: median(times) for name, times in measured.items()}
     return {
@@ -77,11 +77,11 @@ def _files(payload: Payload, folder: Path) -> list[AdapterFile]:
     return files
 
 
-def _ours(files: list[AdapterFile]) -> Array:
+def _pubswap(files: list[AdapterFile]) -> Array:
     members = tuple(f"client-{number}" for number in range(len(files)))
     updates = Updates(members, tuple(files), (1.0,) * len(files), files[0])
-    made = b"".join(Means(updates, FedIT()).adapter())
-    return np.frombuffer(made, np.float32, offset=len(files[0].layout.header))
+    adapter = b"".join(Means(updates, FedIT()).adapter())
+    return np.frombuffer(adapter, np.float32, offset=len(files[0].layout.header))
 
 
 def _joined(parts: list[Array]) -> Array:

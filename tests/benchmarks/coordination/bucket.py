@@ -27,33 +27,33 @@ def measure(quick: bool, scratch: Path, tell: Tell) -> dict[str, Any]:
     """One round each way, on a fresh coordinator with an empty bucket."""
     clients, megabytes = (QUICK_CLIENTS, QUICK_MEGABYTES) if quick else (CLIENTS, MEGABYTES)
     payload = Payload(megabytes, clients, scratch / "bucket-payload").write()
-    found = {}
+    by_way = {}
     for way in ("through", "direct"):
         folder = scratch / f"bucket-{way}"
-        found[way] = _round(payload, way == "direct", folder)
-        tell(f"{payload.name}, {way}: {found[way]['cpu_seconds']:.2f} s of CPU")
+        by_way[way] = _round(payload, way == "direct", folder)
+        tell(f"{payload.name}, {way}: {by_way[way]['cpu_seconds']:.2f} s of CPU")
         rmtree(folder)
     rmtree(payload.folder)
-    return {"round": payload.name, **found}
+    return {"round": payload.name, **by_way}
 
 
 def _round(payload: Payload, direct: bool, folder: Path) -> dict[str, float]:
     from support.coordinator.s3 import BUCKET, serving_s3
 
     with serving_s3(folder / "s3") as s3:
-        places = {"PUBSWAP_BLOB_URL": f"s3://{BUCKET}/bench", **s3.environment()}
+        storage = {"PUBSWAP_BLOB_URL": f"s3://{BUCKET}/bench", **s3.environment()}
         if direct:
-            places["PUBSWAP_BUCKET_ENDPOINT"] = s3.url
+            storage["PUBSWAP_BUCKET_ENDPOINT"] = s3.url
         buckets = (f"{s3.url}/{BUCKET}/bench",) if direct else ()
         with (
-            _environment(places),
-            serving(folder / "ours") as ours,
-            our_fleet(ours, payload, 1, buckets) as fleet,
+            _environment(storage),
+            serving(folder / "ours") as coordinator,
+            our_fleet(coordinator, payload, 1, buckets) as fleet,
         ):
-            process = psutil.Process(ours.pid)
-            before = _cpu(process)
+            process = psutil.Process(coordinator.pid)
+            cpu_at_start = _cpu(process)
             went = fleet.race(1)
-            cpu = _cpu(process) - before
+            cpu = _cpu(process) - cpu_at_start
             checked = fleet.check()
             assert checked < TOLERANCE, f"{checked} from numpy's mean"
     return {"cpu_seconds": cpu, "seconds": went.seconds}
@@ -65,12 +65,12 @@ def _cpu(process: psutil.Process) -> float:
 
 @contextmanager
 def _environment(more: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in more}
+    previous = {name: os.environ.get(name) for name in more}
     os.environ.update(more)
     try:
         yield
     finally:
-        for name, value in before.items():
+        for name, value in previous.items():
             if value is None:
                 del os.environ[name]
             else:

@@ -43,9 +43,9 @@ class Donor:
     def prepare(self, swap: int) -> None:
         """Make the responses; all but the last client hand them in."""
         self._swap = swap
-        wanted = self._api.swap_prompts(self._run.id, 1, swap).prompts
-        self._prompts = tuple(entry.index for entry in wanted)
-        groups = [self._group(entry.problem.answer) for entry in wanted]
+        prompts = self._api.swap_prompts(self._run.id, 1, swap).prompts
+        self._prompts = tuple(entry.index for entry in prompts)
+        groups = [self._group(entry.problem.answer) for entry in prompts]
         self._file = encode_responses(self._prompts, groups)
         if not self._is_last:
             self._api.submit_responses(self._run.id, 1, swap, self._file)

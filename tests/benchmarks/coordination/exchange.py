@@ -37,9 +37,9 @@ def _exchanges(
     swaps = 1 + repeats
     steps = {"local_steps": swaps, "swap": {"period": 1, "deadline_seconds": 3600}}
     seconds, went = [], None
-    with serving(folder) as ours:
+    with serving(folder) as coordinator:
         run = opened(
-            ours,
+            coordinator,
             1,
             method="pubswap",
             verifier=verifier,
@@ -47,9 +47,9 @@ def _exchanges(
             grpo=GRPO,
             **steps,
         )
-        makers = [partial(Donor, seat, run, n) for n, seat in enumerate(seated(ours, run))]
+        makers = [partial(Donor, seat, run, n) for n, seat in enumerate(seated(coordinator, run))]
         with MeasuredFleet(makers) as fleet:
-            start(ours, run)
+            start(coordinator, run)
             for swap in range(1, 1 + swaps):
                 tell(f"{clients} clients: exchange by {verifier}, {swap} of {swaps}")
                 went = fleet.race(swap)

@@ -63,11 +63,11 @@ class MeasuredFleet:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOAD)
         for make in self._makers:
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, make), daemon=True)
+            parent_end, child_end = context.Pipe()
+            process = context.Process(target=_serve, args=(child_end, make), daemon=True)
             process.start()
-            theirs.close()
-            self._ends.append(ours)
+            child_end.close()
+            self._ends.append(parent_end)
             self._processes.append(process)
         self._answers()
         return self
@@ -86,13 +86,13 @@ class MeasuredFleet:
         self._tell("prepare", round_)
         self._answers()
 
-    def go(self, places: range | None = None) -> None:
-        """Open the gate for all clients, or those at `places`; `wait` returns the outcome."""
-        self._tell("go", places=places)
+    def go(self, clients: range | None = None) -> None:
+        """Open the gate for all clients, or those in `clients`; `wait` returns the outcome."""
+        self._tell("go", clients=clients)
 
-    def wait(self, opened: float, places: range | None = None) -> Went:
+    def wait(self, opened: float, clients: range | None = None) -> Went:
         """The outcome of `go`, once all its clients are through."""
-        answers = self._answers(places)
+        answers = self._answers(clients)
         return Went(opened, [at for at, _ in answers], [measured for _, measured in answers])
 
     def race(self, round_: int) -> Went:
@@ -107,19 +107,19 @@ class MeasuredFleet:
         self._tell("check")
         return max(self._answers())
 
-    def _tell(self, what: str, *arguments: Any, places: range | None = None) -> None:
-        for end in self._at(places):
+    def _tell(self, what: str, *arguments: Any, clients: range | None = None) -> None:
+        for end in self._at(clients):
             end.send((what, *arguments))
 
-    def _answers(self, places: range | None = None) -> list[Any]:
-        answers = [end.recv() for end in self._at(places)]
+    def _answers(self, clients: range | None = None) -> list[Any]:
+        answers = [end.recv() for end in self._at(clients)]
         for answer in answers:
             if isinstance(answer, Exception):
                 raise answer
         return answers
 
-    def _at(self, places: range | None) -> list[Connection]:
-        return self._ends if places is None else [self._ends[place] for place in places]
+    def _at(self, clients: range | None) -> list[Connection]:
+        return self._ends if clients is None else [self._ends[index] for index in clients]
 
 
 def _serve(end: Connection, make: Callable[[], Client]) -> None:

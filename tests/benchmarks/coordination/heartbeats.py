@@ -79,18 +79,18 @@ def measure(quick: bool, scratch: Path, tell: Tell) -> dict[str, Any]:
         if quick
         else (CLIENTS, MEGABYTES, BEAT_SECONDS)
     )
-    with serving(scratch / "heartbeats") as ours:
-        run = opened(ours, megabytes, clients=clients)
-        seats = seated(ours, run)
+    with serving(scratch / "heartbeats") as coordinator:
+        run = opened(coordinator, megabytes, clients=clients)
+        seats = seated(coordinator, run)
         makers = [
             partial(BusyClient, seat, run.model.layout, seed, pause)
             for seed, seat in enumerate(seats)
         ]
         with MeasuredFleet(makers) as fleet:
-            start(ours, run)
+            start(coordinator, run)
             tell(f"{clients} clients send {ADAPTERS_A_ROUND} adapters of {megabytes} MB and beat")
             went = fleet.race(1)
-        blocked = ours.longest_block
+        blocked = coordinator.longest_block
     beats = [beat for client in went.measured for beat in client["beats"]]
     least = clients * int(went.seconds / pause / 4)
     assert len(beats) >= least, f"only {len(beats)} heartbeats were answered in time, not {least}"

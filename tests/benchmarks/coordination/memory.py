@@ -31,7 +31,7 @@ class Watch:
         self._process = psutil.Process(pid)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch)
-        self.before = self.peak = anonymous_bytes(pid)
+        self.at_start = self.peak = anonymous_bytes(pid)
         self.children_peak = self.samples = 0
         self.widest_gap = 0.0
 
@@ -57,7 +57,7 @@ class Watch:
         """The measurements, in 10^6 bytes."""
         return {
             "peak_mb": self.peak / 1e6,
-            "before_mb": self.before / 1e6,
+            "before_mb": self.at_start / 1e6,
             "children_peak_mb": self.children_peak / 1e6,
             "samples": self.samples,
             "widest_gap_seconds": self.widest_gap,
@@ -80,9 +80,9 @@ def measure(quick: bool, scratch: Path, tell: Tell) -> dict[str, Any]:
         folder = scratch / f"memory-{clients}x{megabytes}"
         payload = Payload(megabytes, clients, folder / "payload").write()
         with (
-            serving(folder / "ours") as ours,
-            our_fleet(ours, payload, 2) as fleet,
-            Watch(ours.pid) as watch,
+            serving(folder / "ours") as coordinator,
+            our_fleet(coordinator, payload, 2) as fleet,
+            Watch(coordinator.pid) as watch,
         ):
             for round_ in (1, 2):
                 tell(f"{payload.name}: memory, round {round_} of 2")

@@ -49,20 +49,20 @@ class OurClient:
         while task.kind is not TaskKind.TRAIN or task.round <= self._round:
             task = self._api.task(run)
         assert task.adapter is not None
-        told = time.monotonic()
+        notified = time.monotonic()
         self._received = self._api.blob(run, task.adapter)
         return {
             "upload": sent - began,
-            "waited": told - sent,
-            "download": time.monotonic() - told,
+            "waited": notified - sent,
+            "download": time.monotonic() - notified,
             "bytes": len(self._received),
         }
 
     def check(self) -> float:
         """The largest difference from numpy's mean."""
-        found = decode_adapter(self._layout, self._received)
+        received = decode_adapter(self._layout, self._received)
         expected = np.load(self._payload.mean) + np.float32(self._round)
-        return error(found, expected, self._payload.megabytes)
+        return error(received, expected, self._payload.megabytes)
 
     def close(self) -> None:
         """Close the connection."""

@@ -35,14 +35,14 @@ def shapes(megabytes: float) -> dict[str, tuple[int, int]]:
     """
     full = 4 * LAYERS * RANK * sum(inputs + outputs for inputs, outputs in MODULES.values())
     scale = megabytes * 1e6 / full
-    found = {}
+    by_name = {}
     for layer in range(LAYERS):
         for module, widths in MODULES.items():
             inputs, outputs = (max(1, round(width * scale)) for width in widths)
             prefix = f"base_model.model.model.layers.{layer}.{module}"
-            found[f"{prefix}.lora_A.weight"] = (RANK, inputs)
-            found[f"{prefix}.lora_B.weight"] = (outputs, RANK)
-    return dict(sorted(found.items()))
+            by_name[f"{prefix}.lora_A.weight"] = (RANK, inputs)
+            by_name[f"{prefix}.lora_B.weight"] = (outputs, RANK)
+    return dict(sorted(by_name.items()))
 
 
 def tensors(numbers: Array, megabytes: float) -> dict[str, Array]:
@@ -55,11 +55,16 @@ def tensors(numbers: Array, megabytes: float) -> dict[str, Array]:
     return views
 
 
-def error(found: Mapping[str, Any], expected: Array, megabytes: float) -> float:
+def error(received: Mapping[str, Any], expected: Array, megabytes: float) -> float:
     """The largest difference of any number of an adapter from the expected one."""
-    wanted = tensors(expected, megabytes)
-    assert found.keys() == wanted.keys(), "the tensors received are not those that were sent"
-    return max(float(np.abs(np.asarray(found[name]) - wanted[name]).max()) for name in wanted)
+    expected_tensors = tensors(expected, megabytes)
+    assert received.keys() == expected_tensors.keys(), (
+        "the tensors received are not those that were sent"
+    )
+    return max(
+        float(np.abs(np.asarray(received[name]) - expected_tensors[name]).max())
+        for name in expected_tensors
+    )
 
 
 @dataclass(frozen=True, slots=True)

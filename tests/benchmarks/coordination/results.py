@@ -143,20 +143,20 @@ def _rounded(value: Any) -> Any:
     return round(value, 4)
 
 
-def show(console: Console, found: dict[str, Any]) -> None:
+def show(console: Console, result: dict[str, Any]) -> None:
     """Print each figure, and each round's seconds."""
     table = Table(title="The coordinator")
     for column in ("", "measured", "to reach"):
         table.add_column(column, justify="left" if column == "" else "right")
     for name, (text, goal) in LINES.items():
-        if name in found:
-            value = found[name]
+        if name in result:
+            value = result[name]
             shown = (
                 ", ".join(map(_short, value.values())) if isinstance(value, dict) else _short(value)
             )
             table.add_row(text, shown, goal)
     console.print(table)
-    _show_rounds(console, found["details"].get("rounds", {}))
+    _show_rounds(console, result["details"].get("rounds", {}))
 
 
 def _show_rounds(console: Console, all_: dict[str, dict[str, dict[str, Any]]]) -> None:
@@ -167,12 +167,12 @@ def _show_rounds(console: Console, all_: dict[str, dict[str, dict[str, Any]]]) -
         table.add_column(column, justify="left" if column in ("", "against") else "right")
     for name, sizes in all_.items():
         for size, entry in sizes.items():
-            theirs = entry["ours_seconds"] / entry["ratio"] if name == "floor" else None
+            peer_seconds = entry["ours_seconds"] / entry["ratio"] if name == "floor" else None
             bound = ""
-            if theirs is None:
-                theirs = entry[name]["seconds"]
+            if peer_seconds is None:
+                peer_seconds = entry[name]["seconds"]
                 bound = ">= " if entry[name]["is_lower_bound"] else ""
-            row = (f"{entry['ours_seconds']:.2f}", f"{bound}{theirs:.2f}")
+            row = (f"{entry['ours_seconds']:.2f}", f"{bound}{peer_seconds:.2f}")
             table.add_row(size, name, *row, f"{bound}{entry['ratio']:.2f}")
     console.print(table)
     for size, entry in all_.get("floor", {}).items():

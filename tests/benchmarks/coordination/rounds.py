@@ -79,11 +79,11 @@ def measure(
     for size in sizes:
         folder = scratch / f"{size.clients}x{size.megabytes:g}"
         payload = Payload(size.megabytes, size.clients, folder / "payload").write()
-        ours, floor = _ours_and_floor(size, payload, "floor" in against, folder, tell)
-        side = {"ours_seconds": median(ours["seconds"]), "ours": ours}
+        pubswap, floor = _pubswap_and_floor(size, payload, "floor" in against, folder, tell)
+        side = {"ours_seconds": median(pubswap["seconds"]), "ours": pubswap}
         if floor:
-            theirs = median(floor["seconds"])
-            ratio = side["ours_seconds"] / theirs
+            floor_seconds = median(floor["seconds"])
+            ratio = side["ours_seconds"] / floor_seconds
             hashing = hashing_seconds(payload)
             entry = {**side, "floor": floor, "ratio": ratio, "hashing_seconds": hashing}
             yield "floor", payload.name, entry
@@ -114,7 +114,7 @@ def hashing_seconds(payload: Payload) -> float:
         return time.monotonic() - began
 
 
-def _ours_and_floor(
+def _pubswap_and_floor(
     size: Size, payload: Payload, with_floor: bool, folder: Path, tell: Tell
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
     with ExitStack() as stack:
@@ -155,9 +155,9 @@ def _entry(went: list[Went], checked: float, payload: Payload) -> dict[str, Any]
 
 def figures(rounds: dict[str, dict[str, dict[str, Any]]]) -> dict[str, float]:
     """The worst ratio over the sizes; above 1, a peer is slower than we, but the floor faster."""
-    found = {}
+    ratios_by_peer = {}
     for name, worst in (("flower", min), ("nvflare", min), ("floor", max)):
         ratios = [entry["ratio"] for entry in rounds.get(name, {}).values() if entry["ratio"]]
         if ratios:
-            found[f"round_vs_{name}"] = worst(ratios)
-    return found
+            ratios_by_peer[f"round_vs_{name}"] = worst(ratios)
+    return ratios_by_peer

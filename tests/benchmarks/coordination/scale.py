@@ -50,19 +50,22 @@ def measure(quick: bool, scratch: Path, tell: Tell) -> dict[str, Any]:
 
 
 def _round(clients: int, folder: Path, tell: Tell) -> dict[str, float]:
-    with serving(folder) as ours:
-        run = opened(ours, MEGABYTES, clients=clients, rounds=2)
+    with serving(folder) as coordinator:
+        run = opened(coordinator, MEGABYTES, clients=clients, rounds=2)
         tell(f"{clients} members enrol")
-        seats = seated(ours, run)
-        start(ours, run)
+        seats = seated(coordinator, run)
+        start(coordinator, run)
         tell(f"{clients} members hand in {MEGABYTES} MB each")
-        process, began = psutil.Process(ours.pid), time.monotonic()
-        before = _cpu(process)
+        process, began = psutil.Process(coordinator.pid), time.monotonic()
+        cpu_at_start = _cpu(process)
         _one_round(seats, run)
-        found = {"cpu_seconds": _cpu(process) - before, "seconds": time.monotonic() - began}
+        measured = {
+            "cpu_seconds": _cpu(process) - cpu_at_start,
+            "seconds": time.monotonic() - began,
+        }
     rmtree(folder)
-    tell(f"{clients} members: {found['cpu_seconds']:.2f} s of CPU")
-    return found
+    tell(f"{clients} members: {measured['cpu_seconds']:.2f} s of CPU")
+    return measured
 
 
 def _one_round(seats: Sequence[Seat], run: RunView) -> None:
@@ -70,8 +73,8 @@ def _one_round(seats: Sequence[Seat], run: RunView) -> None:
     polls = _Polls(seats[0].url)
     with ThreadPoolExecutor(CONNECTIONS) as pool:
         done = [pool.submit(_hand_in, seat, run, n, polls) for n, seat in enumerate(seats)]
-        for one in done:
-            one.result()
+        for future in done:
+            future.result()
     assert polls.answers() == [2] * len(seats)
 
 
@@ -109,57 +112,63 @@ class _Polls:
 
     def answers(self) -> list[int]:
         """The round of each member's task."""
-        found = [one.result(WAIT_SECONDS) for one in self._waiting]
+        rounds = [future.result(WAIT_SECONDS) for future in self._waiting]
         self._loop.call_soon_threadsafe(self._loop.stop)
-        return found
+        return rounds
 
 
 def _shows(quick: bool, folder: Path, tell: Tell) -> dict[str, dict[str, float]]:
     from support.coordinator.long_runs import lengthen
 
-    found = {}
-    with serving(folder) as ours:
+    by_rounds = {}
+    with serving(folder) as coordinator:
         for rounds in QUICK_ROUNDS if quick else ROUNDS:
-            run = opened(ours, MEGABYTES, clients=len(NAMES), rounds=rounds + 1)
-            seated(ours, run)
-            start(ours, run)
+            run = opened(coordinator, MEGABYTES, clients=len(NAMES), rounds=rounds + 1)
+            seated(coordinator, run)
+            start(coordinator, run)
             engine = create_engine(f"sqlite:///{folder / 'data' / 'pubswap.sqlite'}")
             lengthen(engine, run.id, NAMES, rounds)
             engine.dispose()
             times = max(1, LOOKS // rounds)
-            found[str(rounds)] = {
-                "show_cpu_seconds": _looks(ours, times, lambda run=run: _show(ours, run)),
-                "whole_cpu_seconds": _looks(ours, times, lambda run=run: _whole(ours, run)),
-                "pause_cpu_seconds": _looks(ours, times, lambda run=run: _pause(ours, run)),
+            by_rounds[str(rounds)] = {
+                "show_cpu_seconds": _looks(
+                    coordinator, times, lambda run=run: _show(coordinator, run)
+                ),
+                "whole_cpu_seconds": _looks(
+                    coordinator, times, lambda run=run: _whole(coordinator, run)
+                ),
+                "pause_cpu_seconds": _looks(
+                    coordinator, times, lambda run=run: _pause(coordinator, run)
+                ),
             }
-            tell(f"{rounds} rounds: {found[str(rounds)]}")
+            tell(f"{rounds} rounds: {by_rounds[str(rounds)]}")
     rmtree(folder)
-    return found
+    return by_rounds
 
 
-def _show(ours: MeasuredCoordinator, run: RunView) -> None:
+def _show(coordinator: MeasuredCoordinator, run: RunView) -> None:
     """Make the requests of `run show`."""
-    view = ours.api.run(run.id)
-    list(ours.api.rounds(run.id, view.round - 50))
+    view = coordinator.api.run(run.id)
+    list(coordinator.api.rounds(run.id, view.round - 50))
 
 
-def _whole(ours: MeasuredCoordinator, run: RunView) -> None:
+def _whole(coordinator: MeasuredCoordinator, run: RunView) -> None:
     """Make the request of `run show --json`."""
-    ours.api.whole_run(run.id)
+    coordinator.api.whole_run(run.id)
 
 
-def _pause(ours: MeasuredCoordinator, run: RunView) -> None:
-    ours.api.move_run(run.id, paths.RUN_PAUSE)
+def _pause(coordinator: MeasuredCoordinator, run: RunView) -> None:
+    coordinator.api.move_run(run.id, paths.RUN_PAUSE)
 
 
-def _looks(ours: MeasuredCoordinator, times: int, look: Callable[[], None]) -> float:
+def _looks(coordinator: MeasuredCoordinator, times: int, look: Callable[[], None]) -> float:
     """CPU seconds of one `look`, of the server and this client together."""
-    process = psutil.Process(ours.pid)
+    process = psutil.Process(coordinator.pid)
     look()
-    before = _cpu(process) + time.process_time()
+    cpu_at_start = _cpu(process) + time.process_time()
     for _ in range(times):
         look()
-    return (_cpu(process) + time.process_time() - before) / times
+    return (_cpu(process) + time.process_time() - cpu_at_start) / times
 
 
 def _cpu(process: psutil.Process) -> float:

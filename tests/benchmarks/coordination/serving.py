@@ -80,11 +80,13 @@ def serving(folder: Path, options: Sequence[str] = ()) -> Iterator[MeasuredCoord
 def opened(coordinator: MeasuredCoordinator, megabytes: float, **settings: Any) -> RunView:
     """An open run with adapters of that size."""
     plain = {"verifier": "choice", "method": "fedavg", "local_steps": 1}
-    wanted = RunSettings(**{**plain, "lora": LoraSettings(rank=RANK), **settings})
+    run_settings = RunSettings(**{**plain, "lora": LoraSettings(rank=RANK), **settings})
     # The tokenizer is the demo model's; the layout is a larger model's.
-    card = model_card(MODEL, wanted.lora, "bench", None)
+    card = model_card(MODEL, run_settings.lora, "bench", None)
     card = card.model_copy(update={"layout": AdapterLayout(tensors=shapes(megabytes))})
-    run = coordinator.api.create_run(CreateRun(name=next(_names), settings=wanted, model=card))
+    run = coordinator.api.create_run(
+        CreateRun(name=next(_names), settings=run_settings, model=card)
+    )
     coordinator.api.put_tokenizer(run.id, (MODEL / "tokenizer.json").read_bytes())
     for kind in SetKind:
         coordinator.api.put_set(run.id, kind, _problems())

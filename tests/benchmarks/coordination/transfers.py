@@ -34,8 +34,8 @@ def measure(quick: bool, scratch: Path, tell: Tell) -> dict[str, Any]:
     }
     seconds["nginx_download_to_nowhere"] = []
     with (
-        serving(folder / "ours") as ours,
-        our_fleet(ours, payload, 1 + repeats) as fleet,
+        serving(folder / "ours") as coordinator,
+        our_fleet(coordinator, payload, 1 + repeats) as fleet,
         nginx.nginx(folder / "nginx") as url,
     ):
         for repeat in range(1, 2 + repeats):

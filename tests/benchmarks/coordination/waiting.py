@@ -32,12 +32,12 @@ class Waiting:
     async def _connect(self) -> list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
         gate = asyncio.Semaphore(AT_ONCE)
 
-        async def one(seat: Seat) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        async def connect(seat: Seat) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
             address = urlsplit(seat.url)
             async with gate:
                 return await asyncio.open_connection(address.hostname, address.port)
 
-        return await asyncio.gather(*(one(seat) for seat in self._seats))
+        return await asyncio.gather(*(connect(seat) for seat in self._seats))
 
     def go(self) -> dict[str, Any]:
         """Measure when the first and the last reply were complete."""

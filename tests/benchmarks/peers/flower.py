@@ -66,18 +66,18 @@ def _wait(run: Popen[bytes], log: Path, rounds: int, cap_seconds: float) -> None
     seen = False
     while time.monotonic() < deadline:
         time.sleep(0.5)
-        found = entries(log)
-        if found and not seen:
-            seen, deadline = True, found[0]["began"] + cap_seconds
-        done = sum("seconds" in entry for entry in found)
+        log_entries = entries(log)
+        if log_entries and not seen:
+            seen, deadline = True, log_entries[0]["began"] + cap_seconds
+        done = sum("seconds" in entry for entry in log_entries)
         if done >= rounds or (not seen and run.poll() is not None):
             return
 
 
-def _outcome(found: list[dict[str, Any]], stopped: float, payload: Payload) -> PeerOutcome:
+def _outcome(log_entries: list[dict[str, Any]], stopped: float, payload: Payload) -> PeerOutcome:
     """The rounds up to the first that lost a client's reply or did not finish in time."""
-    began = {entry["round"]: entry["began"] for entry in found if "began" in entry}
-    ended = {entry["round"]: entry for entry in found if "seconds" in entry}
+    began = {entry["round"]: entry["began"] for entry in log_entries if "began" in entry}
+    ended = {entry["round"]: entry for entry in log_entries if "seconds" in entry}
     done: list[dict[str, Any]] = []
     while (entry := ended.get(len(done) + 1)) is not None and not entry["failures"]:
         assert entry["error"] < TOLERANCE, f"Flower's mean is {entry['error']} from numpy's"

@@ -72,7 +72,7 @@ def _outcome(log: Path, held: list[float], stopped: float, payload: Payload) -> 
             assert entry["received"] == entry["sent"] == 4 * payload.parameters, entry
     errors = _checked(log, payload.clients)
     assert max(errors, default=0.0) < TOLERANCE, f"NVFlare's mean is {max(errors)} from numpy's"
-    took = [after - before for before, after in itertools.pairwise(held)]
+    took = [end - start for start, end in itertools.pairwise(held)]
     return PeerOutcome(
         warm_up=took[0] if took else None,
         rounds=took[1:],

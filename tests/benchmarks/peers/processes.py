@@ -53,11 +53,11 @@ class Tree:
 
     def __exit__(self, *_: object) -> None:
         deadline = time.monotonic() + STOP_SECONDS
-        while found := self._marked():
-            for process in found:
+        while marked := self._marked():
+            for process in marked:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.terminate() if time.monotonic() < deadline else process.kill()
-            psutil.wait_procs(found, 1)
+            psutil.wait_procs(marked, 1)
         for child in self._processes:
             child.wait()
         for file in self._files:

@@ -358,7 +358,7 @@ class RunMachine(RuleBasedStateMachine):
 
     def _surviving(self, death: int | None, call: Callable[[], Any]) -> Any:
         """The answer; if the coordinator dies before it gives it, of its next life."""
-        self.coordinator.left = death
+        self.coordinator.points_left = death
         try:
             return call()
         except KilledServer:
@@ -367,7 +367,7 @@ class RunMachine(RuleBasedStateMachine):
             self.coordinator.start()
             return call()
         finally:
-            self.coordinator.left = None
+            self.coordinator.points_left = None
 
     def _ask(self, method: str, path: str, member: str | None, **options: Any) -> httpx.Response:
         token = OPERATOR_TOKEN if member is None else self.world.tokens[member]

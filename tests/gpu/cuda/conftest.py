@@ -38,10 +38,10 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     record = os.environ.get("GPU_TESTS_RECORD")
     if record is None or (report.when != "call" and report.passed):
         return
-    found = {
+    outcome = {
         "name": report.nodeid.rpartition("/")[2],
         "outcome": report.outcome,
         "seconds": report.duration,
     }
     with Path(record).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(found) + "\n")
+        file.write(json.dumps(outcome) + "\n")

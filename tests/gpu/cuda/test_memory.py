@@ -65,16 +65,16 @@ def test_an_update_goes_on_with_less_when_memory_runs_out(
 ) -> None:
     """The budget shrinks, and the adapter changes as with enough memory, up to rounding."""
     batch, start = batch_of(policy), policy.adapter()
-    wanted = updated(policy, batch, TokenBudget(1024))
+    expected = updated(policy, batch, TokenBudget(1024))
     policy.load_adapter(start)
     budget = TokenBudget(EVERYTHING)
     with little_memory(device, policy):
-        found = updated(policy, batch, budget)
+        actual = updated(policy, batch, budget)
     assert budget.tokens < EVERYTHING
     names = sorted(start)
     changes = [
         np.concatenate([(adapter[name] - start[name]).ravel() for name in names])
-        for adapter in (found, wanted)
+        for adapter in (actual, expected)
     ]
     assert np.linalg.norm(changes[1]) > 0
     apart = np.linalg.norm(changes[0] - changes[1]) / np.linalg.norm(changes[1])
@@ -93,7 +93,7 @@ def test_an_update_takes_no_more_than_estimated(
     updated(policy, batch, TokenBudget(tokens))  # warm up: allocate what is allocated only once
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_allocated(device)
+    at_start = torch.cuda.memory_allocated(device)
     start = [factor.detach().clone() for factor in policy.trainable()]
     optimizer = torch.optim.AdamW(policy.trainable(), lr=1e-5)
     budget = TokenBudget(tokens)
@@ -108,5 +108,5 @@ def test_an_update_takes_no_more_than_estimated(
     # Add what lies around the layers, also negligible there: the embeddings, the last norm in both
     # precisions, the states that predict, and their gradient.
     estimate += tokens * shape.hidden * (5 * shape.bytes_per_value + 2 * 4)
-    assert metrics.memory_bytes - before <= estimate
+    assert metrics.memory_bytes - at_start <= estimate
     assert budget.tokens == tokens

@@ -20,11 +20,11 @@ def test_packs_are_off_by_rounding_alone(
     if context.device.type == "cpu" and model not in KINDS:
         pytest.skip("same architecture as another model here, where all are tiny")
     try:
-        found = exactness(context, model, attention)
+        errors = exactness(context, model, attention)
     except NotRun as reason:
         pytest.skip(str(reason))
-    for key, plain in found["plain"].items():
-        assert found["packed"][key] <= 2 * plain + SLACK, (key, found)
+    for key, plain in errors["plain"].items():
+        assert errors["packed"][key] <= 2 * plain + SLACK, (key, errors)
 
 
 def test_log_probabilities_are_of_float32_logits(device: torch.device) -> None:
@@ -37,13 +37,13 @@ def test_log_probabilities_are_of_float32_logits(device: torch.device) -> None:
     )
     tokens = torch.randint(4096, (40,), generator=generator).to(device)
     hidden.requires_grad_()
-    found, _ = linear_logprobs(hidden, weight, None, tokens, 0.7)
+    actual, _ = linear_logprobs(hidden, weight, None, tokens, 0.7)
     exact = hidden.detach().double().requires_grad_()
-    wanted = (exact @ weight.double().t() / 0.7).log_softmax(-1)
-    wanted = wanted.gather(1, tokens[:, None]).squeeze(1)
-    assert float((found - wanted).detach().abs().max()) <= 1e-3
-    found.sum().backward()
-    wanted.sum().backward()
+    expected = (exact @ weight.double().t() / 0.7).log_softmax(-1)
+    expected = expected.gather(1, tokens[:, None]).squeeze(1)
+    assert float((actual - expected).detach().abs().max()) <= 1e-3
+    actual.sum().backward()
+    expected.sum().backward()
     assert hidden.grad is not None
     assert exact.grad is not None
     apart = (hidden.grad.double() - exact.grad).norm() / exact.grad.norm()

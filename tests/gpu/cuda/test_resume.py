@@ -36,17 +36,17 @@ def test_a_step_after_a_restart_is_the_step_without_one(context: Context, tmp_pa
     owner = JournalOwner("run", "a", START)
     Journal(tmp_path, owner).save(Checkpoint(1, START, (metrics,), trainer.snapshot()))
     trainer.private_step(2)
-    wanted = trainer.adapter()
+    expected = trainer.adapter()
 
     again = trainer_of(context)
-    kept = Journal(tmp_path, owner).checkpoint()
-    assert kept is not None
-    again.restore(kept.snapshot)
+    checkpoint = Journal(tmp_path, owner).checkpoint()
+    assert checkpoint is not None
+    again.restore(checkpoint.snapshot)
     again.private_step(2)
-    found = again.adapter()
-    moved = sum(float(np.abs(wanted[n] - kept.snapshot.adapter[n]).sum()) for n in wanted)
-    apart = sum(float(np.abs(wanted[n] - found[n]).sum()) for n in wanted)
+    actual = again.adapter()
+    moved = sum(float(np.abs(expected[n] - checkpoint.snapshot.adapter[n]).sum()) for n in expected)
+    apart = sum(float(np.abs(expected[n] - actual[n]).sum()) for n in expected)
     assert moved > 0
     assert apart <= (0.0 if context.device.type == "cpu" else 0.1 * moved)
     context.free()
-    assert torch.isfinite(torch.tensor(again.adapter()[next(iter(wanted))])).all()
+    assert torch.isfinite(torch.tensor(again.adapter()[next(iter(expected))])).all()

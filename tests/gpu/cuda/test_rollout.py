@@ -15,7 +15,7 @@ from pubswap_protocol.tensors.responses import Response
 COUNT, LONG = 4, 30
 # The last norm's weight. The models' own makes all tokens about equally likely, so an engine that
 # left out the adapter would still be right within rounding.
-TOLD_APART = 4.0
+LAST_NORM = 4.0
 
 
 def prompts_of(context: Context, policy: Policy) -> list[list[int]]:
@@ -56,7 +56,7 @@ def test_the_engines_log_probabilities_are_the_trainers(context: Context, way: s
     for model in models:
         policy = context.policy(model, mean=20)
         with torch.no_grad():
-            policy.decoder.norm.weight.fill_(TOLD_APART)
+            policy.decoder.norm.weight.fill_(LAST_NORM)
         policy.card = policy.card.model_copy(update={"eos_token_ids": tuple(range(2, 27))})
         prompts = prompts_of(context, policy)
         groups = sampled(policy, prompts, way)

@@ -146,20 +146,20 @@ def packed_scores(policy: Policy, rows: Rows) -> Scored:
     return logprobs.detach().double().cpu(), _gradients(factors)
 
 
-def apart(found: Scored, exact: Scored) -> dict[str, float]:
+def apart(actual: Scored, exact: Scored) -> dict[str, float]:
     """Largest and mean difference of log-probabilities in nats; relative one of the gradients."""
-    difference = (found[0] - exact[0]).abs()
+    difference = (actual[0] - exact[0]).abs()
     names = sorted(exact[1])
-    ours, theirs = (
-        torch.cat([side[1][name].flatten() for name in names]) for side in (found, exact)
+    actual_gradients, exact_gradients = (
+        torch.cat([side[1][name].flatten() for name in names]) for side in (actual, exact)
     )
     return {
         "logprob_max": float(difference.max()),
         "logprob_mean": float(difference.mean()),
-        "gradient": float((ours - theirs).norm() / theirs.norm()),
+        "gradient": float((actual_gradients - exact_gradients).norm() / exact_gradients.norm()),
     }
 
 
 def _gradients(factors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    found = {name: factor.grad for name, factor in factors.items()}
-    return {name: grad.double().cpu() for name, grad in found.items() if grad is not None}
+    gradients = {name: factor.grad for name, factor in factors.items()}
+    return {name: grad.double().cpu() for name, grad in gradients.items() if grad is not None}

@@ -38,7 +38,7 @@ def peer(context: Context, model: str, trainer: str) -> dict[str, Any]:
                 side: Any = TrlAsyncSide(folder, alike, device, context.scratch, tokens)
             else:
                 side = TrlSide(folder, settings, device, rows, context.scratch)
-            times = context.timed(lambda side=side: side.update(workload), most=2)
+            times = context.timed(lambda side=side: side.update(workload), repeats=2)
         except torch.OutOfMemoryError:
             side = None
             context.free()

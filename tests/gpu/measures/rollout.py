@@ -30,14 +30,14 @@ def evaluator(context: Context, model: str) -> dict[str, Any]:
         lengths = context.scale.lengths
         prompts += Workload.make(lengths, policy.card.vocabulary, seed=len(prompts)).prompts
     # Occupy the surplus memory of a larger GPU, so that the engine finds 80 GB.
-    ballast = _taken(context.device, MEMORY)
-    figures = _sampled(context, policy, prompts, 1, most=0)
+    ballast = _ballast(context.device, MEMORY)
+    figures = _sampled(context, policy, prompts, 1, repeats=0)
     if figures["peak_bytes"] is not None:
         figures["peak_bytes"] -= ballast.numel()
     return figures | {"ballast_bytes": ballast.numel()}
 
 
-def _taken(device: torch.device, rest: float) -> torch.Tensor:
+def _ballast(device: torch.device, rest: float) -> torch.Tensor:
     """Occupy all of a GPU's memory except `rest` bytes; nothing on a CPU."""
     total = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
     return torch.empty(max(0, int(total - rest)), dtype=torch.uint8, device=device)
@@ -48,7 +48,7 @@ def _sampled(
     policy: Policy,
     prompts: list[list[int]],
     count: int,
-    most: int = 2,
+    repeats: int = 2,
     **ways: bool,
 ) -> dict[str, Any]:
     """Speed and memory; responses are cut shorter if a probe shows that time would run out."""
@@ -69,7 +69,7 @@ def _sampled(
         lengths[:] = [len(response.tokens) for group in groups for response in group]
 
     reset_peak(context.device)
-    times = context.timed(work, most)
+    times = context.timed(work, repeats)
     engine.close()
     return {
         **times,

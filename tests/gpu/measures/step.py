@@ -36,7 +36,7 @@ def step(context: Context, model: str) -> dict[str, Any]:
     start = digest_of(b"gpu")
     journal = Journal(context.scratch / "state", JournalOwner("gpu", "gpu", start))
     metrics: list[StepMetrics] = []
-    found: list[dict[str, float]] = []
+    seconds: list[dict[str, float]] = []
     thread, keeping, writes = ThreadPoolExecutor(1), list[Future[None]](), list[float]()
 
     def keep(checkpoint: Checkpoint) -> None:
@@ -47,24 +47,24 @@ def step(context: Context, model: str) -> dict[str, Any]:
     def checkpoint() -> None:
         if keeping:
             keeping.pop().result()
-        taken = Checkpoint(1, start, tuple(metrics), trainer.snapshot())
-        keeping.append(thread.submit(keep, taken))
+        saved = Checkpoint(1, start, tuple(metrics), trainer.snapshot())
+        keeping.append(thread.submit(keep, saved))
 
     def work() -> None:
         phases.seconds.clear()
         metrics.append(phases.of("sampled and trained", trainer.private_step)(len(metrics) + 1))
         phases.of("checkpoint", checkpoint)()
-        found.append(dict(phases.seconds))
+        seconds.append(dict(phases.seconds))
 
     reset_peak(context.device)
     try:
-        times = context.timed(work, most=3)
+        times = context.timed(work, repeats=3)
         keeping.pop().result()
     finally:
         thread.shutdown()
         del policy.reference  # type: ignore[method-assign]
     engine.close()
-    typical = min(found[1:] or found, key=lambda one: abs(sum(one.values()) - times["seconds"]))
+    typical = min(seconds[1:] or seconds, key=lambda one: abs(sum(one.values()) - times["seconds"]))
     rest = typical["sampled and trained"] - typical["rollout"] - typical["reference"]
     return {
         **times,

@@ -51,8 +51,8 @@ def update(
     start = [factor.detach().clone() for factor in policy.trainable()]
     fused = True if context.device.type == "cuda" else None  # like the trainer
     optimizer = torch.optim.AdamW(policy.trainable(), lr=grpo.learning_rate, fused=fused)
-    given = default_budget(policy, checkpointing)
-    budget = TokenBudget(given)
+    default = default_budget(policy, checkpointing)
+    budget = TokenBudget(default)
     done: list[StepMetrics] = []
 
     def work() -> None:
@@ -61,8 +61,8 @@ def update(
     reset_peak(context.device)  # forget the peak of earlier measurements
     with attend_by(policy, attention) as path:
         times = context.timed(work)
-    most = min(given, sum(prompt + sum(group) for prompt, group in workload.lengths))
-    estimate = update_bytes(shape, most, checkpointing, context.device.type == "cuda")
+    tokens = min(default, sum(prompt + sum(group) for prompt, group in workload.lengths))
+    estimate = update_bytes(shape, tokens, checkpointing, context.device.type == "cuda")
     return {
         **times,
         "attention": path,
@@ -71,7 +71,7 @@ def update(
         "estimated_bytes": policy.card.parameters * policy.dtype.itemsize
         + factor_bytes(policy.card.layout.parameters)
         + estimate,
-        "tokens_at_a_time": given,
+        "tokens_at_a_time": default,
         "tokens_at_a_time_after": budget.tokens,
         "loss": done[-1].loss,
         "workload": workload.describe(),

@@ -27,7 +27,7 @@ class Framed:
 
     def all(self, name: bytes) -> list[bytes]:
         """A header's values."""
-        return [value for known, value in self.headers if known == name]
+        return [value for key, value in self.headers if key == name]
 
 
 def framed(data: bytes, lenient: bool) -> list[Framed]:
@@ -36,21 +36,21 @@ def framed(data: bytes, lenient: bool) -> list[Framed]:
     `lenient` accepts what a server may accept, beyond what it must. An upgrade is ignored and ends
     the connection.
     """
-    found: list[Framed] = []
-    place = 0
-    while place < len(data) and not (found and found[-1].last):
+    requests: list[Framed] = []
+    position = 0
+    while position < len(data) and not (requests and requests[-1].last):
         try:
-            request, place = _request(data, place, lenient)
+            request, position = _request(data, position, lenient)
         except (BadError, NotWholeError):
             break
-        found.append(request)
-    return found
+        requests.append(request)
+    return requests
 
 
-def _request(data: bytes, place: int, lenient: bool) -> tuple[Framed, int]:
-    while data.startswith(b"\r\n", place):
-        place += 2
-    lines, place = _lines(data, place, lenient)
+def _request(data: bytes, position: int, lenient: bool) -> tuple[Framed, int]:
+    while data.startswith(b"\r\n", position):
+        position += 2
+    lines, position = _lines(data, position, lenient)
     if lenient:
         words = lines[0].split()
         line = b" ".join(words)
@@ -67,19 +67,19 @@ def _request(data: bytes, place: int, lenient: bool) -> tuple[Framed, int]:
     hosts = len(values.get(b"host", []))
     if hosts > 1 or (hosts == 0 and not old):
         raise BadError
-    has_body, ends, place = _body(data, place, values, old, lenient)
+    has_body, ends, position = _body(data, position, values, old, lenient)
     wishes = b",".join(values.get(b"connection", [])).lower().replace(b" ", b"").split(b",")
     upgrades = b"upgrade" in wishes and b"upgrade" in values
     last = ends or old or b"close" in wishes or upgrades
-    return Framed(start[1], start[2], headers, has_body, last), place
+    return Framed(start[1], start[2], headers, has_body, last), position
 
 
-def _lines(data: bytes, place: int, lenient: bool) -> tuple[list[bytes], int]:
+def _lines(data: bytes, position: int, lenient: bool) -> tuple[list[bytes], int]:
     ending = rb"\r?\n" if lenient else rb"\r\n"
-    end = re.compile(ending + ending).search(data, place)
+    end = re.compile(ending + ending).search(data, position)
     if end is None:
         raise NotWholeError
-    return re.split(ending, data[place : end.start()]), end.end()
+    return re.split(ending, data[position : end.start()]), end.end()
 
 
 def _headers(lines: list[bytes], lenient: bool) -> list[tuple[bytes, bytes]]:
@@ -89,15 +89,15 @@ def _headers(lines: list[bytes], lenient: bool) -> list[tuple[bytes, bytes]]:
             name, value = headers[-1]
             headers[-1] = (name, (value + b" " + line.strip(b" \t")).strip(b" "))
             continue
-        found = re.fullmatch(rb"(%s):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*?)[ \t]*" % TOKEN, line)
-        if found is None:
+        match = re.fullmatch(rb"(%s):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*?)[ \t]*" % TOKEN, line)
+        if match is None:
             raise BadError
-        headers.append((found[1].lower(), found[2]))
+        headers.append((match[1].lower(), match[2]))
     return headers
 
 
 def _body(
-    data: bytes, place: int, values: dict[bytes, list[bytes]], old: bool, lenient: bool
+    data: bytes, position: int, values: dict[bytes, list[bytes]], old: bool, lenient: bool
 ) -> tuple[bool, bool, int]:
     """Whether there is a body, whether the connection must end after it, and where it ends."""
     lengths, codings = values.get(b"content-length"), values.get(b"transfer-encoding")
@@ -107,40 +107,40 @@ def _body(
             raise BadError
         if (old or lengths) and not lenient:
             raise BadError
-        return True, bool(lengths), _chunked(data, place, lenient)
+        return True, bool(lengths), _chunked(data, position, lenient)
     if lengths is None:
-        return False, False, place
+        return False, False, position
     if lenient:
         lengths = list({length.strip(b" \t") for value in lengths for length in value.split(b",")})
     if len(lengths) != 1 or not re.fullmatch(rb"[0-9]+", lengths[0]) or int(lengths[0]) > LARGEST:
         raise BadError
-    if place + int(lengths[0]) > len(data):
+    if position + int(lengths[0]) > len(data):
         raise NotWholeError
-    return lengths[0].strip(b"0") != b"", False, place + int(lengths[0])
+    return lengths[0].strip(b"0") != b"", False, position + int(lengths[0])
 
 
-def _chunked(data: bytes, place: int, lenient: bool) -> int:
+def _chunked(data: bytes, position: int, lenient: bool) -> int:
     extension = rb'(?:[ \t]*;[ \t]*%s(?:[ \t]*=[ \t]*(?:%s|"[^"\r\n]*"))?)*' % (TOKEN, TOKEN)
     while True:
-        end = data.find(b"\r\n", place)
+        end = data.find(b"\r\n", position)
         if end < 0:
             raise NotWholeError
-        size = re.fullmatch(rb"([0-9A-Fa-f]+)" + extension, data[place:end])
+        size = re.fullmatch(rb"([0-9A-Fa-f]+)" + extension, data[position:end])
         if size is None or int(size[1], 16) > LARGEST:
             raise BadError
-        place = end + 2
+        position = end + 2
         if int(size[1], 16) == 0:
             break
-        place += int(size[1], 16)
-        if place + 2 > len(data):
+        position += int(size[1], 16)
+        if position + 2 > len(data):
             raise NotWholeError
-        if data[place : place + 2] != b"\r\n":
+        if data[position : position + 2] != b"\r\n":
             raise BadError
-        place += 2
-    if data.startswith(b"\r\n", place):
-        return place + 2
-    lines, place = _lines(data, place, lenient)
+        position += 2
+    if data.startswith(b"\r\n", position):
+        return position + 2
+    lines, position = _lines(data, position, lenient)
     names = {name for name, _ in _headers(lines, lenient)}
     if names & {b"content-length", b"transfer-encoding"} and not lenient:
         raise BadError
-    return place
+    return position

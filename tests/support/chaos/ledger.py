@@ -32,11 +32,11 @@ class ReceiptLedger:
         events = self._events()
         lost = 0
         for round_ in range(1, rounds + 1):
-            taken = [e for e in events if e.kind == "update" and e.details["round"] == round_]
-            counted = {e.details["member"] for e in taken if not e.details["late"]}
+            updates = [e for e in events if e.kind == "update" and e.details["round"] == round_]
+            counted = {e.details["member"] for e in updates if not e.details["late"]}
             for name in self._names:
                 lost += self.receipts.get((round_, name)) == "accepted" and name not in counted
-            lost += len(taken) != len({e.details["member"] for e in taken})
+            lost += len(updates) != len({e.details["member"] for e in updates})
             lost += view.rounds[round_].adapter != self._mean(round_)
         published = [e.details["adapter"] for e in events if e.kind == "aggregated"]
         return lost + sum(

@@ -142,10 +142,10 @@ def change_number(rng: random.Random, file: File) -> None:
     entry = _entry(rng, file)
     numbers = entry.get(rng.choice(("shape", "data_offsets"))) if isinstance(entry, dict) else None
     if isinstance(numbers, list) and numbers:
-        place = rng.randrange(len(numbers))
-        before = numbers[place] if isinstance(numbers[place], int) else 0
-        near = (before + 1, before - 1, before + 4, before * 2)
-        numbers[place] = rng.choice((rng.choice((*ODD_NUMBERS, *near)), rng.choice(near), odd(rng)))
+        index = rng.randrange(len(numbers))
+        number = numbers[index] if isinstance(numbers[index], int) else 0
+        near = (number + 1, number - 1, number + 4, number * 2)
+        numbers[index] = rng.choice((rng.choice((*ODD_NUMBERS, *near)), rng.choice(near), odd(rng)))
 
 
 def change_dimensions(rng: random.Random, file: File) -> None:
@@ -193,8 +193,8 @@ def swap_tensors(rng: random.Random, file: File) -> None:
     """Swap two tensors' entries, and shuffle the order of all."""
     names = list(file.header)
     if len(names) > 1:
-        one, other = rng.sample(names, 2)
-        file.header[one], file.header[other] = file.header[other], file.header[one]
+        first, second = rng.sample(names, 2)
+        file.header[first], file.header[second] = file.header[second], file.header[first]
     rng.shuffle(names)
     file.header = {name: file.header[name] for name in names}
 
@@ -220,10 +220,10 @@ def change_data(rng: random.Random, file: File) -> None:
         b"\xff\xff\xff\x7f",
         bytes(4),
     )
-    place = 4 * rng.randrange(max(1, len(file.data) // 4))
+    offset = 4 * rng.randrange(max(1, len(file.data) // 4))
     chosen = rng.randrange(6)
     if chosen < 4:
-        file.data = file.data[:place] + rng.choice(words) + file.data[place + 4 :]
+        file.data = file.data[:offset] + rng.choice(words) + file.data[offset + 4 :]
     elif chosen == 4:
         file.data = file.data[: rng.randint(0, len(file.data))]
     else:
@@ -260,9 +260,9 @@ def with_text(rng: random.Random, file: bytes) -> bytes:
         return file
     raw, data = bytearray(file[8 : 8 + length]), file[8 + length :]
     for _ in range(rng.choice((1, 1, 1, 2, 5))):
-        place = rng.randint(0, len(raw))
-        end = place + rng.choice((0, 0, 1, 2, 8))
-        raw[place:end] = rng.choice(ODD_BYTES) if rng.random() < 0.8 else b""
+        begin = rng.randint(0, len(raw))
+        end = begin + rng.choice((0, 0, 1, 2, 8))
+        raw[begin:end] = rng.choice(ODD_BYTES) if rng.random() < 0.8 else b""
     if rng.random() < 0.2:
         raw = bytearray(_twice(rng, bytes(raw)))
     return len(raw).to_bytes(8, "little") + bytes(raw) + data
@@ -285,16 +285,16 @@ def with_bytes(rng: random.Random, file: bytes) -> bytes:
     for _ in range(rng.choice((1, 1, 2, 4, 16))):
         if not changed:
             break
-        place = rng.randrange(len(changed))
+        offset = rng.randrange(len(changed))
         chosen = rng.randrange(5)
         if chosen < 2:
-            changed[place] ^= 1 << rng.randrange(8)
+            changed[offset] ^= 1 << rng.randrange(8)
         elif chosen == 2:
-            del changed[place : place + rng.choice((1, 2, 8, 64))]
+            del changed[offset : offset + rng.choice((1, 2, 8, 64))]
         elif chosen == 3:
-            changed[place:place] = changed[place : place + rng.choice((1, 4, 32))]
+            changed[offset:offset] = changed[offset : offset + rng.choice((1, 4, 32))]
         else:
-            del changed[place:]
+            del changed[offset:]
     return bytes(changed)
 
 

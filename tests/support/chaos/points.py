@@ -22,10 +22,10 @@ JOURNAL = "progress"  # its folder in the state folder
 class Points(threading.local):
     """Writes the name of each point passed; the process is killed at the `last` one.
 
-    Each thread has a place of its own, because a step is saved to disk while the next one runs.
+    Each thread has a position of its own, because a step is saved to disk while the next one runs.
     """
 
-    place = "start"
+    position = "start"
     saving = ""
     pieces = 0  # left to write until half of the file is written
 
@@ -35,14 +35,14 @@ class Points(threading.local):
 
     def hit(self, what: str) -> None:
         """Pass a point, or die there."""
-        name = f"{self.place} {what}"
+        name = f"{self.position} {what}"
         os.write(self._trace, f"{name}\n".encode())
         if name == self._last:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def hit_at(self, place: str, what: str) -> None:
-        """Pass a point of another thread's place."""
-        self.place = place
+    def hit_at(self, position: str, what: str) -> None:
+        """Pass a point at another thread's position."""
+        self.position = position
         self.hit(what)
 
     def around(self, owner: Any, name: str, what: str = "") -> None:
@@ -52,23 +52,23 @@ class Points(threading.local):
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             self.hit(f"{what} before")
-            found = call(*args, **kwargs)
+            result = call(*args, **kwargs)
             self.hit(f"{what} after")
-            return found
+            return result
 
         setattr(owner, name, wrapped)
 
     def at(
-        self, owner: Any, name: str, place: Callable[..., str], after: str | None = None
+        self, owner: Any, name: str, position_of: Callable[..., str], on_return: str | None = None
     ) -> None:
-        """Set the place to `place(self, *args)` when a method is called; `after` on its return."""
+        """Set the position when a method is called, and to `on_return` on its return."""
         call = getattr(owner, name)
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            self.place = place(*args)
-            found = call(*args, **kwargs)
-            self.place = after or self.place
-            return found
+            self.position = position_of(*args)
+            result = call(*args, **kwargs)
+            self.position = on_return or self.position
+            return result
 
         setattr(owner, name, wrapped)
 
@@ -100,11 +100,13 @@ def _while_waiting(points: Points, client: Any) -> None:
     call = client.exchanged
 
     def exchanged(*args: Any, **kwargs: Any) -> bytes:
-        timer = threading.Timer(WAITING_SECONDS, points.hit_at, [points.place, "exchanged waiting"])
+        timer = threading.Timer(
+            WAITING_SECONDS, points.hit_at, [points.position, "exchanged waiting"]
+        )
         timer.start()
         try:
-            found: bytes = call(*args, **kwargs)
-            return found
+            responses: bytes = call(*args, **kwargs)
+            return responses
         finally:
             timer.cancel()
 

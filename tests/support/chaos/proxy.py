@@ -124,7 +124,7 @@ class _Connection:
         self._client = client
         self._server = server
         self._fault = fault
-        self._left = {client: fault.cut_up, server: fault.cut_down}
+        self._until_cut = {client: fault.cut_up, server: fault.cut_down}
         self._request: bytearray | None = bytearray() if fault.repeat else None
         self._sent = bytearray()
         proxy.sent.append(self._sent)
@@ -142,7 +142,7 @@ class _Connection:
                 ready, _, _ = select.select(ends, [], [], 0.1)
                 if not all(self._pass_on(source) for source in ready):
                     break
-        if any(left is not None and left < 0 for left in self._left.values()):
+        if any(remaining is not None and remaining < 0 for remaining in self._until_cut.values()):
             self._proxy.count(cuts=1)
             reset = self._fault.reset
         for end in ends:
@@ -161,14 +161,14 @@ class _Connection:
             self._sent += piece
         self._linger(len(piece))
         sink = self._server if up else self._client
-        left = self._left[source]
-        if left is not None:
-            self._left[source] = left - len(piece)
-            piece = piece[:left]
+        remaining = self._until_cut[source]
+        if remaining is not None:
+            self._until_cut[source] = remaining - len(piece)
+            piece = piece[:remaining]
         sink.sendall(piece)
         if up:
             self._repeat(piece)
-        return (self._left[source] or 0) >= 0
+        return (self._until_cut[source] or 0) >= 0
 
     def _linger(self, size: int) -> None:
         rate = self._fault.bytes_per_second
@@ -181,12 +181,12 @@ class _Connection:
         if self._request is None:
             return
         self._request += piece
-        head, found, body = bytes(self._request).partition(b"\r\n\r\n")
-        if not found:
+        head, separator, body = bytes(self._request).partition(b"\r\n\r\n")
+        if not separator:
             return
         fields = [line.partition(b":") for line in head.split(b"\r\n")[1:]]
         sizes = [int(value) for name, _, value in fields if name.lower() == b"content-length"]
         size = sizes[0] if sizes else 0
         if len(body) >= size:
             self._request = None
-            self._proxy.say_again(head + found + body[:size])
+            self._proxy.say_again(head + separator + body[:size])

@@ -39,7 +39,7 @@ class ServerPoints:
     def __init__(self, trace: Path, last: str | None) -> None:
         self._last = last
         self._trace = os.open(trace, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self.here = threading.local()  # a transaction lives in one thread
+        self.of_thread = threading.local()  # a transaction lives in one thread
 
     def hit(self, what: str) -> None:
         """Pass a point, or die there, if a named request or the conductor is at work."""
@@ -101,9 +101,9 @@ def _around_the_application(points: ServerPoints) -> None:
     make = app.create_app
 
     def create_app(settings: Any) -> Any:
-        made = make(settings)
-        made.add_middleware(_Located, points=points)
-        return made
+        application = make(settings)
+        application.add_middleware(_Located, points=points)
+        return application
 
     app.create_app = create_app
 
@@ -125,14 +125,14 @@ def _around_storage(points: ServerPoints) -> None:
         points.hit("file synced")
 
     def replacing(self: Path, target: Path) -> Path:
-        found = replace(self, target)
+        renamed = replace(self, target)
         points.hit("renamed")
-        return found
+        return renamed
 
     def writing(self: LocalBlobs, parts: Iterable[bytes], *args: Any) -> tuple[str, int]:
-        found = write(self, halfway(parts), *args)
+        blob = write(self, halfway(parts), *args)
         points.hit("blob written")
-        return found
+        return blob
 
     def halfway(parts: Iterable[bytes]) -> Iterator[bytes]:
         for number, part in enumerate(parts):
@@ -154,11 +154,11 @@ def _around_commits(points: ServerPoints) -> None:
     move, commit, rollback = runs.move, DefaultDialect.do_commit, DefaultDialect.do_rollback
 
     def moving(session: Any, run: Any, transition: Any, **details: Any) -> None:
-        points.here.moves = f"{transition.__name__}, "
+        points.of_thread.moves = f"{transition.__name__}, "
         move(session, run, transition, **details)
 
     def committing(self: Any, connection: Any) -> None:
-        writes, moves = _taken(points, "writes"), _taken(points, "moves")
+        writes, moves = _popped(points, "writes"), _popped(points, "moves")
         if writes:
             points.hit(f"{moves}before commit")
         commit(self, connection)
@@ -166,12 +166,12 @@ def _around_commits(points: ServerPoints) -> None:
             points.hit(f"{moves}committed")
 
     def rolling_back(self: Any, connection: Any) -> None:
-        points.here.writes = points.here.moves = ""
+        points.of_thread.writes = points.of_thread.moves = ""
         rollback(self, connection)
 
     def executing(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
         if statement.startswith(_WRITES):
-            points.here.writes = "yes"
+            points.of_thread.writes = "yes"
 
     runs.move = moving
     DefaultDialect.do_commit = committing  # type: ignore[method-assign]
@@ -179,7 +179,7 @@ def _around_commits(points: ServerPoints) -> None:
     event.listen(Engine, "before_cursor_execute", executing)
 
 
-def _taken(points: ServerPoints, name: str) -> str:
-    found: str = getattr(points.here, name, "")
-    setattr(points.here, name, "")
-    return found
+def _popped(points: ServerPoints, name: str) -> str:
+    value: str = getattr(points.of_thread, name, "")
+    setattr(points.of_thread, name, "")
+    return value

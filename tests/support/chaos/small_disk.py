@@ -21,8 +21,8 @@ class SmallDisk:
 
     def free(self) -> int:
         """Free space in bytes."""
-        found = os.statvfs(self.folder)
-        return found.f_bavail * found.f_frsize
+        stats = os.statvfs(self.folder)
+        return stats.f_bavail * stats.f_frsize
 
     def fill(self, leave: int = 0) -> None:
         """Fill the disk with another file, leaving about `leave` bytes."""

@@ -38,9 +38,9 @@ def install() -> None:
             yield
 
     def slowly_written(self: Any, *args: Any) -> tuple[str, int]:
-        found = write(self, *args)
+        blob = write(self, *args)
         pass_point("written")
-        return found
+        return blob
 
     Leases.held = slowly_held  # type: ignore[method-assign]
     LocalBlobs.write = slowly_written  # type: ignore[method-assign]

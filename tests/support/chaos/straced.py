@@ -58,10 +58,10 @@ def calls(trace: Path) -> Iterator[Call]:
     begun: dict[tuple[str, str], str] = {}
     with trace.open(errors="replace") as lines:
         for line in lines:
-            found = _LINE.match(line.rstrip("\n"))
-            if found is None:
+            match = _LINE.match(line.rstrip("\n"))
+            if match is None:
                 continue
-            thread, name, rest = found.groups()
+            thread, name, rest = match.groups()
             writes = name.startswith(("write", "send"))
             if rest.endswith(_UNFINISHED):
                 begun[thread, name] = rest.removesuffix(_UNFINISHED)

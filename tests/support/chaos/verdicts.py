@@ -6,13 +6,13 @@ import time
 
 from pubswap_protocol.problems import Problem
 
-_kept: list[mmap.mmap] = []
+_retained: list[mmap.mmap] = []
 
 
 def misbehaving(name: str, response: str, problem: Problem) -> float:
     """Right for "right", "keep" and, after a second, "doze"; other responses act as they say."""
     if response == "keep":
-        _kept.append(mmap.mmap(-1, 1 << 30))  # counts as address space, and is never touched
+        _retained.append(mmap.mmap(-1, 1 << 30))  # counts as address space, and is never touched
         return 1.0
     if response == "hang":
         time.sleep(600)

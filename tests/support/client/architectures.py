@@ -259,8 +259,8 @@ def random_model(name: str, dtype: torch.dtype = torch.float32, **changes: Any) 
     """A causal model of CASES, as transformers builds it from its config."""
     case = CASES[name]
     values = COMMON | case.config | changes
-    given = {key: value for key, value in values.items() if value is not None}
-    config = AutoConfig.for_model(case.kind, **given)
+    config_values = {key: value for key, value in values.items() if value is not None}
+    config = AutoConfig.for_model(case.kind, **config_values)
     with torch.random.fork_rng():
         torch.manual_seed(7)
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)

@@ -19,7 +19,7 @@ class Ended:
     """A command's exit status and its whole output."""
 
     status: int
-    said: str
+    output: str
 
 
 def commands() -> Iterator[str]:

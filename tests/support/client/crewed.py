@@ -61,12 +61,14 @@ def main(folder: Path, out: Path, processes: int, kinds: list[str]) -> None:
         FakeEngine().install(sys.modules)
     if launched_rank() is None:
         with followers(processes - 1):
-            found = {kind: {"one": _alone(folder, out.parent / "one", kind)} for kind in kinds}
+            results = {kind: {"one": _alone(folder, out.parent / "one", kind)} for kind in kinds}
             process_group = ProcessGroup(cpu=True)
             for kind in kinds:
-                found[kind]["several"] = _together(process_group, folder, out.parent / "all", kind)
+                results[kind]["several"] = _together(
+                    process_group, folder, out.parent / "all", kind
+                )
             half = out.with_suffix(".half")
-            half.write_text(json.dumps(found))
+            half.write_text(json.dumps(results))
             half.rename(out)
             time.sleep(600)
     else:
@@ -94,9 +96,9 @@ def _together(process_group: ProcessGroup, folder: Path, state: Path, kind: str)
     policy = _joint_policy(process_group, folder, kind)
     start = partial(start_engine, _client(kind), policy, folder)
     with closing(ProcessGroupEngine(process_group, policy, state, start)) as engine:
-        found = _lead(policy, engine, process_group, kind)
+        result = _lead(policy, engine, process_group, kind)
     process_group.broadcast_object(None)  # makes the followers stop following, and nothing else
-    return found
+    return result
 
 
 def _joint_policy(process_group: ProcessGroup, folder: Path, kind: str) -> Policy:
@@ -155,5 +157,5 @@ def _fixed(rng: np.random.Generator, rows: int) -> list[Response]:
 
 
 if __name__ == "__main__":
-    model, result, count, *wanted = sys.argv[1:]
-    main(Path(model), Path(result), int(count), wanted)
+    model, result, count, *requested = sys.argv[1:]
+    main(Path(model), Path(result), int(count), requested)

@@ -35,9 +35,9 @@ def trimmed_mean(vectors: Sequence[Vector], dropped: int) -> Vector:
 def krum_order(vectors: Sequence[Vector], bad: int) -> list[int]:
     """The clients from the lowest Krum score to the highest."""
     scores = []
-    for n, mine in enumerate(vectors):
-        others = [theirs for m, theirs in enumerate(vectors) if m != n]
-        distances = sorted(float(np.sum((mine - theirs) ** 2)) for theirs in others)
+    for n, vector in enumerate(vectors):
+        others = [other for m, other in enumerate(vectors) if m != n]
+        distances = sorted(float(np.sum((vector - other) ** 2)) for other in others)
         scores.append((sum(distances[: len(vectors) - bad - 2]), n))
     return [n for _, n in sorted(scores)]
 

@@ -97,7 +97,7 @@ def medqa_rows(count: int, split: str = "train") -> list[dict[str, Any]]:
         {
             "question": f"A {n}-year-old man of the {split} set has a cough. What is next?",
             "answer": f"Plan {n % 4}",
-            "options": {letter: f"Plan {place}" for place, letter in enumerate("ABCD")},
+            "options": {letter: f"Plan {index}" for index, letter in enumerate("ABCD")},
             "meta_info": "step1" if n % 3 else "step2&3",
             "answer_idx": "ABCD"[n % 4],
             "metamap_phrases": ["man", "cough"],

@@ -33,13 +33,13 @@ def growth(work: Callable[[], object]) -> int:
     """This process's peak memory during the work, above what it held before."""
     process = psutil.Process()
     gc.collect()
-    before = most = process.memory_info().rss
+    at_start = peak = process.memory_info().rss
     done = threading.Event()
 
     def watch() -> None:
-        nonlocal most
+        nonlocal peak
         while not done.is_set():
-            most = max(most, process.memory_info().rss)
+            peak = max(peak, process.memory_info().rss)
             time.sleep(0.001)
 
     watcher = threading.Thread(target=watch)
@@ -47,7 +47,7 @@ def growth(work: Callable[[], object]) -> int:
     work()
     done.set()
     watcher.join()
-    return most - before
+    return peak - at_start
 
 
 def groups(length: int, count: int, vocabulary: int) -> list[Group]:
@@ -93,7 +93,7 @@ def main(folder: Path, length: int, prompts: int, checkpointing: bool) -> None:
     for factor in policy.trainable():
         factor.grad = None
     sample(2)
-    found = {
+    measurements = {
         "sampling": [
             growth(lambda: sample(length)),
             rollout_bytes(shape, prompts * COUNT, Lengths(PROMPT, length, COUNT)),
@@ -105,7 +105,7 @@ def main(folder: Path, length: int, prompts: int, checkpointing: bool) -> None:
             + factor_bytes(policy.card.layout.parameters) * 3 // 5,
         ],
     }
-    print(json.dumps(found))  # noqa: T201
+    print(json.dumps(measurements))  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -29,8 +29,8 @@ def compared(policy: "Policy", groups: Groups, temperature: float = 0.7) -> "Ten
         policy.card.eos_token_ids,
         1e-4,
     )
-    ours = response_logprobs(policy, batch, temperature, budget=2048)
-    theirs = torch.zeros_like(ours)
+    recomputed = response_logprobs(policy, batch, temperature, budget=2048)
+    sampled = torch.zeros_like(recomputed)
     for row, response in enumerate(response for group in groups for response in group):
-        theirs[row, : len(response.logprobs)] = torch.tensor(response.logprobs)
-    return (ours - theirs).abs()[batch.response_mask]
+        sampled[row, : len(response.logprobs)] = torch.tensor(response.logprobs)
+    return (recomputed - sampled).abs()[batch.response_mask]

@@ -52,14 +52,14 @@ class ClientPoints:
     """Counts the points a life passes, and ends it at one of them."""
 
     def __init__(self) -> None:
-        self.left: float = float("inf")
+        self.remaining: float = float("inf")
         self.passed = 0
 
     def hit(self) -> None:
         """Pass a point, or raise Killed there."""
         self.passed += 1
-        self.left -= 1
-        if self.left <= 0:
+        self.remaining -= 1
+        if self.remaining <= 0:
             raise Killed
 
     def around(self, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -67,9 +67,9 @@ class ClientPoints:
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             self.hit()
-            found = call(*args, **kwargs)
+            result = call(*args, **kwargs)
             self.hit()
-            return found
+            return result
 
         return wrapped
 
@@ -129,15 +129,15 @@ class FakeCoordinator:
         rules = ResponseRules(
             PUBLIC, grpo.responses_per_prompt, grpo.max_response_tokens, self.run.model.vocabulary
         )
-        own = decode_responses(self.submitted[round_, swap], rules)
+        submitted = decode_responses(self.submitted[round_, swap], rules)
         if self.run.settings.swap.donors == "likely":
             # Among equally likely ones the first are taken, whatever a restart computes.
             offers = [
                 Offer(mine, (2, 3), [*theirs[:3], *theirs[:3]])
-                for mine, theirs in zip(own, self.peer, strict=True)
+                for mine, theirs in zip(submitted, self.peer, strict=True)
             ]
             return encode_offers(PUBLIC, offers)
-        mixed = [mine[:2] + theirs[:2] for mine, theirs in zip(own, self.peer, strict=True)]
+        mixed = [mine[:2] + theirs[:2] for mine, theirs in zip(submitted, self.peer, strict=True)]
         return encode_responses(PUBLIC, mixed)
 
     def submit_update(
@@ -202,17 +202,17 @@ class World:
         for number in range(1, ROUNDS + 1):
             if number not in self.coordinator.updates:
                 api: Any = self.coordinator
-                told = reporter or LogLines()
+                log = reporter or LogLines()
                 held_out = (
                     HeldOut(self.state, run.id, self.held_out, "1") if self.held_out else None
                 )
-                one = LocalRound(
-                    *(api, run, trainer, journal, told, number, start, privacy, held_out),
+                local_round = LocalRound(
+                    *(api, run, trainer, journal, log, number, start, privacy, held_out),
                     limits=self.limits,
                     rollbacks=api.rollbacks,
                 )
-                one.train()
-                one.hand_in(examples=8)
+                local_round.train()
+                local_round.hand_in(examples=8)
             start = self.coordinator.publish(number, start)
 
     def _watch(self, trainer: LocalTrainer) -> None:
@@ -238,11 +238,11 @@ def kill_again_and_again(
 ) -> int:
     """Kill the first life at its first point, the second at its third, ...; returns the deaths."""
     for deaths in itertools.count():
-        world.points.left = 1 + 2 * deaths
+        world.points.remaining = 1 + 2 * deaths
         try:
             world.live(reporter())
         except Killed:
             continue
-        world.points.left = float("inf")
+        world.points.remaining = float("inf")
         return deaths
     raise AssertionError

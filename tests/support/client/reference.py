@@ -24,8 +24,8 @@ def rectangles(batch: Batch) -> tuple[Tensor, Tensor]:
         return pad_sequence(list(sequences), batch_first=True, padding_side=side)
 
     def rows(prompts: Sequence[Tensor], responses: Sequence[Tensor]) -> Tensor:
-        before = padded(prompts, "left").repeat_interleave(batch.group_size, dim=0)
-        return torch.cat([before, padded(responses, "right")], dim=1)
+        left_padded = padded(prompts, "left").repeat_interleave(batch.group_size, dim=0)
+        return torch.cat([left_padded, padded(responses, "right")], dim=1)
 
     ones = ([torch.ones_like(each) for each in all_] for all_ in (batch.prompts, batch.responses))
     return rows(batch.prompts, batch.responses), rows(*ones)

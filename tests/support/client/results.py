@@ -112,8 +112,8 @@ def made_result(
 
 def write_store(store: Path, results: Iterable[Result]) -> Path:
     """Write a store with these results; returns it."""
-    for place, result in enumerate(results):
-        folder = store / RUNS / f"{place:04d}"
+    for index, result in enumerate(results):
+        folder = store / RUNS / f"{index:04d}"
         folder.mkdir(parents=True)
         (folder / RESULT).write_text(result.model_dump_json(), encoding="utf-8")
     return store
@@ -192,7 +192,7 @@ def _round(
     settings: RunSettings, number: int, score: float, drift: float, replaced: float
 ) -> RoundSummary:
     shares = [min(1.0, replaced * factor) for factor in (1, 2)]
-    topics = {name: min(1.0, score + 0.1 * place) for place, name in enumerate(TOPICS)}
+    topics = {name: min(1.0, score + 0.1 * index) for index, name in enumerate(TOPICS)}
     return RoundSummary(
         round=number,
         updates=settings.clients if number else 0,

@@ -34,17 +34,17 @@ class Authority:
             pytest.skip("openssl, which makes the certificates, is not installed")
         folder.mkdir()
         self.folder = folder
-        self._own = Issued(folder / "ca.pem", folder / "ca.key")
+        self._issuer = Issued(folder / "ca.pem", folder / "ca.key")
         _openssl(
             *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"),
-            *("-keyout", self._own.key, "-out", self.file, "-days", "2", "-subj", f"/CN={name}"),
+            *("-keyout", self._issuer.key, "-out", self.file, "-days", "2", "-subj", f"/CN={name}"),
             *("-addext", "keyUsage=critical,keyCertSign,cRLSign"),
         )
 
     @property
     def file(self) -> Path:
         """The CA's certificate."""
-        return self._own.certificate
+        return self._issuer.certificate
 
     def issue(self, name: str, file: str | None = None, address: str = "127.0.0.1") -> Issued:
         """A certificate in this name for an address, by default the loopback's."""
@@ -56,7 +56,7 @@ class Authority:
             *("-keyout", issued.key, "-out", request, "-subj", f"/CN={name}"),
         )
         _openssl(
-            *("x509", "-req", "-in", request, "-CA", self.file, "-CAkey", self._own.key),
+            *("x509", "-req", "-in", request, "-CA", self.file, "-CAkey", self._issuer.key),
             *("-CAcreateserial", "-days", "2", "-out", issued.certificate),
             *("-extfile", extensions),
         )

@@ -183,12 +183,12 @@ class Federation:
         invite = self.operator.invite(self.run.id, CreateInvite(name=name, role=role))
         self.tokens[name] = self.operator.enroll(invite.invite).token
         # Over the operator's connection, because making a client takes longer than its requests.
-        said = self.operator._http.post(
+        response = self.operator._http.post(
             paths.HELLO.format(run=self.run.id),
             headers={"Authorization": f"Bearer {self.tokens[name]}"},
             json=good_hello(self.run).model_dump(),
         )
-        assert said.status_code == 204, said.text
+        assert response.status_code == 204, response.text
         return self.tokens[name]
 
     def start(self) -> None:

@@ -21,22 +21,22 @@ class Counted:
 @contextmanager
 def counted(engine: Engine) -> Iterator[Counted]:
     """Count this thread's use of the database within the block."""
-    found = Counted()
+    counts = Counted()
 
     mine = threading.get_ident()
 
     def statement(connection: Any, cursor: Any, text: str, *_: Any) -> None:
         if threading.get_ident() == mine:
-            found.statements.append(text)
+            counts.statements.append(text)
 
     def row(*_: Any) -> None:
         if threading.get_ident() == mine:
-            found.rows += 1
+            counts.rows += 1
 
     event.listen(engine, "before_cursor_execute", statement)
     event.listen(Base, "load", row, propagate=True)
     try:
-        yield found
+        yield counts
     finally:
         event.remove(engine, "before_cursor_execute", statement)
         event.remove(Base, "load", row)

@@ -35,8 +35,8 @@ class Documented:
     def _operation(self, scope: Scope) -> dict[str, Any] | None:
         """The request's operation, or None if no route has its path and method."""
         path = getattr(scope.get("route"), "path", None)
-        found: dict[str, Any] = self.document["paths"].get(path, {})
-        return found.get(scope.get("method", "").lower())
+        operations: dict[str, Any] = self.document["paths"].get(path, {})
+        return operations.get(scope.get("method", "").lower())
 
     def _look(self, operation: dict[str, Any], method: str, answer: list[Message]) -> None:
         status = str(answer[0]["status"])

@@ -18,7 +18,7 @@ def exchange(
     max_donor_share: float = 1.0,
 ) -> list[list[Choice]]:
     """The responses chosen for the receiver's groups."""
-    made = Exchange(
+    exchanged = Exchange(
         strategy, seed, round_, swap, prompts, correct, donatable or {}, max_donor_share
     )
-    return made.choices(receiver)
+    return exchanged.choices(receiver)

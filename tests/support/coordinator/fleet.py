@@ -203,9 +203,9 @@ def counted_wrong(federation: Federation) -> list[str]:
     run = federation.view()
     clients, steps = run.settings.clients, public_steps_per_round(run.settings)
     seen: Counter[tuple[object, ...]] = Counter()
-    after = 0
-    while events := federation.operator.events(run.id, after).events:
-        after = events[-1].id
+    last_event = 0
+    while events := federation.operator.events(run.id, last_event).events:
+        last_event = events[-1].id
         for event in events:
             if event.kind in ("update", "responses") and not event.details["late"]:
                 details = event.details

@@ -50,7 +50,7 @@ class InProcess:
             transport=httpx.ASGITransport(self._app), base_url="http://coordinator"
         )
         self._living: Any = None
-        self.left: int | None = None  # points to pass before it is killed
+        self.points_left: int | None = None  # points to pass before it is killed
 
     def begin(self) -> None:
         """Make a new folder, and start a coordinator on it."""
@@ -61,7 +61,7 @@ class InProcess:
 
     def start(self) -> None:
         """Start a coordinator on the folder as it is."""
-        self.left = None
+        self.points_left = None
         self._living = self._app.router.lifespan_context(self._app)
         self._loop.run_until_complete(self._living.__aenter__())
 
@@ -102,21 +102,21 @@ class InProcess:
 
     def point(self) -> None:
         """Pass a point at which it may be killed."""
-        if self.left is not None:
-            self.left -= 1
-            if self.left < 0:
+        if self.points_left is not None:
+            self.points_left -= 1
+            if self.points_left < 0:
                 raise KilledServer
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Log errors only, which are bugs of the product."""
-    before = structlog.get_config()
+    previous = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     try:
         yield
     finally:
-        structlog.configure(**before)
+        structlog.configure(**previous)
 
 
 @contextlib.contextmanager
@@ -126,12 +126,12 @@ def one_thread(settings: ServerSettings, template: Path) -> Iterator[InProcess]:
         for owner, name, value in _patches():
             patches.callback(setattr, owner, name, getattr(owner, name))
             setattr(owner, name, value)
-        made = InProcess(settings, template)
-        _points(made, patches)
+        coordinator = InProcess(settings, template)
+        _points(coordinator, patches)
         try:
-            yield made
+            yield coordinator
         finally:
-            made.close()
+            coordinator.close()
 
 
 def _patches() -> Iterator[tuple[Any, str, Any]]:
@@ -154,7 +154,7 @@ def _patches() -> Iterator[tuple[Any, str, Any]]:
     yield engine, "sqlite_engine", cache(engine.sqlite_engine)
 
 
-def _points(made: InProcess, patches: contextlib.ExitStack) -> None:
+def _points(coordinator: InProcess, patches: contextlib.ExitStack) -> None:
     """Put points before and after each commit that changes something and each blob's rename."""
     commit, publish = DefaultDialect.do_commit, files.publish
     writes = False
@@ -167,15 +167,15 @@ def _points(made: InProcess, patches: contextlib.ExitStack) -> None:
         nonlocal writes
         changes, writes = writes, False
         if changes:
-            made.point()
+            coordinator.point()
         commit(self, connection)
         if changes:
-            made.point()
+            coordinator.point()
 
-    def publishing(temporary: Path, place: Path) -> None:
-        made.point()
-        publish(temporary, place)
-        made.point()
+    def publishing(temporary: Path, target: Path) -> None:
+        coordinator.point()
+        publish(temporary, target)
+        coordinator.point()
 
     event.listen(Engine, "before_cursor_execute", executing)
     patches.callback(event.remove, Engine, "before_cursor_execute", executing)

@@ -63,7 +63,7 @@ def _add(session: Session, run: str, names: Sequence[str], numbers: range, swaps
     where = [{"run_id": run, "round": number} for number in numbers]
     done = {"adapter": DIGEST, "drift": {"pairwise": 1.0, "from_mean": 0.5}}
     table = [
-        one | done | {"evaluation": evaluation(one["round"])} for one in where if one["round"] > 1
+        key | done | {"evaluation": evaluation(key["round"])} for key in where if key["round"] > 1
     ]
     session.execute(
         update(RoundRow)
@@ -76,16 +76,16 @@ def _add(session: Session, run: str, names: Sequence[str], numbers: range, swaps
     session.execute(
         insert(UpdateRow),
         [
-            one | update_ | {"member": name, "late": False, "received_at": now()}
-            for one in where
+            key | update_ | {"member": name, "late": False, "received_at": now()}
+            for key in where
             for name in names
         ],
     )
     session.execute(
         insert(TrafficRow),
         [
-            one | {"member": name, "kind": kind, "bytes": size}
-            for one in where
+            key | {"member": name, "kind": kind, "bytes": size}
+            for key in where
             for name in names
             for size, kind in enumerate(KINDS, 1)
         ],
@@ -93,14 +93,14 @@ def _add(session: Session, run: str, names: Sequence[str], numbers: range, swaps
     session.execute(
         insert(SwapRow),
         [
-            one
+            key
             | {
                 "swap": swap,
                 "closed": True,
                 "first_at": now(),
-                "summary": summary(one, names, swap),
+                "summary": summary(key, names, swap),
             }
-            for one in where
+            for key in where
             for swap in range(1, swaps + 1)
         ],
     )
@@ -112,9 +112,9 @@ def evaluation(round_: int) -> dict[str, object]:
     return {"pass_at_1": score, "by_topic": {"say": score}, "problems": 5, "seconds": 1.0}
 
 
-def summary(one: dict[str, object], names: Sequence[str], swap: int) -> dict[str, object]:
+def summary(key: dict[str, object], names: Sequence[str], swap: int) -> dict[str, object]:
     """An exchange's summary."""
-    replaced = int(str(one["round"])) % 5
+    replaced = int(str(key["round"])) % 5
     return {
         "swap": swap,
         "clients": len(names),
@@ -167,10 +167,10 @@ def crowd(engine: Engine, run: str, count: int, since: int) -> list[str]:
             ],
         )
         for round_ in range(since, last):
-            told = summary({"round": round_}, names, 1)
+            values = summary({"round": round_}, names, 1)
             session.execute(
                 update(SwapRow)
                 .where(SwapRow.run_id == run, SwapRow.round == round_)
-                .values(summary=told)
+                .values(summary=values)
             )
     return names

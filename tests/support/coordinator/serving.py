@@ -65,8 +65,8 @@ class Serving:
 
     def workers(self) -> list[int]:
         """The worker processes, if there are several."""
-        own = psutil.Process(self.process.pid).children()
-        return [child.pid for child in own if _serves(child)]
+        processes = psutil.Process(self.process.pid).children()
+        return [child.pid for child in processes if _serves(child)]
 
     def __enter__(self) -> Self:
         self.start()

@@ -51,8 +51,8 @@ def squid(folder: Path, host: str, seconds: int = 60) -> Iterator[str]:
     """Run it and yield its `host:port`; it replaces responses idle for `seconds` by a page."""
     program = installed("squid", "squid")
     # A name of its own for the shared memory, or it would share it with others.
-    own = ["-N", "-d", "1", "-n", f"pubswap{os.getpid()}"]
-    with _running(folder, host, SQUID, seconds, "", [program, *own, "-f"]) as address:
+    options = ["-N", "-d", "1", "-n", f"pubswap{os.getpid()}"]
+    with _running(folder, host, SQUID, seconds, "", [program, *options, "-f"]) as address:
         yield address
 
 

@@ -28,12 +28,12 @@ def recording() -> Iterator[Recording]:
         def _answer(self) -> None:
             data = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             record.asked.append((self.command, self.path, dict(self.headers), data))
-            said = f'{{"software": "0.1.0", "protocol": "{paths.PROTOCOL_VERSION}"}}'.encode()
+            body = f'{{"software": "0.1.0", "protocol": "{paths.PROTOCOL_VERSION}"}}'.encode()
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(said)))
+            self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(said)
+            self.wfile.write(body)
 
         do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _answer
 

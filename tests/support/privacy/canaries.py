@@ -88,10 +88,10 @@ def _texts(canary: str) -> Iterator[tuple[str, bytes]]:
         yield "UTF-16", piece.encode("utf-16-be")
         yield "hexadecimal", raw.hex().encode()
         yield "hexadecimal", raw.hex().upper().encode()
-        for place in range(3):
-            encoded = base64.b64encode(bytes(place) + raw)
+        for offset in range(3):
+            encoded = base64.b64encode(bytes(offset) + raw)
             # Only characters whose six bits all belong to the piece.
-            sure = encoded[-(-place * 8 // 6) : (place + PIECE) * 8 // 6]
+            sure = encoded[-(-offset * 8 // 6) : (offset + PIECE) * 8 // 6]
             yield "base64", sure
             yield "base64", sure.translate(_URL_SAFE)
 
@@ -109,11 +109,11 @@ def _token_lists(ids: Sequence[int]) -> Iterator[tuple[str, bytes]]:
 
 def varint(number: int) -> bytes:
     """LEB128, as in protocol buffers: seven bits a byte, the low ones first."""
-    found = bytearray()
+    encoded = bytearray()
     while number > 127:
-        found.append(number & 127 | 128)
+        encoded.append(number & 127 | 128)
         number >>= 7
-    return bytes([*found, number])
+    return bytes([*encoded, number])
 
 
 def unwrapped(data: bytes, how: str = "", depth: int = DEPTH) -> Iterator[tuple[str, bytes]]:
@@ -131,14 +131,14 @@ def _decoded(data: bytes) -> Iterator[tuple[str, bytes]]:
     parts = [run[start : start + (len(run) - start) // 4 * 4] for run in runs for start in range(4)]
     if parts:
         yield "base64", bytes(8).join(map(base64.b64decode, parts))
-    if found := set(_HEX.findall(data)):
-        yield "hexadecimal", bytes(8).join(map(bytes.fromhex, map(bytes.decode, found)))
+    if digits := set(_HEX.findall(data)):
+        yield "hexadecimal", bytes(8).join(map(bytes.fromhex, map(bytes.decode, digits)))
 
 
 def _decompressed(data: bytes) -> Iterator[tuple[str, bytes]]:
     for name, mark, unpack in _PACKERS:
-        for found in re.finditer(mark, data):
-            if inner := _grown(unpack(memoryview(data)[found.start() :])):
+        for match in re.finditer(mark, data):
+            if inner := _grown(unpack(memoryview(data)[match.start() :])):
                 yield name, inner
 
 

@@ -103,8 +103,8 @@ def network() -> Iterator[Network]:
     """A namespace until the end of the block. Only root may make one."""
     # From the range for benchmarks (RFC 2544); other test processes take other addresses.
     number = next(_NUMBERS)
-    place = (8 * os.getpid() + number) % (1 << 15)
-    host, address = (str(ipaddress.ip_address("198.18.0.0") + 4 * place + end) for end in (1, 2))
+    block = (8 * os.getpid() + number) % (1 << 15)
+    host, address = (str(ipaddress.ip_address("198.18.0.0") + 4 * block + end) for end in (1, 2))
     name = f"pubswap-{os.getpid()}-{number}"
     outer, inner = f"ps{os.getpid()}-{number}", f"pi{os.getpid()}-{number}"
     _ip("netns", "add", name)
@@ -124,8 +124,8 @@ def network() -> Iterator[Network]:
             f"route add default via {host}",
         ):
             _ip("-n", name, *command.split())
-        with Network(name, host, address) as made:
-            yield made
+        with Network(name, host, address) as created:
+            yield created
     finally:
         # Its own interfaces go with it once its last process has ended.
         subprocess.run(["ip", "link", "delete", outer], capture_output=True)

@@ -24,7 +24,7 @@ class FakeEngine:
     """The module `vllm`: the arguments and calls it got, and the errors that it shall raise."""
 
     started: list[dict[str, Any]] = field(default_factory=list)
-    told: list[str] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
     fail: dict[str, list[Exception | None]] = field(default_factory=dict)
     adapters: dict[int, LoRARequest] = field(default_factory=dict)
 
@@ -40,7 +40,7 @@ class FakeEngine:
         modules["vllm.lora.request"] = module.lora.request
 
     def note(self, what: str) -> None:
-        self.told.append(what)
+        self.calls.append(what)
         error = self.fail[what].pop(0) if self.fail.get(what) else None
         if error is not None:
             raise error
@@ -74,10 +74,11 @@ class FakeEngine:
             SimpleNamespace(
                 lora_request=lora_request,
                 outputs=[
-                    _output(index, (each.seed, index), each.max_tokens) for index in range(each.n)
+                    _output(index, (parameters.seed, index), parameters.max_tokens)
+                    for index in range(parameters.n)
                 ],
             )
-            for each in sampling
+            for parameters in sampling
         ]
 
 

@@ -61,6 +61,6 @@ def get(url: str, size: int, file: Path) -> float:
 
 def _curl(counted: str, size: int, *arguments: str) -> float:
     command = ["curl", "-sS", "--fail", "-w", "%{json}", *arguments]
-    told = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
-    assert told[counted] == size, f"curl moved {told[counted]} of {size} bytes"
-    return float(told["time_total"])
+    report = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    assert report[counted] == size, f"curl moved {report[counted]} of {size} bytes"
+    return float(report["time_total"])

@@ -12,9 +12,9 @@ class Adapter(nn.Module):
         super().__init__()
         for name, shape in shapes(megabytes).items():
             *folders, last = name.split(".")
-            place: nn.Module = self
+            module: nn.Module = self
             for folder in folders:
-                if not hasattr(place, folder):
-                    place.add_module(folder, nn.Module())
-                place = getattr(place, folder)
-            place.register_parameter(last, nn.Parameter(torch.zeros(shape)))
+                if not hasattr(module, folder):
+                    module.add_module(folder, nn.Module())
+                module = getattr(module, folder)
+            module.register_parameter(last, nn.Parameter(torch.zeros(shape)))

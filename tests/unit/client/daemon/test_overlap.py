@@ -205,13 +205,13 @@ def test_a_client_that_dies_in_an_overlap_hands_in_the_same(
     total = undisturbed.points.passed
     killed = world(beside, grpo=OVERLAP, **changes)
     for point in range(5, total + 5, 5):
-        killed.points.left = point
+        killed.points.remaining = point
         try:
             killed.live()
         except Killed:
             continue
         break
-    killed.points.left = float("inf")
+    killed.points.remaining = float("inf")
     killed.live()
     assert killed.adapters() == undisturbed.adapters()
     assert killed.coordinator.submitted == undisturbed.coordinator.submitted

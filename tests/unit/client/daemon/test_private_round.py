@@ -37,7 +37,7 @@ def test_a_private_client_that_dies_hands_in_the_same(
     undisturbed.live()
     deaths = 0
     for point in range(1, 10_000, 7):
-        killed.points.left = point
+        killed.points.remaining = point
         try:
             killed.live()
         except Killed:

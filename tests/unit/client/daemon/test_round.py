@@ -199,10 +199,10 @@ def test_a_process_may_be_killed_at_any_point(
     assert total > 100
     for point in range(1, total + 1, 47):
         killed = world(swap=swap)
-        killed.points.left = point
+        killed.points.remaining = point
         with pytest.raises(Killed):
             killed.live()
-        killed.points.left = float("inf")
+        killed.points.remaining = float("inf")
         killed.live()
         assert killed.adapters() == undisturbed.adapters(), f"point {point}"
 
@@ -366,7 +366,7 @@ def test_training_on_our_own_stays_decided(world: Callable[..., World], how: str
     killed = world(Capricious)
     setattr(killed.coordinator, how, True)
     updates = killed.trained_on
-    killed.points.left = float("inf")
+    killed.points.remaining = float("inf")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(killed.points, "hit", lambda: _die_when(bool(updates)))
         with pytest.raises(Killed):

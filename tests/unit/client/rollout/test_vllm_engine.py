@@ -75,7 +75,7 @@ def test_some_of_the_prompts_get_the_same_responses_as_among_all(
         together = generate(engine)
         assert generate(engine, PROMPTS[:1]) + generate(engine, PROMPTS[1:], first=1) == together
         assert generate(engine, PROMPTS[1:]) != together[1:]
-    assert vllm.told == ["start", *(f"generate {n}" for n in (3, 1, 2, 2)), "shutdown"]
+    assert vllm.calls == ["start", *(f"generate {n}" for n in (3, 1, 2, 2)), "shutdown"]
     assert not (tmp_path / "work").exists()
 
 
@@ -87,7 +87,7 @@ def test_it_sleeps_between_rollouts_and_wakes_to_an_empty_cache(
     with closing(VllmEngine(policy, MODEL, tmp_path, VllmSettings(), sleeps=True)) as engine:
         generate(engine)
     started, rollout = ["release", "start", "sleep"], ["release", "wake up", "generate 3", "sleep"]
-    assert vllm.told == [*started, *rollout, "shutdown"]
+    assert vllm.calls == [*started, *rollout, "shutdown"]
 
 
 def test_a_vllm_that_cannot_wake_up_says_what_to_set(
@@ -114,7 +114,7 @@ def test_an_error_while_sampling_is_not_hidden_by_one_of_falling_asleep(
         pytest.raises(EngineFault, match=r"could not sample.*died"),
     ):
         generate(engine)
-    assert vllm.told[-2:] == ["sleep", "shutdown"]
+    assert vllm.calls[-2:] == ["sleep", "shutdown"]
 
 
 def test_any_engine_argument_is_passed_through(

@@ -47,8 +47,8 @@ class Timed(FedAvg):
         failures = sum(reply.has_error() for reply in replies)
         entry = {"round": server_round, "seconds": seconds, "failures": failures}
         if arrays is not None and metrics is not None:
-            found = {name: array.numpy() for name, array in arrays.items()}
-            entry["error"] = error(found, self._mean, self._config["megabytes"])
+            mean = {name: array.numpy() for name, array in arrays.items()}
+            entry["error"] = error(mean, self._mean, self._config["megabytes"])
             # Means over the clients of what each received and sent.
             entry["received"], entry["sent"] = metrics["received"], metrics["sent"]
         self._note(entry)
