@@ -60,7 +60,7 @@ class Federation:
             from pubswap_simulation.results import read_result
 
             store = Path(out)
-            jobs = Planner(recipe, store, dict(set or {})).one(seed)
+            jobs = Planner(recipe, store, dict(set or {})).jobs(seed)
             if len(jobs) > 1:
                 raise InvalidSettings(
                     "members = 'alone' is a simulation for each client, and this is for one; "

@@ -110,7 +110,7 @@ def simulate(
         elif vary or seeds is not None:
             raise InvalidSettings("--vary and --seeds are for --sweep; use --set and --seed.")
         else:
-            planned = planner.one(seed)
+            planned = planner.jobs(seed)
         options = {"device": device, "engine": engine, "threads": threads}
         specs = run_specs(planned, out, config, options, keep_work, keep_adapters)
         if backend is Backend.LOCAL:

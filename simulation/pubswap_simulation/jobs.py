@@ -35,7 +35,7 @@ class Planner:
         self._overrides = overrides
         self._splits: dict[str, Path] = {}
 
-    def one(self, seed: int | None) -> list[Job]:
+    def jobs(self, seed: int | None) -> list[Job]:
         """The recipe as it is; with `alone` given, one job for each client."""
         return list(self._jobs({}, seed))
 

@@ -171,10 +171,10 @@ class Waits:
     ) -> list[httpx.Response]:
         limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(timeout=60, verify=False, limits=limits) as http:
-            waits = (self._one(http, seat, path, until, query) for seat in seats)
+            waits = (self._poll(http, seat, path, until, query) for seat in seats)
             return await asyncio.gather(*waits)
 
-    async def _one(
+    async def _poll(
         self, http: httpx.AsyncClient, seat: Seat, path: str, until: Until, query: dict[str, Any]
     ) -> httpx.Response:
         headers = {"Authorization": f"Bearer {seat.token}"}

@@ -43,7 +43,7 @@ def _attention(_: Any, query: Tensor, key: Tensor, value: Tensor, *__: Any, **__
     return _LikeFlash.apply(query, key, value), None  # type: ignore[no-untyped-call]
 
 
-def kept_bytes(
+def retained_bytes(
     sizes: dict[str, Any], dtype: torch.dtype, rank: int, fused: bool, liger: bool = False
 ) -> float:
     """Bytes of one token and layer of a Qwen3 of these sizes, without what a pass keeps once."""
@@ -103,11 +103,11 @@ def main() -> None:
     rank = parser.parse_args().rank
     half, config = torch.bfloat16, Qwen3Config(**QWEN3_1_7B, num_hidden_layers=1)
     measured = {
-        "PEFT": kept_bytes(QWEN3_1_7B, half, rank, fused=False),
-        "fused": kept_bytes(QWEN3_1_7B, half, rank, fused=True),
+        "PEFT": retained_bytes(QWEN3_1_7B, half, rank, fused=False),
+        "fused": retained_bytes(QWEN3_1_7B, half, rank, fused=True),
     }
     if torch.cuda.is_available():
-        measured["and liger"] = kept_bytes(QWEN3_1_7B, half, rank, fused=True, liger=True)
+        measured["and liger"] = retained_bytes(QWEN3_1_7B, half, rank, fused=True, liger=True)
     measured["estimated"] = activation_bytes(Shape.of(config, half), checkpointing=False)
     lines = [f"{name:<10}{count:>12,.0f}\n" for name, count in measured.items()]
     sys.stdout.write("Bytes for each token and layer, bfloat16, Qwen3-1.7B's shape\n")

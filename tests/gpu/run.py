@@ -24,8 +24,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
+FOLDER = Path(__file__).resolve().parent
+ROOT = FOLDER.parents[1]
 SOURCES = [ROOT / name for name in ("protocol", "client", "tests")]
 RESULTS = ROOT / "tests" / "benchmarks" / "results"
 sys.path[:0] = [str(folder) for folder in SOURCES]
@@ -141,8 +141,8 @@ def tested(chosen: argparse.Namespace, scratch: Path, variables: dict[str, str])
     """Run the CUDA tests; returns each one's outcome by name."""
     record = scratch / "tests.jsonl"
     command = [
-        *(sys.executable, "-m", "pytest", "-q", "--tb=short", "-c", str(HERE / "cuda.ini")),
-        *("--rootdir", str(HERE), str(HERE / "cuda")),
+        *(sys.executable, "-m", "pytest", "-q", "--tb=short", "-c", str(FOLDER / "cuda.ini")),
+        *("--rootdir", str(FOLDER), str(FOLDER / "cuda")),
     ]
     code = ended_within(command, chosen.seconds, variables | {"GPU_TESTS_RECORD": str(record)})
     outcome: dict[str, Any] = {"tests": {}}

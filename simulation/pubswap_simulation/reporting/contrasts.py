@@ -39,8 +39,8 @@ def contrasts(sections: Iterable[Section], named: str) -> tuple[Contrast, list[C
             continue
         for tau in reversed(section.taus):
             if primary := _contrast(section, treatment, baseline, tau):
-                named_ones = (treatment, baseline, BASE)
-                rest = [m for m in section.methods if m not in named_ones and not m.detail]
+                excluded = (treatment, baseline, BASE)
+                rest = [m for m in section.methods if m not in excluded and not m.detail]
                 compared = [_contrast(section, treatment, other, tau) for other in rest]
                 return primary, _corrected([one for one in compared if one is not None])
     labels = sorted({method.label for section in sections for method in section.methods})

@@ -51,8 +51,8 @@ def summary(report: Report, pictures: Mapping[str, Sequence[Picture]]) -> str:
     parts = [_html(["# Results", _INTRODUCTION, *contrasts_parts(report, pictures)])]
     for section in report.sections:
         parts.append(_html([f"## {section.title}", facts(section)]))
-        shown = [one for one in pictures.get(section.title, ()) if one.kind in _KINDS]
-        parts.append(_figures(one for one in shown if "-beyond" not in one.name))
+        shown = [picture for picture in pictures.get(section.title, ()) if picture.kind in _KINDS]
+        parts.append(_figures(picture for picture in shown if "-beyond" not in picture.name))
         parts.append(_html(reach_parts(section)))
     title = ", ".join(section.title for section in report.sections)
     return _PAGE.format(title=escape(title), body="\n".join(parts))
@@ -67,7 +67,7 @@ def _html(parts: Sequence[str]) -> str:
 
 def _figures(pictures: Iterable[Picture]) -> str:
     images = [
-        f'<img class="{one.kind}" src="{escape(one.name)}" alt="{escape(one.caption)}">'
-        for one in pictures
+        f'<img class="{picture.kind}" src="{escape(picture.name)}" alt="{escape(picture.caption)}">'
+        for picture in pictures
     ]
     return f'<div class="pictures">{"".join(images)}</div>'

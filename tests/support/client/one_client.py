@@ -133,11 +133,14 @@ class FakeCoordinator:
         if self.run.settings.swap.donors == "likely":
             # Among equally likely ones the first are taken, whatever a restart computes.
             offers = [
-                Offer(mine, (2, 3), [*theirs[:3], *theirs[:3]])
-                for mine, theirs in zip(submitted, self.peer, strict=True)
+                Offer(group, (2, 3), [*peer_group[:3], *peer_group[:3]])
+                for group, peer_group in zip(submitted, self.peer, strict=True)
             ]
             return encode_offers(PUBLIC, offers)
-        mixed = [mine[:2] + theirs[:2] for mine, theirs in zip(submitted, self.peer, strict=True)]
+        mixed = [
+            group[:2] + peer_group[:2]
+            for group, peer_group in zip(submitted, self.peer, strict=True)
+        ]
         return encode_responses(PUBLIC, mixed)
 
     def submit_update(

@@ -46,7 +46,7 @@ CARD = ModelCard(
 ADAPTER_BYTES = 4 * (2 * 10 + 30 * 2) * 2
 
 
-def made_result(
+def make_result(
     scores: Sequence[float],
     tau: int = 12,
     seed: int = 0,
@@ -176,7 +176,7 @@ def _drawn(
     ]
     apart = drift * tau**0.5 * (1 + 0.1 * rng.normal())
     share = 0.2 + 0.02 * rng.normal()
-    return made_result(
+    return make_result(
         scores,
         tau,
         seed,

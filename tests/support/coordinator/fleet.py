@@ -23,7 +23,7 @@ from support.coordinator.coordinator import OPERATOR_TOKEN, Federation, Server
 # A killed coordinator is back in less than a second; one that is not back after a minute has
 # failed.
 PATIENT = Backoff(base_seconds=0.02, cap_seconds=0.3, tries=400)
-KEPT_ROUNDS = 2  # by default
+RETAINED_ROUNDS = 2  # by default
 ENVIRONMENT = {
     "PUBSWAP_OPERATOR_TOKEN": OPERATOR_TOKEN,
     "PUBSWAP_TICK_SECONDS": "0.05",
@@ -155,7 +155,7 @@ class _Organisation:
         }
         data = encode_adapter(run.model.layout, trained)
         digest = api.put_blob(run.id, data)
-        if round_ > run.settings.rounds - KEPT_ROUNDS:  # blobs of earlier rounds are freed
+        if round_ > run.settings.rounds - RETAINED_ROUNDS:  # blobs of earlier rounds are freed
             self._note(f"blob of round {round_}", lambda api: api.blob(run.id, digest) == data)
         metrics = UpdateMetrics(examples=10, steps=run.settings.local_steps)
         update = SubmitUpdate(adapter=digest, metrics=metrics)

@@ -10,7 +10,7 @@ from pubswap_server.database import engine
 MIGRATION = """
 from alembic import op
 
-revision, down_revision = "next", "{before}"
+revision, down_revision = "next", "{previous}"
 
 def upgrade():
     op.execute("UPDATE runs SET name = name || '-upgraded'")
@@ -20,7 +20,9 @@ def upgrade():
 
 def upgrade_to_next_release(patch: pytest.MonkeyPatch, folder: Path) -> None:
     """Make this process run that release, with its migrations in `folder`."""
-    before = engine.newest_schema()
+    previous = engine.newest_schema()
     shutil.copytree(engine.MIGRATIONS, folder)
-    (folder / "versions" / "next.py").write_text(MIGRATION.format(before=before), encoding="utf-8")
+    (folder / "versions" / "next.py").write_text(
+        MIGRATION.format(previous=previous), encoding="utf-8"
+    )
     patch.setattr(engine, "MIGRATIONS", folder)

@@ -9,7 +9,7 @@ from pubswap_simulation.reporting.claims import ClaimResult, Verdict, findings, 
 from pubswap_simulation.reporting.estimates import Difference, paired
 from pubswap_simulation.reporting.section import sections
 from pubswap_simulation.results import Result, Value
-from support.client.results import made_result
+from support.client.results import make_result
 
 FEDAVG: Mapping[str, Value] = {"method": "fedavg"}
 KEEP: Mapping[str, Value] = {"method": "pubswap", "swap.strategy": "keep", "swap.period": 2}
@@ -25,7 +25,7 @@ def runs(setting: Mapping[str, Value], tau: int, final: float, drift: float = 1.
         noise = rng_for(seed, "claims", str(setting), tau).normal(0, 0.003, 2)
         scores = [0.4, final + float(noise[0])]
         apart = drift + float(noise[1])
-        results.append(made_result(scores, tau, seed, setting=setting, drift=apart))
+        results.append(make_result(scores, tau, seed, setting=setting, drift=apart))
     return results
 
 

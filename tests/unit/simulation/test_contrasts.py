@@ -10,7 +10,7 @@ from pubswap_simulation.reporting.estimates import estimate, holm, p_value
 from pubswap_simulation.reporting.report import make_report
 from pubswap_simulation.reporting.section import sections
 from pubswap_simulation.results import Result, Value
-from support.client.results import made_result
+from support.client.results import make_result
 
 KEEP: dict[str, Value] = {"method": "pubswap", "swap.strategy": "keep", "swap.period": 2}
 NONE: dict[str, Value] = KEEP | {"swap.max_donated_tokens": 1}
@@ -26,7 +26,7 @@ def scores(setting: dict[str, Value], seeds: int) -> list[float]:
 
 def runs(setting: dict[str, Value], seeds: int, tau: int = 12) -> list[Result]:
     return [
-        made_result([0.4, score], tau, seed, setting=setting)
+        make_result([0.4, score], tau, seed, setting=setting)
         for seed, score in enumerate(scores(setting, seeds))
     ]
 

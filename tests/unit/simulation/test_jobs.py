@@ -52,7 +52,7 @@ def recipe(tmp_path: Path) -> Path:
 
 def test_a_recipe_is_one_run_of_all_its_clients(tmp_path: Path, recipe: Path) -> None:
     """Each client has its own file, and quorums wait for everybody."""
-    [job] = Planner(recipe, tmp_path, {"rounds": 2}).one(seed=5)
+    [job] = Planner(recipe, tmp_path, {"rounds": 2}).jobs(seed=5)
     assert {name: [p.name for p in paths] for name, paths in job.private.items()} == {
         "client-1": ["a.jsonl"],
         "client-2": ["b.jsonl"],
@@ -93,7 +93,7 @@ def test_a_baseline_of_one_client_needs_no_others(
         "aggregation.rule": "svd",
         "lora.min_rank": 1,
     }
-    first, *_ = Planner(recipe, tmp_path, several | {"members": members}).one(seed=0)
+    first, *_ = Planner(recipe, tmp_path, several | {"members": members}).jobs(seed=0)
     settings = first.prepared().create.settings
     assert (settings.clients, settings.members.minimum, settings.lora.min_rank) == (1, None, None)
 
@@ -104,7 +104,7 @@ def test_a_clients_topics_are_those_of_its_own_problems(tmp_path: Path, recipe: 
     problems = [Problem(id=f"a{n}", prompt="?", answer="1", topic=t) for n, t in enumerate(topics)]
     write_problems(tmp_path / "a.jsonl", problems)
     for members in ("federated", "with-public"):
-        [job] = Planner(recipe, tmp_path, {"members": members, "method": "fedavg"}).one(0)
+        [job] = Planner(recipe, tmp_path, {"members": members, "method": "fedavg"}).jobs(0)
         assert job.topics("client-1") == {"gcd": 2, "sums": 3}
 
 
@@ -124,7 +124,7 @@ def test_a_key_depends_on_everything_that_decides_a_result(tmp_path: Path, recip
     """Another seed, setting or problem changes it; the same ones give the same key."""
 
     def key(seed: int = 0, **given: int) -> str:
-        [job] = Planner(recipe, tmp_path, dict(given)).one(seed)
+        [job] = Planner(recipe, tmp_path, dict(given)).jobs(seed)
         return job.key()
 
     first = key()
@@ -135,7 +135,7 @@ def test_a_key_depends_on_everything_that_decides_a_result(tmp_path: Path, recip
     other.mkdir()
     for path in tmp_path.glob("*.*"):
         (other / path.name).write_bytes(path.read_bytes())
-    [job] = Planner(other / recipe.name, tmp_path, {}).one(0)
+    [job] = Planner(other / recipe.name, tmp_path, {}).jobs(0)
     assert job.key() == first
     write_problems(other / "c.jsonl", [Problem(id="z", prompt="?", answer="!")])
     assert job.key() != first
@@ -149,11 +149,11 @@ def test_members_own_settings_are_in_the_key_where_they_decide_a_result(
     def key(text: str = "", **options: int) -> str:
         config = tmp_path / "client.toml"
         config.write_text(text)
-        jobs = Planner(recipe, tmp_path, {}).one(0)
+        jobs = Planner(recipe, tmp_path, {}).jobs(0)
         [spec] = run_specs(jobs, tmp_path, config, options, keep_work=False, keep_adapters=False)
         return spec.key
 
-    [job] = Planner(recipe, tmp_path, {}).one(0)
+    [job] = Planner(recipe, tmp_path, {}).jobs(0)
     assert {job.key(), key(), key("holdout = 0"), key("threads = 2"), key(threads=1)} == {key()}
     others = ("holdout = 2", "holdout = 3", "prompts_per_step = 1", "rank = 4")
     assert len({key(), *(key(text) for text in others)}) == 1 + len(others)
@@ -163,7 +163,7 @@ def test_a_key_does_not_depend_on_the_order_of_values(tmp_path: Path, recipe: Pa
     """The order of `--set` options creates no second folder for the same run."""
     given: dict[str, Value] = {"method": "fedavg", "grpo.learning_rate": 1e-3, "fedprox.mu": 0.1}
     keys = {
-        Planner(recipe, tmp_path, dict(order)).one(0)[0].key()
+        Planner(recipe, tmp_path, dict(order)).jobs(0)[0].key()
         for order in permutations(given.items())
     }
     assert len(keys) == 1
@@ -177,7 +177,7 @@ def test_results_of_the_study_are_still_found(tmp_path: Path, folder: Path) -> N
     """Their settings, in any order, give the names of their folders, so nothing is run again."""
     result = Result.model_validate_json((folder / RESULT).read_bytes())
     given = dict(reversed(result.setting.items()))
-    jobs = Planner(f"small/{result.recipe}", tmp_path, given).one(result.seed)
+    jobs = Planner(f"small/{result.recipe}", tmp_path, given).jobs(result.seed)
     specs = run_specs(jobs, tmp_path, None, {}, keep_work=False, keep_adapters=False)
     assert folder.name in {spec.key for spec in specs}  # one for each single client
 
@@ -187,7 +187,7 @@ def test_weights_by_improvement_without_held_out_problems_are_refused(
 ) -> None:
     """All weights would silently be equal. With held-out problems they are accepted."""
     config = tmp_path / "client.toml"
-    jobs = Planner(recipe, tmp_path, {"aggregation.weights": "improvement"}).one(0)
+    jobs = Planner(recipe, tmp_path, {"aggregation.weights": "improvement"}).jobs(0)
     options = {"config": config, "options": {}, "keep_work": False, "keep_adapters": False}
     config.write_text("")
     with pytest.raises(InvalidSettings, match="holdout = 64"):
@@ -203,7 +203,7 @@ def test_clients_that_make_fewer_steps_are_refused(tmp_path: Path, recipe: Path,
     """
     config = tmp_path / "client.toml"
     config.write_text(text)
-    jobs = Planner(recipe, tmp_path, {}).one(0)
+    jobs = Planner(recipe, tmp_path, {}).jobs(0)
     with pytest.raises(InvalidSettings, match="set the run's local_steps"):
         run_specs(jobs, tmp_path, config, {}, keep_work=False, keep_adapters=False)
 
@@ -222,13 +222,13 @@ def test_what_cannot_be_simulated_is_refused_with_the_key(
 ) -> None:
     """Before anything runs."""
     with pytest.raises(InvalidSettings, match=said):
-        Planner(recipe, tmp_path, dict(given)).one(None)
+        Planner(recipe, tmp_path, dict(given)).jobs(None)
 
 
 def test_pooled_files_that_share_an_id_are_refused(tmp_path: Path, recipe: Path) -> None:
     """Two problems with one id would be counted as one."""
     (tmp_path / "b.jsonl").write_bytes((tmp_path / "a.jsonl").read_bytes())
-    [job] = Planner(recipe, tmp_path, {"members": "pooled"}).one(None)
+    [job] = Planner(recipe, tmp_path, {"members": "pooled"}).jobs(None)
     with pytest.raises(InvalidProblems, match="'a0'"):
         job.problems("pooled")
 
@@ -269,6 +269,6 @@ def test_a_title_leaves_out_what_all_runs_share_and_nothing_else(
 ) -> None:
     """An axis that only some runs name distinguishes them, even with a single value."""
     planner = Planner(recipe, tmp_path, {"rounds": 2})
-    jobs = [planner.one(0)[0], *Planner(recipe, tmp_path, {"rounds": 2, "swap.period": 3}).one(0)]
+    jobs = [planner.jobs(0)[0], *Planner(recipe, tmp_path, {"rounds": 2, "swap.period": 3}).jobs(0)]
     specs = run_specs(jobs, tmp_path, None, {}, keep_work=False, keep_adapters=False)
     assert [spec.title for spec in specs] == ["seed=0", "swap.period=3 seed=0"]

@@ -19,7 +19,7 @@ from pubswap_simulation.reporting.pictures.styles import (
 )
 from pubswap_simulation.reporting.section import Section, sections
 from pubswap_simulation.results import Result, Value
-from support.client.results import made_result, study
+from support.client.results import make_result, study
 
 
 def panel_inches(rows: int) -> float:
@@ -68,7 +68,7 @@ def test_the_papers_rows_have_one_colour_in_all_pictures() -> None:
     """Public steps without exchange are the same green among all rows as in the curves."""
     results = study(seeds=range(3))
     silent: dict[str, Value] = {"method": "pubswap", "swap.max_donated_tokens": 1}
-    results += [made_result([0.4, 0.5], 24, seed, setting=silent) for seed in range(3)]
+    results += [make_result([0.4, 0.5], 24, seed, setting=silent) for seed in range(3)]
     [section] = sections([r.model_copy(update={"setting": plain(r)}) for r in results])
     rows = [method for method in section.methods if method != BASE and not method.detail]
     styles = line_styles([method for method in rows if method.plain])

@@ -8,14 +8,14 @@ from pubswap_simulation.reporting.markdown import reach_parts
 from pubswap_simulation.reporting.report import make_report
 from pubswap_simulation.reporting.section import sections
 from pubswap_simulation.results import Value
-from support.client.results import made_result
+from support.client.results import make_result
 
 
 def test_the_cost_is_that_of_the_first_round_that_reaches_it() -> None:
     """It is a mean over seeds if all of them get there, and otherwise only their number."""
     fedavg = {"method": "fedavg"}
     results = [
-        made_result(scores, 4, seed, setting=fedavg)
+        make_result(scores, 4, seed, setting=fedavg)
         for seed, scores in enumerate([[0.3, 0.41, 0.39, 0.5], [0.3, 0.3, 0.4, 0.42]])
     ]
     [section] = sections(results)
@@ -32,10 +32,10 @@ def test_costs_of_responses_without_exchange_are_explained() -> None:
     """Public steps without exchange still send responses; seconds are wall-clock time."""
     silent: dict[str, Value] = {"method": "pubswap", "swap.max_donated_tokens": 1}
     keep: dict[str, Value] = {"method": "pubswap"}
-    found = [made_result([0.3, 0.4], 4, setting=setting) for setting in (keep, silent)]
+    found = [make_result([0.3, 0.4], 4, setting=setting) for setting in (keep, silent)]
     [section] = make_report(sections(found)).sections
     text = "\n".join(reach_parts(section))
-    # Two public steps: 100 bytes up and 50 down for each, as made_result has them.
+    # Two public steps: 100 bytes up and 50 down for each, as make_result has them.
     assert "Public steps without exchange, period 2, τ = 4: " in text
     assert f"with any exchange, {size_text(300)} a round" in text
     assert "wall-clock time" in text

@@ -16,7 +16,7 @@ from pubswap_simulation.reporting.pictures.curve import curve, smoothed
 from pubswap_simulation.reporting.report import Report, SectionReport, make_report, read_sections
 from pubswap_simulation.reporting.section import sections
 from pubswap_simulation.results import RUNS, DonatedTokens, Result, Value, unfinished
-from support.client.results import ADAPTER_BYTES, made_result, study, write_store
+from support.client.results import ADAPTER_BYTES, make_result, study, write_store
 
 T_4 = 2.776445  # Student's t for five seeds
 FEDAVG = {"method": "fedavg"}
@@ -33,8 +33,8 @@ def test_the_table_has_mean_interval_and_paired_difference() -> None:
     fedavg = [[0.4, 0.5 + 0.01 * seed, 0.48 + 0.01 * seed * seed] for seed in range(5)]
     keep = [[0.4, 0.6 - 0.01 * seed, 0.55 + 0.013 * seed] for seed in range(5)]
     section = only(
-        [made_result(scores, 12, seed, setting=FEDAVG) for seed, scores in enumerate(fedavg)]
-        + [made_result(scores, 12, seed, setting=KEEP) for seed, scores in enumerate(keep)]
+        [make_result(scores, 12, seed, setting=FEDAVG) for seed, scores in enumerate(fedavg)]
+        + [make_result(scores, 12, seed, setting=KEEP) for seed, scores in enumerate(keep)]
     )
     final, best = section.tables[0], section.tables[1]
     assert list(final.rows) == ["base model", "FedAvg", "PubSwap-keep, period 2"]
@@ -60,7 +60,7 @@ def test_fedprox_is_shown_with_the_best_mu_at_each_tau() -> None:
     """Chosen by the mean final pass@1 on the seeds that all mu share; every mu is listed."""
     finals = {(0.001, 4): 0.5, (0.01, 4): 0.6, (0.1, 4): 0.5, (0.001, 12): 0.7, (0.01, 12): 0.6}
     results = [
-        made_result([0.4, final], tau, seed, setting={"method": "fedprox", "fedprox.mu": mu})
+        make_result([0.4, final], tau, seed, setting={"method": "fedprox", "fedprox.mu": mu})
         for (mu, tau), value in finals.items()
         for seed in range(1 if mu == 0.1 else 2)
         # At seed 1, which not every mu has, 0.001 is the best.
@@ -84,10 +84,10 @@ def test_clients_alone_are_averaged_seed_by_seed() -> None:
     finals = {("client-1", 0): 0.5, ("client-2", 0): 0.7, ("client-1", 1): 0.9}
     section = only(
         [
-            made_result([0.4, final], 12, seed, members="alone", client=client)
+            make_result([0.4, final], 12, seed, members="alone", client=client)
             for (client, seed), final in finals.items()
         ]
-        + [made_result([0.4, 0.8], 12, seed, members="pooled") for seed in (0, 1)]
+        + [make_result([0.4, 0.8], 12, seed, members="pooled") for seed in (0, 1)]
     )
     rows = section.tables[0].rows
     assert rows["alone, mean of clients"][12].n == 1
@@ -100,17 +100,17 @@ def test_clients_alone_are_averaged_seed_by_seed() -> None:
 def test_what_is_varied_makes_rows_or_sections() -> None:
     """A change of the method is another row; a change of the problem is another section."""
     results = [
-        made_result([0.4, 0.5], setting=FEDAVG | {"data.prepare.alpha": 0.3}),
-        made_result([0.4, 0.6], setting=FEDAVG | {"data.prepare.alpha": 0.1}),
-        made_result(
+        make_result([0.4, 0.5], setting=FEDAVG | {"data.prepare.alpha": 0.3}),
+        make_result([0.4, 0.6], setting=FEDAVG | {"data.prepare.alpha": 0.1}),
+        make_result(
             [0.4, 0.7], setting=FEDAVG | {"data.prepare.alpha": 0.1, "swap.period": 4}, seed=1
         ),
-        made_result(
+        make_result(
             [0.4, 0.8],
             setting={"aggregation.server_optimizer": "momentum", "data.prepare.alpha": 0.1}
             | FEDAVG,
         ),
-        made_result([0.4, 0.9], recipe="other", setting=KEEP | {"grpo.donor_ratio": "donor"}),
+        make_result([0.4, 0.9], recipe="other", setting=KEEP | {"grpo.donor_ratio": "donor"}),
     ]
     found = make_report(sections(results)).sections
     assert [section.title for section in found] == [
@@ -131,7 +131,7 @@ def test_what_goes_beyond_the_paper_is_compared_with_its_own_method() -> None:
     finals = [(FEDAVG, 0.5, 0.6), (momentum, 0.6, 0.9), (KEEP, 0.7, 0.8), (decoupled, 0.6, 0.6)]
     section = only(
         [
-            made_result([0.4, values[seed]], 4, seed, setting=setting)
+            make_result([0.4, values[seed]], 4, seed, setting=setting)
             for setting, *values in finals
             for seed in (0, 1)
         ]
@@ -148,10 +148,10 @@ def test_what_is_left_out_or_not_done_is_named(tmp_path: Path) -> None:
     because other rows have more seeds.
     """
     results = [
-        made_result([0.4, 0.5], tau, seed, setting=FEDAVG) for tau in (4, 12) for seed in (0, 1)
+        make_result([0.4, 0.5], tau, seed, setting=FEDAVG) for tau in (4, 12) for seed in (0, 1)
     ]
-    results.append(made_result([0.4, 0.5], 12, 0, setting=KEEP))
-    results.append(made_result([0.4, 0.6], 12, 0, setting=FEDAVG | {"swap.period": 3}))
+    results.append(make_result([0.4, 0.5], 12, 0, setting=KEEP))
+    results.append(make_result([0.4, 0.6], 12, 0, setting=FEDAVG | {"swap.period": 3}))
     assert only(results).notes == [
         "FedAvg, τ = 12: 1 more results of the same seeds are left out, because they differ in no "
         "setting that matters here",
@@ -165,7 +165,7 @@ def test_what_is_left_out_or_not_done_is_named(tmp_path: Path) -> None:
 
 def test_results_judged_by_several_versions_of_the_rules_are_named() -> None:
     """The note counts the results of each version; with one version there is no note."""
-    results = [made_result([0.4, 0.5], seed=seed) for seed in range(3)]
+    results = [make_result([0.4, 0.5], seed=seed) for seed in range(3)]
     judged = [
         result.model_copy(
             update={"run": result.run.model_copy(update={"verifier_version": version})}
@@ -187,12 +187,12 @@ def test_a_variant_is_what_differs_from_the_recipe() -> None:
         (0.9, FEDAVG, "with-public"),
     ]
     results = [
-        made_result([0.4, final], setting=setting | usual, members=members).model_copy(
+        make_result([0.4, final], setting=setting | usual, members=members).model_copy(
             update={"setting": setting}
         )
         for final, setting, members in recipes_own
     ]
-    results.append(made_result([0.4, 0.6], setting=FEDAVG | {"grpo.learning_rate": 0.003}))
+    results.append(make_result([0.4, 0.6], setting=FEDAVG | {"grpo.learning_rate": 0.003}))
     assert {label: row[12].mean for label, row in only(results).tables[0].rows.items()} == {
         "base model": 0.4,
         "FedAvg": 0.5,
@@ -207,14 +207,14 @@ def test_a_default_is_a_variant_where_the_recipe_has_its_own() -> None:
     """Even if the run does not record it, or it is unset; a single client aggregates nothing."""
     usual = {"grpo.learning_rate_shape": "warmup", "aggregation.clip_norm": 2.0}
     recipes_own = [
-        made_result([0.4, 0.5], setting=FEDAVG | usual).model_copy(update={"setting": FEDAVG}),
-        made_result(
+        make_result([0.4, 0.5], setting=FEDAVG | usual).model_copy(update={"setting": FEDAVG}),
+        make_result(
             [0.4, 0.6], members="alone", client="client-1", setting=dict([*usual.items()][:1])
         ),
     ]
     varied = [
-        made_result([0.4, 0.7], setting=FEDAVG | usual | {"grpo.learning_rate_shape": "constant"}),
-        made_result([0.4, 0.8], setting=FEDAVG | {"grpo.learning_rate_shape": "warmup"}),
+        make_result([0.4, 0.7], setting=FEDAVG | usual | {"grpo.learning_rate_shape": "constant"}),
+        make_result([0.4, 0.8], setting=FEDAVG | {"grpo.learning_rate_shape": "warmup"}),
     ]
     assert {k: row[12].mean for k, row in only(recipes_own + varied).tables[0].rows.items()} == {
         "base model": pytest.approx(0.4),
@@ -230,7 +230,7 @@ def test_a_recipe_that_was_edited_is_another_row_or_section() -> None:
     """Although neither names it as an axis, no mean mixes runs of both versions."""
 
     def under(key: str, value: Value, final: float, seed: int) -> Result:
-        made = made_result([0.4, final], seed=seed, setting=FEDAVG | {key: value})
+        made = make_result([0.4, final], seed=seed, setting=FEDAVG | {key: value})
         return made.model_copy(update={"setting": FEDAVG})
 
     before = [under("grpo.learning_rate", 0.001, 0.5, seed) for seed in (0, 1)]
@@ -253,7 +253,7 @@ def test_drift_and_replaced_share_come_from_the_rounds() -> None:
     """As means over rounds, public steps and clients; alpha is also shown by client."""
     section = only(
         [
-            made_result([0.4, 0.5, 0.6], 4, seed, setting=KEEP, drift=2.0 + seed, replaced=0.2)
+            make_result([0.4, 0.5, 0.6], 4, seed, setting=KEEP, drift=2.0 + seed, replaced=0.2)
             for seed in (0, 1)
         ]
     )
@@ -271,7 +271,7 @@ def test_drift_and_replaced_share_come_from_the_rounds() -> None:
 
 def test_bytes_are_of_one_client_and_round_beside_full_fine_tuning() -> None:
     """The evaluator's downloads do not count; full fine-tuning is in float32, up and down."""
-    section = only([made_result([0.4, 0.5, 0.6], 4, setting=KEEP)])
+    section = only([make_result([0.4, 0.5, 0.6], 4, setting=KEEP)])
     (cost,) = section.costs
     sent = cost.by_client_and_round
     assert (sent.adapters_up, sent.adapters_down) == (ADAPTER_BYTES, ADAPTER_BYTES)
@@ -295,14 +295,14 @@ def test_bytes_are_of_one_client_and_round_beside_full_fine_tuning() -> None:
 )
 def test_rows_are_named_in_words(axis: str, value: Value, words: str) -> None:
     """Deviations from the paper's method follow its name."""
-    varied = [made_result([0.4, 0.5], 4, setting=KEEP | {axis: value})]
-    section = only([made_result([0.4, 0.5], 4, setting=KEEP), *varied])
+    varied = [make_result([0.4, 0.5], 4, setting=KEEP | {axis: value})]
+    section = only([make_result([0.4, 0.5], 4, setting=KEEP), *varied])
     assert f"PubSwap-keep, period 2, {words}" in section.tables[0].rows
 
 
 def test_a_model_without_a_name_is_given_none() -> None:
     """Otherwise the text would say "Model model"."""
-    result = made_result([0.4, 0.5], 4, setting=FEDAVG)
+    result = make_result([0.4, 0.5], 4, setting=FEDAVG)
     assert "Model tiny of 5,000" in markdown(make_report(sections([result])), {}, {})
     card = result.run.model.model_copy(update={"source": "/somewhere/model"})
     run = result.run.model_copy(update={"model": card})
@@ -312,7 +312,7 @@ def test_a_model_without_a_name_is_given_none() -> None:
 
 def test_donated_tokens_are_reported_by_round() -> None:
     """For rows that have any, in order of rounds; older results have none."""
-    kept = [made_result([0.4, *[0.5] * 11], 4, seed, setting=KEEP) for seed in (0, 1)]
+    kept = [make_result([0.4, *[0.5] * 11], 4, seed, setting=KEEP) for seed in (0, 1)]
     told = [
         result.model_copy(
             update={
@@ -324,7 +324,7 @@ def test_donated_tokens_are_reported_by_round() -> None:
         )
         for result in kept
     ]
-    section = only([*told, made_result([0.4, *[0.5] * 11], 4, setting=FEDAVG)])
+    section = only([*told, make_result([0.4, *[0.5] * 11], 4, setting=FEDAVG)])
     row = section.donated_probability["PubSwap-keep, period 2"][4]
     assert (row["round 3"].mean, row["round 3"].n) == (pytest.approx(0.53), 2)
     assert list(section.donated_clip_share) == ["PubSwap-keep, period 2"]
@@ -337,7 +337,7 @@ def test_donated_tokens_are_reported_by_round() -> None:
 
 def test_topics_of_the_last_round_are_reported_by_row() -> None:
     """The base model's scores are those of round 0."""
-    section = only([made_result([0.4, 0.5], 4, seed, setting=FEDAVG) for seed in (0, 1)])
+    section = only([make_result([0.4, 0.5], 4, seed, setting=FEDAVG) for seed in (0, 1)])
     assert section.by_topic["base model"][4]["counting"].mean == pytest.approx(0.5)
     assert section.by_topic["FedAvg"][4]["counting"].mean == pytest.approx(0.6)
 
@@ -346,7 +346,7 @@ def test_a_topic_with_dollar_signs_is_drawn_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Matplotlib must not parse it as a formula."""
-    results = [made_result([0.4, 0.5], 4, seed, setting=FEDAVG) for seed in (0, 1)]
+    results = [make_result([0.4, 0.5], 4, seed, setting=FEDAVG) for seed in (0, 1)]
     [section] = sections(results)
     score = only(results).by_topic["FedAvg"][4]["counting"]
     monkeypatch.setattr(final, "topics", lambda section: {"FedAvg": {4: {r"$\foo$": score}}})
@@ -358,9 +358,9 @@ def test_a_topic_with_dollar_signs_is_drawn_as_it_is(
 def test_pass_at_1_is_reported_on_each_clients_own_topics() -> None:
     """Weighted by the client's share of each tested topic; pooled sets have none."""
     mixed = {"client-1": {"algebra": 3, "geometry": 1}, "client-2": {"counting": 2, "other": 5}}
-    plain = [made_result([0.4, 0.5], 4, seed, setting=FEDAVG) for seed in (0, 1)]
+    plain = [make_result([0.4, 0.5], 4, seed, setting=FEDAVG) for seed in (0, 1)]
     results = [result.model_copy(update={"topics": mixed}) for result in plain]
-    pooled = made_result([0.4, 0.5], 4, members="pooled")
+    pooled = make_result([0.4, 0.5], 4, members="pooled")
     pooled = pooled.model_copy(update={"topics": {"client-1": {"algebra": 1}}})
     section = only([*results, pooled])
     # algebra, counting and geometry are 0.5, 0.6 and 0.7 after the last round.
@@ -377,7 +377,7 @@ def test_pass_at_1_is_reported_on_each_clients_own_topics() -> None:
 
 def test_curves_go_over_the_steps_of_the_whole_run() -> None:
     """Step 0 is the base model; a public step keeps its position in the run."""
-    first, second = (made_result([0.4, score, 0.7], 4, setting=KEEP) for score in (0.5, 0.6))
+    first, second = (make_result([0.4, score, 0.7], 4, setting=KEEP) for score in (0.5, 0.6))
     found = curve({0: (first,), 1: (second,)}, pass_over_steps, scale=1)
     assert found.steps == [0, 4, 8]
     assert found.means == pytest.approx([0.4, 0.55, 0.7])
@@ -391,14 +391,14 @@ def test_curves_go_over_the_steps_of_the_whole_run() -> None:
 def test_public_steps_are_where_the_schedule_has_them(schedule: str, steps: list[int]) -> None:
     """Two of five local steps in each of two rounds."""
     setting = KEEP | {"swap.schedule": schedule}
-    result = made_result([0.4, 0.5, 0.6], 5, setting=setting)
+    result = make_result([0.4, 0.5, 0.6], 5, setting=setting)
     assert list(replaced_over_steps(result)) == steps
 
 
 def test_a_running_mean_has_the_interval_of_the_seeds_running_means() -> None:
     """The interval excludes noise that the running mean averages out."""
     assert list(smoothed({1: 0.0, 2: 3.0, 3: 0.0, 4: 3.0}, 3).values()) == [1.5, 1.0, 2.0, 1.5]
-    result = made_result([0.4, 0.5], 4, setting=KEEP)
+    result = make_result([0.4, 0.5], 4, setting=KEEP)
     cell = {seed: (result.model_copy(update={"seed": seed}),) for seed in range(3)}
 
     def opposed(result: Result) -> dict[int, float]:
@@ -412,7 +412,7 @@ def test_a_running_mean_has_the_interval_of_the_seeds_running_means() -> None:
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a study, with one more run for another alpha."""
-    other = made_result([0.4, 0.5], setting=FEDAVG | {"data.prepare.alpha": 0.3})
+    other = make_result([0.4, 0.5], setting=FEDAVG | {"data.prepare.alpha": 0.3})
     folder = tmp_path_factory.mktemp("report") / "store"
     return write_store(folder, [*study(seeds=range(2), alphas=(0.1,)), other])
 
@@ -461,7 +461,7 @@ def test_a_store_is_written_as_markdown_json_and_pictures(store: Path, out: Path
 
 def test_the_smallest_store_makes_a_report(tmp_path: Path) -> None:
     """One run of one seed has no intervals and no verdicts, and nothing fails."""
-    found = read_sections(write_store(tmp_path, [made_result([0.4, 0.5], 4, setting=KEEP)]))
+    found = read_sections(write_store(tmp_path, [make_result([0.4, 0.5], 4, setting=KEEP)]))
     data = make_report(found)
     write(found, data, tmp_path / "out", paper=False)
     written = (tmp_path / "out" / "report.md").read_text()
@@ -488,7 +488,7 @@ def test_a_store_with_no_result_is_refused(tmp_path: Path) -> None:
 
 def test_a_result_without_evaluations_is_refused() -> None:
     """The message gives recipe, setting and seed."""
-    result = made_result([0.4, 0.5], seed=7, setting=FEDAVG)
+    result = make_result([0.4, 0.5], seed=7, setting=FEDAVG)
     run = result.run.model_copy(update={"rounds": result.run.rounds[1:]})
     with pytest.raises(InvalidSettings, match=r"'small'.*fedavg.*seed 7.*rounds \[1\] only"):
         sections([result.model_copy(update={"run": run})])

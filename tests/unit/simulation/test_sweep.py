@@ -14,7 +14,7 @@ from pubswap_simulation.job import RunSpec
 from pubswap_simulation.processes import Outcome
 from pubswap_simulation.results import RUNS
 from pubswap_simulation.sweep import carry_out, visible_devices
-from support.client.results import made_result, write_store
+from support.client.results import make_result, write_store
 
 
 def test_processes_are_shared_out_over_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +56,7 @@ def test_a_result_judged_by_other_rules_is_reported(tmp_path: Path) -> None:
     """The message says what to remove to run it again; it counts as done, because it may have taken
     days.
     """
-    result = made_result([0.4, 0.5])
+    result = make_result([0.4, 0.5])
     here = verifier_version(result.run.settings.verifier)
     runs = [result.run.model_copy(update={"verifier_version": one}) for one in (here, "math@0")]
     store = write_store(tmp_path, [result.model_copy(update={"run": run}) for run in runs])
@@ -76,7 +76,7 @@ def test_a_result_judged_by_other_rules_is_reported(tmp_path: Path) -> None:
 
 def test_a_run_begun_under_other_rules_does_not_continue(tmp_path: Path) -> None:
     """Its rounds would be judged by two versions."""
-    job: Any = SimpleNamespace(settings=made_result([0.4, 0.5]).run.settings)
+    job: Any = SimpleNamespace(settings=make_result([0.4, 0.5]).run.settings)
     begun, no_one = tmp_path / "founded", Any
     begun.write_text(f"run-id {verifier_version('math')}")
     assert begin_run(no_one, no_one, job, tmp_path) == "run-id"
