@@ -415,7 +415,7 @@ def main() -> None:
         return
     rng = np.random.default_rng(0)
     alarmed: dict[int, list[float]] = {}
-    attacks: dict[str, list[AttackResult]] = {}
+    attacks: dict[str, list[SceneResult]] = {}
     honest: list[list[float]] = []
     for seed in seeds[:1] if quick else seeds:
         lab = Lab(problems=48 if quick else 160, seed=seed)
@@ -428,9 +428,7 @@ def main() -> None:
             honest += [one.mean(axis=0).tolist() for one in mine]
             peers, all_mine = others(fair, JUDGE, DONOR), np.concatenate(mine)
             for name, attack in scene.attacks.items():
-                attacks.setdefault(name, []).append(
-                    AttackResult.of(scene, *attack, peers, all_mine)
-                )
+                attacks.setdefault(name, []).append(SceneResult.of(scene, *attack, peers, all_mine))
         Console().print(f"seed {seed}: honest donors doubted {np.mean(alarmed[seed]):.5f}")
     result = {
         "false_alarm_rate": float(np.mean([rate for rates in alarmed.values() for rate in rates])),
@@ -457,7 +455,7 @@ def main() -> None:
 
 
 @dataclass(frozen=True)
-class AttackResult:
+class SceneResult:
     """The results of an attack in a scene, on the responses that count."""
 
     scores: Scores
@@ -473,7 +471,7 @@ class AttackResult:
         adapter: Adapter,
         peers: Sequence[Sight],
         fair: Scores,
-    ) -> "AttackResult":
+    ) -> "SceneResult":
         """Carry out the attack, whose responses the policy with this adapter drew."""
         lab, seed, groups = scene.lab, scene.seeds[DONOR], make()
         judge, counted = scene.clients[JUDGE], scene.counted(groups)
@@ -499,7 +497,7 @@ def _means(by_scene: list[list[float]]) -> dict[str, list[float]]:
     return dict(zip(KINDS, map(list, zip(*by_scene, strict=True)), strict=True))
 
 
-def _figures(results: list[AttackResult], rng: np.random.Generator) -> dict[str, list[float]]:
+def _figures(results: list[SceneResult], rng: np.random.Generator) -> dict[str, list[float]]:
     """The figures by scene, comparing the attack with the scene's honest donors."""
 
     def together(scores: Scores, fair: Scores, size: int = POOLED) -> float:
