@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from kept import QWEN3_1_7B
 from rich.console import Console
 from timing import Clock
 from torch.profiler import ProfilerActivity, profile
-from workload import QWEN3_1_7B, save_model, start_adapter
+from workload import save_model, start_adapter
 
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.transformers_engine import SamplingParameters, TransformersEngine
