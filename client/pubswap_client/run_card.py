@@ -10,6 +10,7 @@ from pubswap_protocol.errors import InvalidSettings, first_fault
 from pubswap_protocol.messages import CreateRun, RunState, RunView
 
 CARD = "run.json"
+_MAX_BYTES = 32 << 20
 
 
 def card_bytes(run: CreateRun | RunView) -> bytes:
@@ -20,7 +21,11 @@ def card_bytes(run: CreateRun | RunView) -> bytes:
 def read_card(path: Path) -> RunView:
     """Read a card as a run that has not begun. Raises InvalidSettings if there is none."""
     try:
-        card = CreateRun.model_validate_json(path.read_bytes())
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+        if len(data) > _MAX_BYTES:
+            raise InvalidSettings(f"{path} has more than {_MAX_BYTES >> 20} MiB; no run card has.")
+        card = CreateRun.model_validate_json(data)
     except FileNotFoundError:
         raise InvalidSettings(
             f"There is no {path}. `pubswap client start` writes one to the state folder, and "

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import psutil
 import pytest
 
 from pubswap_client.demo.processes import PUBSWAP
+from pubswap_protocol.messages import RunView
 from support.client.models import save_model
 from support.coordinator.processes import (
     ONE_THREAD,
@@ -121,8 +123,9 @@ def torchrun(state: Path) -> None:
     subprocess.run(command, env=ENVIRONMENT, check=True, timeout=240)
 
 
-def trained(folder: Path, ends: Sequence[tuple[int, signal.Signals]]) -> bytes:
-    """The adapter of a client that these signals end once these steps are made."""
+@contextmanager
+def started(folder: Path) -> Iterator[tuple[Coordinator, RunView, Path]]:
+    """A coordinator, its run of one client, and the client's state folder."""
     folder.mkdir()
     with ForkedProcesses(folder / "logs") as processes:
         coordinator = serve(processes, folder)
@@ -130,21 +133,27 @@ def trained(folder: Path, ends: Sequence[tuple[int, signal.Signals]]) -> bytes:
             run = create_run(coordinator, {"clients": 1, "rounds": 1, "local_steps": 8})
             state = enroll(coordinator, run, "alpha")
             start(coordinator, run)
-            for steps, number in ends:
-                life = daemon(state)
-                while made(coordinator, run.id) < steps:
-                    assert life.poll() is None
-                    time.sleep(0.01)
-                others = psutil.Process(life.pid).children()  # the follower, and a verifier's
-                assert len(others) >= 2
-                life.send_signal(number)
-                status = life.wait(20)
-                assert status == (130 if number == signal.SIGTERM else -number)
-                assert psutil.wait_procs(others, timeout=10)[1] == []
+            yield coordinator, run, state
+
+
+def trained(folder: Path, ends: Sequence[tuple[int, signal.Signals]]) -> bytes:
+    """The adapter of a client that these signals end once these steps are made."""
+    with started(folder) as (coordinator, run, state):
+        for steps, number in ends:
             life = daemon(state)
-            wait_finished(coordinator, run)
-            assert life.wait(30) == 0
-            return coordinator.api.global_adapter(run.id, "final")
+            while made(coordinator, run.id) < steps:
+                assert life.poll() is None
+                time.sleep(0.01)
+            others = psutil.Process(life.pid).children()  # the follower, and a verifier's
+            assert len(others) >= 2
+            life.send_signal(number)
+            status = life.wait(20)
+            assert status == (130 if number == signal.SIGTERM else -number)
+            assert psutil.wait_procs(others, timeout=10)[1] == []
+        life = daemon(state)
+        wait_finished(coordinator, run)
+        assert life.wait(30) == 0
+        return coordinator.api.global_adapter(run.id, "final")
 
 
 def made(coordinator: Coordinator, run: str) -> int:
@@ -166,14 +175,7 @@ def test_a_client_under_torchrun_trains_like_one_that_starts_its_own_processes(
     tmp_path: Path,
 ) -> None:
     """The followers are torchrun's, and the adapter has the same bits."""
-    folder = tmp_path / "torchrun"
-    folder.mkdir()
-    with ForkedProcesses(folder / "logs") as processes:
-        coordinator = serve(processes, folder)
-        with coordinator.api:
-            run = create_run(coordinator, {"clients": 1, "rounds": 1, "local_steps": 8})
-            state = enroll(coordinator, run, "alpha")
-            start(coordinator, run)
-            torchrun(state)
-            adapter = coordinator.api.global_adapter(run.id, "final")
+    with started(tmp_path / "torchrun") as (coordinator, run, state):
+        torchrun(state)
+        adapter = coordinator.api.global_adapter(run.id, "final")
     assert adapter == trained(tmp_path / "own", [])

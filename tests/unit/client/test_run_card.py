@@ -22,3 +22,12 @@ def test_a_missing_card_is_an_invalid_setting(tmp_path: Path) -> None:
     """The message says what writes one."""
     with pytest.raises(InvalidSettings, match=r"run\.json. `pubswap client start` writes"):
         read_card(tmp_path / CARD)
+
+
+def test_a_file_larger_than_any_card_is_refused_unread(tmp_path: Path) -> None:
+    """It may come from somebody else, in a bundle; the file here is sparse."""
+    path = tmp_path / CARD
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(InvalidSettings, match="more than 32 MiB; no run card has"):
+        read_card(path)
