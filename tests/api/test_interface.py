@@ -25,6 +25,7 @@ def test_downloads_take_ranges_and_know_what_has_not_changed(server: Server) -> 
         assert rest.content == whole.content[-5:]
         same = http.get(path, headers={"If-None-Match": f'"{digest}"'})
         assert (same.status_code, same.content) == (304, b"")
+        assert same.headers["X-Content-Type-Options"] == "nosniff"
         for outside in ("bytes=999999999-", "bytes=-0"):
             refused = http.get(path, headers={"Range": outside})
             assert refused.status_code == 416

@@ -1,0 +1,168 @@
+"""What the dashboard's pages show, and how they stay up to date."""
+
+import re
+import time
+from html import unescape
+
+import httpx
+import pytest
+
+from pubswap_protocol import paths
+from pubswap_protocol.bounds import NAME_FORM
+from pubswap_protocol.messages import (
+    Away,
+    Evaluation,
+    Progress,
+)
+from pubswap_server.web import pages
+from support.coordinator.coordinator import (
+    Server,
+    begun,
+    create,
+)
+from support.coordinator.hostile_exchange import hostile_exchange
+from support.coordinator.long_runs import crowd, lengthen
+from support.eventually import until
+
+
+def test_a_run_says_whom_it_waits_for(server: Server, browser: httpx.Client) -> None:
+    """By name, with the latest progress that members reported."""
+    fed = begun(server)
+    fed.members["a"].heartbeat(fed.run.id, Progress(round=1, step=1, steps=2, reward=0.625))
+    fed.submit("b", 1, fed.adapter(1))
+    page = browser.get(f"/runs/{fed.run.id}").text
+    assert "1 of 2 organisations have handed in" in page
+    assert re.search(r"Waits for <strong>a</strong>", page)
+    assert "1 of 2" in page and "0.625" in page
+    assert "waits" not in browser.get("/runs/nothing").text.lower()
+
+
+def test_what_is_said_of_a_member_is_apart_from_its_name(
+    server: Server, browser: httpx.Client
+) -> None:
+    """A suspended "a" is not shown or read aloud as "asuspended"; a model is shown by name."""
+    fed = begun(server)
+    fed.operator.decide(fed.run.id, "a", paths.RUN_MEMBER_SUSPEND)
+    page = browser.get(f"/runs/{fed.run.id}").text
+    assert re.search(r'<th scope="row">a\s+<small>suspended</small>', page)
+    assert "<dd>small</dd>" in page
+
+
+def test_a_run_says_when_it_will_end_and_at_its_end_what_came_out(
+    server: Server, browser: httpx.Client
+) -> None:
+    """First an estimate from its rounds, then a summary with pass@1 before and after."""
+    fed = begun(server, rounds=2, method="fedavg")
+    path = f"/runs/{fed.run.id}"
+    assert "Expected end" not in browser.get(path).text  # no round has finished yet
+    for round_ in (1, 2):
+        for name in "ab":
+            fed.submit(name, round_, fed.adapter(round_))
+        fed.wait_for(round_)
+        page = browser.get(path).text
+        assert ("Expected end" in page) == (round_ == 1)
+        assert ("Results" in page) == (round_ == 2)
+    for round_, score in ((0, 0.25), (2, 0.5)):
+        topics = {"sums": score, "words": score}
+        found = Evaluation(pass_at_1=score, by_topic=topics, problems=5, seconds=1.0)
+        fed.members["judge"].submit_evaluation(fed.run.id, round_, found)
+    page = unescape(browser.get(path).text)
+    assert "2 organisations trained" in page
+    assert "pass@1 on 5 test problems: 0.250 before, 0.500 after." in page
+    assert "words: 0.250 before, 0.500 after" in page
+    sizes = sum(one.traffic.up for one in fed.view().members) / 2
+    assert f"each organisation sent {sizes / 1000:.3g} kB" in page
+
+
+def test_a_run_without_anything_to_show_says_what_to_do(
+    server: Server, browser: httpx.Client
+) -> None:
+    """It says whom to invite and what the curves need; an ended run asks for nothing more."""
+    fed = create(server)
+    page = unescape(browser.get(f"/runs/{fed.run.id}").text)
+    assert "Invite each organisation by a name" in page
+    assert NAME_FORM in page, "a browser that refuses a name shows only the field's title"
+    assert "No data yet: pass@1; Reward;" in page and "the first round's updates" in page
+    fed.operator.move_run(fed.run.id, paths.RUN_CANCEL)
+    page = unescape(browser.get(f"/runs/{fed.run.id}").text)
+    assert "No data: pass@1; Reward;" in page
+    assert "yet" not in page and "Invite" not in page
+
+
+def test_why_a_member_is_away_is_shown_to_read(server: Server, browser: httpx.Client) -> None:
+    """As text, not only as a tooltip."""
+    fed = begun(server)
+    fed.members["a"].away(fed.run.id, Away(code="outside_hours", detail="From 8 to 18 alone."))
+    page = browser.get(f"/runs/{fed.run.id}").text
+    assert "away: outside_hours. From 8 to 18 alone.</small>" in page
+
+
+def test_the_page_of_a_long_run_of_many_members_costs_little(
+    server: Server, browser: httpx.Client
+) -> None:
+    """Ten times the rounds and five times the members cost under three times the CPU (1.7).
+
+    Both pages show the same number of members, so only hidden reads could make the cost grow.
+    """
+    engine = server.app.state.services.database.engine
+    least = []
+    for rounds, members, hidden in ((200, 200, 2), (2000, 1000, 802)):
+        fed = begun(server, clients=1, rounds=3000)
+        lengthen(engine, fed.run.id, ["a"], rounds)
+        crowd(engine, fed.run.id, members, since=rounds - 5)
+        spent = []
+        for _ in range(10):
+            began = time.process_time()
+            answer = browser.get(f"/runs/{fed.run.id}")
+            spent.append(time.process_time() - began)
+        least.append(min(spent))
+        assert f"Round {rounds + 1} of 3000" in answer.text
+        assert f"{hidden} more are not shown" in answer.text
+    assert least[1] < 3 * least[0], least
+
+
+def test_a_page_does_not_say_what_members_choose_themselves(
+    server: Server, browser: httpx.Client
+) -> None:
+    """With donors = 'likely', only the receiver knows which responses it takes."""
+    _, path = hostile_exchange(server, donors="likely")
+    until(lambda: browser.get(path).status_code == 200)
+    page = unescape(browser.get(path).text)
+    assert page.count("chooses which of its peers' responses") == 2
+    assert "trains on its own" not in page
+
+
+def test_the_stream_names_parts_that_exist(server: Server, browser: httpx.Client) -> None:
+    """All parts at first, then those that changed; each can be fetched by its name."""
+    fed = begun(server)
+    base = f"/runs/{fed.run.id}"
+    with browser.stream("GET", f"{base}/stream") as answer:
+        assert answer.headers["Content-Type"].startswith("text/event-stream")
+        names = [line.removeprefix("event: ") for line in _first(answer, 15) if "event" in line]
+    assert len(names) == 5
+    for name in names:
+        assert browser.get(f"{base}/parts/{name}").status_code == 200
+    assert browser.get(f"{base}/parts/nothing").status_code == 404
+
+
+def test_the_stream_of_a_run_that_is_deleted_ends(
+    server: Server, browser: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a complete response, not as a failed request."""
+    monkeypatch.setattr(pages, "LOOK_SECONDS", 0.2)
+    fed = begun(server)
+    with browser.stream("GET", f"/runs/{fed.run.id}/stream") as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        fed.operator.move_run(fed.run.id, paths.RUN_CANCEL)
+        fed.operator.delete_run(fed.run.id)
+        assert {line.partition(":")[0] for line in lines} == {"event", "data", ""}
+
+
+def _first(answer: httpx.Response, count: int) -> list[str]:
+    lines = []
+    for line in answer.iter_lines():
+        lines.append(line)
+        if len(lines) == count:
+            break
+    return lines
