@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self
@@ -39,7 +40,9 @@ from pubswap_protocol.tokenizer import load_tokenizer
 
 STEPS = 4  # all of them public
 PROMPTS, RESPONSES, TOKENS = 8, 8, 32
-THREADS = 4
+THREADS = 16
+# Members that share a pool of connections; a pool looks at all of its connections at each request.
+POOL = 16
 BEAT_SECONDS = 0.1
 HONEST = -3.0  # nats of evidence for each response of an honest donor
 Until = Callable[[httpx.Response], bool]
@@ -169,9 +172,15 @@ class Waits:
     async def _all(
         self, seats: Sequence[Seat], path: str, until: Until, query: dict[str, Any]
     ) -> list[httpx.Response]:
-        limits = httpx.Limits(max_connections=None)
-        async with httpx.AsyncClient(timeout=60, verify=False, limits=limits) as http:
-            waits = (self._poll(http, seat, path, until, query) for seat in seats)
+        async with AsyncExitStack() as stack:
+            pools = [
+                await stack.enter_async_context(httpx.AsyncClient(timeout=60, verify=False))
+                for _ in range(0, len(seats), POOL)
+            ]
+            waits = (
+                self._poll(pools[number // POOL], seat, path, until, query)
+                for number, seat in enumerate(seats)
+            )
             return await asyncio.gather(*waits)
 
     async def _poll(
