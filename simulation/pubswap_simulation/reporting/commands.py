@@ -26,7 +26,10 @@ def report(
     paper: Annotated[bool, typer.Option("--paper", help="Add the paper's own figures.")] = False,
     primary: Annotated[
         str | None,
-        typer.Option(help="The contrast planned before the runs: 'ROW - ROW', as in a table."),
+        typer.Option(
+            help="The contrast planned before the runs: 'ROW - ROW', as in a table, or "
+            "'ROW, τ 48 - ROW, τ 4'."
+        ),
     ] = None,
 ) -> None:
     """Write a report of results: tables, paired differences, curves, and the paper's claims.

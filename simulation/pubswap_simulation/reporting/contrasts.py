@@ -10,10 +10,11 @@ from pubswap_simulation.reporting.section import Section
 from pubswap_simulation.reporting.tables import measured
 
 MINUS = " - "
+AT = ", τ "
 
 
 class Contrast(Difference):
-    """Final pass@1 of one row less another's at the same tau, paired by seed."""
+    """Final pass@1 of one row less another's, paired by seed; `tau` is the first row's."""
 
     contrast: str
     tau: int
@@ -25,24 +26,29 @@ class Contrast(Difference):
 def contrasts(sections: Iterable[Section], named: str) -> tuple[Contrast, list[Contrast]]:
     """The contrast "ROW - ROW", and the exploratory ones.
 
-    It is taken from the first section that has both rows, at the largest tau that both have. The
-    exploratory contrasts are its first row less every other row at that tau.
+    It is taken at the largest tau at which a section has both rows, and from the first such
+    section. "ROW, τ 48 - ROW, τ 4" compares rows at these taus. The exploratory contrasts are its
+    first row less every other row at that tau.
 
     Raises InvalidSettings if no section has both.
     """
     sections = list(sections)
     left, _, right = named.partition(MINUS)
-    for section in sections:
+    by_tau = [(tau, section) for section in sections for tau in section.taus]
+    for tau, section in sorted(by_tau, key=lambda each: -each[0]):
         rows = {method.label: method for method in section.methods}
-        treatment, baseline = rows.get(left), rows.get(right)
-        if treatment is None or baseline is None:
+        (ours, own_tau), (theirs, their_tau) = _at(left, tau), _at(right, tau)
+        if ours not in rows or theirs not in rows:
             continue
-        for tau in reversed(section.taus):
-            if primary := _contrast(section, treatment, baseline, tau):
-                excluded = (treatment, baseline, BASE)
-                rest = [m for m in section.methods if m not in excluded and not m.detail]
-                compared = [_contrast(section, treatment, other, tau) for other in rest]
-                return primary, _corrected([one for one in compared if one is not None])
+        treatment, baseline = (rows[ours], own_tau), (rows[theirs], their_tau)
+        if primary := _contrast(section, treatment, baseline, named):
+            excluded = (rows[ours], rows[theirs], BASE)
+            compared = [
+                _contrast(section, treatment, (other, own_tau), ours + MINUS + other.label)
+                for other in section.methods
+                if other not in excluded and not other.detail
+            ]
+            return primary, _corrected([one for one in compared if one is not None])
     labels = sorted({method.label for section in sections for method in section.methods})
     raise InvalidSettings(
         f"--primary {named!r}: give two rows of one section with a seed in common, as "
@@ -50,15 +56,23 @@ def contrasts(sections: Iterable[Section], named: str) -> tuple[Contrast, list[C
     )
 
 
-def _contrast(section: Section, left: Method, right: Method, tau: int) -> Contrast | None:
-    treatment, baseline = (measured(section, method, tau, FINAL) for method in (left, right))
+def _at(row: str, tau: int) -> tuple[str, int]:
+    """A row's label and tau, which is `tau` unless the row names its own."""
+    label, _, own = row.rpartition(AT)
+    return (label, int(own)) if label and own.isdecimal() else (row, tau)
+
+
+def _contrast(
+    section: Section, left: tuple[Method, int], right: tuple[Method, int], name: str
+) -> Contrast | None:
+    treatment, baseline = (measured(section, *row, FINAL) for row in (left, right))
     difference = paired(treatment, baseline)
     if difference is None:
         return None
     return Contrast(
         **difference.model_dump(),
-        contrast=left.label + MINUS + right.label,
-        tau=tau,
+        contrast=name,
+        tau=left[1],
         by_seed={
             seed: treatment[seed] - baseline[seed]
             for seed in sorted(treatment.keys() & baseline.keys())

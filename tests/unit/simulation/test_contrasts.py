@@ -46,6 +46,30 @@ def test_the_primary_contrast_is_scipys_paired_t_test() -> None:
     assert primary.corrected is None
 
 
+def test_the_largest_tau_of_all_sections_counts() -> None:
+    """Another section with both rows may come first."""
+    short = [
+        make_result([0.4, 0.5], 8, seed, recipe="a", setting=setting)
+        for setting in (KEEP, NONE)
+        for seed in range(3)
+    ]
+    primary, _ = contrasts(sections(short + runs(KEEP, 2) + runs(NONE, 2)), PRIMARY)
+    assert (primary.tau, primary.n) == (12, 2)
+
+
+def test_rows_may_have_different_taus() -> None:
+    """Each is named with its own; all others are compared at the first one's."""
+    results = runs(KEEP, 3) + runs(FEDAVG, 3) + runs(FEDAVG, 2, tau=4) + runs(RANDOM, 3)
+    named = "PubSwap-keep, period 2, τ 12 - FedAvg, τ 4"
+    primary, others = contrasts(sections(results), named)
+    expected = [a - b for a, b in zip(scores(KEEP, 2), scores(FEDAVG, 2), strict=True)]
+    assert (primary.contrast, primary.tau) == (named, 12)
+    assert primary.by_seed == pytest.approx(dict(enumerate(expected)))
+    assert [(one.contrast, one.tau) for one in others] == [
+        ("PubSwap-keep, period 2 - PubSwap-random, period 2", 12)
+    ]
+
+
 def test_all_others_are_corrected_by_holm() -> None:
     """Each compares the contrast's first row with another over shared seeds; the base model is not
     included.
