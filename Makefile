@@ -65,11 +65,11 @@ chaos: .venv/dev.stamp  ## every fault many times, and what was lost; about an h
 # The most valuable runs go first. Stopped at any point, the study continues from there, and on
 # another machine from what is committed: its folder is the store, of which git ignores all but
 # results. This makes the figures only; the text of study/README.md is written by hand.
-STUDY = decide explore better
+STUDY = decide explore better rounds
 STUDIED = deploy/recipes/small/study
 FIRST = compare references periods fedprox milder beyond servers sampling
 
-study: .venv/dev.stamp  ## does the exchange help? 20 core hours for all arms, resumable
+study: .venv/dev.stamp  ## does the exchange help? 30 core hours for all arms, resumable
 	for recipe in $(STUDY); do \
 		$(BIN)/pubswap simulate deploy/recipes/small/$$recipe.toml --sweep --jobs 2 --threads 1 --out $(STUDIED) || exit 1; \
 	done

@@ -124,7 +124,7 @@ def by_id(session: Session, run: str, lock: bool = False) -> RunRow:
 
 @dataclass(frozen=True)
 class _Stored:
-    """Cache key for a run's parsed model or settings. Only the number of clients can change."""
+    """Cache key for what follows from a run's model or settings. Only `clients` can change."""
 
     run: str
     clients: int
@@ -141,12 +141,26 @@ def _card(stored: _Stored) -> ModelCard:
     return ModelCard.model_validate(stored.value)
 
 
+@lru_cache(maxsize=256)
+def _largest_update(model: _Stored, settings: _Stored) -> int:
+    # With room for a header, so that a file of other tensors is refused for those, not its size.
+    return largest_update(_card(model).layout, _settings(settings)) + MAX_HEADER_BYTES
+
+
+def _stored_settings(run: RunRow) -> _Stored:
+    return _Stored(run.id, run.settings["clients"], run.settings)
+
+
+def _stored_model(run: RunRow) -> _Stored:
+    return _Stored(run.id, 0, run.model)
+
+
 def settings_of(run: RunRow) -> RunSettings:
-    return _settings(_Stored(run.id, run.settings["clients"], run.settings))
+    return _settings(_stored_settings(run))
 
 
 def model_of(run: RunRow) -> ModelCard:
-    return _card(_Stored(run.id, 0, run.model))
+    return _card(_stored_model(run))
 
 
 def sent_layout_of(run: RunRow) -> AdapterLayout:
@@ -154,8 +168,8 @@ def sent_layout_of(run: RunRow) -> AdapterLayout:
 
 
 def largest_update_of(run: RunRow) -> int:
-    # With room for a header, so that a file of other tensors is refused for those, not its size.
-    return largest_update(model_of(run).layout, settings_of(run)) + MAX_HEADER_BYTES
+    """The most bytes that an update of this run may have."""
+    return _largest_update(_stored_model(run), _stored_settings(run))
 
 
 def refusal_of(run: RunRow, hello: Hello) -> Conflict | None:
