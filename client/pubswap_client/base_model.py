@@ -59,9 +59,11 @@ def model_folder(source: str, revision: str | None = None) -> Path:
     except HFValidationError:
         raise InvalidSettings(f"{source!r} is neither a folder nor a hub id.") from None
     except (HTTPError, OSError) as error:
+        # The hub's own advice follows on further lines.
+        reason, *_ = str(error).splitlines() or [type(error).__name__]
         raise InvalidSettings(
-            f"{source!r} is not a folder, and downloading it from the hub failed ({error}). Check "
-            "the name, or download it yourself and give the folder."
+            f"{source!r} is not a folder, and downloading it from the hub failed ({reason}). Check "
+            "the name, or download it yourself and give the folder (the client: with --model)."
         ) from None
 
 

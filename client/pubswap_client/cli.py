@@ -129,7 +129,7 @@ def enroll(
     typer.echo(f"Enrolled as {membership.name} in run {membership.run_name}; token in {path}.")
     if membership.role == "client":
         print_first_look(state, stored)
-    follow = "client start --data private.jsonl" if membership.role == "client" else "evaluate"
+    follow = "client doctor --data private.jsonl" if membership.role == "client" else "evaluate"
     typer.echo(f"Next: pubswap {follow} --state {state}")
 
 

@@ -108,7 +108,9 @@ class Checklist:
             found, advice = Text(printable(finding.found)), Text(printable(finding.advice))
             table.add_row(Text(name), Text(words, style), found, advice)
         failures, warnings = self.count(Status.FAILURE), self.count(Status.WARNING)
-        verdict = f"Nothing failed, {warnings} warnings. Next: {self.following}"
+        verdict = (
+            f"Nothing failed, {warnings} warnings. Next: {self.following}, with the same options."
+        )
         if failures:
             verdict = f"{failures} failed, {warnings} warnings: correct what failed and try again."
         return Group(table, Text(verdict, "bold red" if failures else "green"))

@@ -204,10 +204,10 @@ def test_a_model_that_is_neither_a_folder_nor_on_the_hub_is_refused(
 def test_an_interrupted_download_is_refused_like_any_failed_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Such a connection error is an httpx error and not an OSError."""
+    """Such a connection error is an httpx error and not an OSError; its first line is enough."""
 
     def broken(*_: object, **__: object) -> str:
-        raise HTTPError("peer closed connection")
+        raise HTTPError("peer closed connection\nPlease check your internet connection.")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", broken)
     with pytest.raises(InvalidSettings, match=r"from the hub failed \(peer closed connection\)"):
