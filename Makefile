@@ -69,7 +69,7 @@ STUDY = decide explore better rounds
 STUDIED = deploy/recipes/small/study
 FIRST = compare references periods fedprox milder beyond servers sampling
 
-study: .venv/dev.stamp  ## does the exchange help? 30 core hours for all arms, resumable
+study: .venv/dev.stamp  ## does the exchange help? 23 core hours for all arms, resumable
 	for recipe in $(STUDY); do \
 		$(BIN)/pubswap simulate deploy/recipes/small/$$recipe.toml --sweep --jobs 2 --threads 1 --out $(STUDIED) || exit 1; \
 	done

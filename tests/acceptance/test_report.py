@@ -29,7 +29,7 @@ def test_report_names_the_primary_contrast_or_the_rows_that_there_are(tmp_path: 
     store = write_store(tmp_path / "store", study(seeds=range(2)))
     done = report(str(store), "--primary", "PubSwap-keep, period 2 - FedAvg")
     assert done.returncode == 0, done.stderr
-    assert "primary: PubSwap-keep, period 2 - FedAvg, τ = 24: +" in " ".join(done.stdout.split())
+    assert "primary: PubSwap-keep, period 2 - FedAvg, τ 24: +" in " ".join(done.stdout.split())
     written = json.loads((store / "report" / "report.json").read_text())["primary"]
     assert (written["n"], written["tau"]) == (2, 24)
     assert written["low"] < written["mean"] < written["high"]

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from pubswap_protocol import paths
 from pubswap_protocol.digests import digest_of
-from support.coordinator.coordinator import Server, begun
+from pubswap_protocol.messages import CreateRun
+from support.coordinator.coordinator import OPERATOR_TOKEN, Server, begun, create
 
 SNAPSHOT = Path(__file__).parent / "openapi.json"
 
@@ -31,6 +32,21 @@ def test_downloads_take_ranges_and_know_what_has_not_changed(server: Server) -> 
             assert refused.status_code == 416
             assert refused.headers["Content-Range"] == f"bytes */{len(whole.content)}"
         assert http.get(path, headers={"Range": "bytes=-5"}).content == whole.content[-5:]
+
+
+def test_a_deleted_run_created_again_with_its_key_has_its_new_settings(server: Server) -> None:
+    """The key gives it the same id, but nothing is left of the first one."""
+    run, seen = create(server).run, []
+    with server.http(OPERATOR_TOKEN) as http:
+        for rounds in (3, 5):
+            settings = run.settings.model_copy(update={"rounds": rounds})
+            body = CreateRun(name="again", settings=settings, model=run.model)
+            key = {paths.IDEMPOTENCY_HEADER: "the-same-key-both-times"}
+            view = http.post(paths.RUNS, json=body.model_dump(mode="json"), headers=key).json()
+            seen.append((view["id"], view["settings"]["rounds"]))
+            assert http.post(paths.RUN_CANCEL.format(run=view["id"])).status_code == 200
+            assert http.delete(paths.RUN.format(run=view["id"])).status_code == 204
+    assert seen == [(seen[0][0], 3), (seen[0][0], 5)]
 
 
 def test_health_readiness_and_metrics_are_public(server: Server) -> None:

@@ -90,7 +90,7 @@ class Checklist:
 
     findings: Mapping[str, Finding]
     prediction: Prediction | None = None
-    following: str = "pubswap client start"  # the command that comes next
+    following: str = "pubswap client start, with the same options"  # what comes next
 
     def count(self, status: Status) -> int:
         return sum(finding.status is status for finding in self.findings.values())
@@ -108,9 +108,7 @@ class Checklist:
             found, advice = Text(printable(finding.found)), Text(printable(finding.advice))
             table.add_row(Text(name), Text(words, style), found, advice)
         failures, warnings = self.count(Status.FAILURE), self.count(Status.WARNING)
-        verdict = (
-            f"Nothing failed, {warnings} warnings. Next: {self.following}, with the same options."
-        )
+        verdict = f"Nothing failed, {warnings} warnings. Next: {self.following}"
         if failures:
             verdict = f"{failures} failed, {warnings} warnings: correct what failed and try again."
         return Group(table, Text(verdict, "bold red" if failures else "green"))

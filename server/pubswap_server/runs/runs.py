@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
@@ -124,9 +125,13 @@ def by_id(session: Session, run: str, lock: bool = False) -> RunRow:
 
 @dataclass(frozen=True)
 class _Stored:
-    """Cache key for what follows from a run's model or settings. Only `clients` can change."""
+    """Cache key for what follows from a run's model or settings. Only `clients` can change.
+
+    A run that was deleted can be created again with its id, but not at the same moment.
+    """
 
     run: str
+    created_at: datetime
     clients: int
     value: dict[str, Any] = field(compare=False)
 
@@ -148,11 +153,11 @@ def _largest_update(model: _Stored, settings: _Stored) -> int:
 
 
 def _stored_settings(run: RunRow) -> _Stored:
-    return _Stored(run.id, run.settings["clients"], run.settings)
+    return _Stored(run.id, run.created_at, run.settings["clients"], run.settings)
 
 
 def _stored_model(run: RunRow) -> _Stored:
-    return _Stored(run.id, 0, run.model)
+    return _Stored(run.id, run.created_at, 0, run.model)
 
 
 def settings_of(run: RunRow) -> RunSettings:

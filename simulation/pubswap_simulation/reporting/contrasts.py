@@ -22,6 +22,11 @@ class Contrast(Difference):
     p: float | None = None
     corrected: float | None = None  # p, by Holm's method over all exploratory contrasts
 
+    @property
+    def title(self) -> str:
+        """The rows, with their tau."""
+        return self.contrast if AT in self.contrast else f"{self.contrast}{AT}{self.tau}"
+
 
 def contrasts(sections: Iterable[Section], named: str) -> tuple[Contrast, list[Contrast]]:
     """The contrast "ROW - ROW", and the exploratory ones.
@@ -36,17 +41,18 @@ def contrasts(sections: Iterable[Section], named: str) -> tuple[Contrast, list[C
     left, _, right = named.partition(MINUS)
     by_tau = [(tau, section) for section in sections for tau in section.taus]
     for tau, section in sorted(by_tau, key=lambda each: -each[0]):
-        rows = {method.label: method for method in section.methods}
-        (ours, own_tau), (theirs, their_tau) = _at(left, tau), _at(right, tau)
-        if ours not in rows or theirs not in rows:
+        rows = {method.label: (method, tau) for method in section.methods}
+        for own in section.taus:
+            rows |= {f"{method.label}{AT}{own}": (method, own) for method in section.methods}
+        treatment, baseline = rows.get(left), rows.get(right)
+        if treatment is None or baseline is None:
             continue
-        treatment, baseline = (rows[ours], own_tau), (rows[theirs], their_tau)
         if primary := _contrast(section, treatment, baseline, named):
-            excluded = (rows[ours], rows[theirs], BASE)
+            (first, first_tau), (second, _) = treatment, baseline
             compared = [
-                _contrast(section, treatment, (other, own_tau), ours + MINUS + other.label)
+                _contrast(section, treatment, (other, first_tau), first.label + MINUS + other.label)
                 for other in section.methods
-                if other not in excluded and not other.detail
+                if other not in (first, second, BASE) and not other.detail
             ]
             return primary, _corrected([one for one in compared if one is not None])
     labels = sorted({method.label for section in sections for method in section.methods})
@@ -54,12 +60,6 @@ def contrasts(sections: Iterable[Section], named: str) -> tuple[Contrast, list[C
         f"--primary {named!r}: give two rows of one section with a seed in common, as "
         f"{MINUS.join(labels[:2])!r}. There are: {'; '.join(labels)}."
     )
-
-
-def _at(row: str, tau: int) -> tuple[str, int]:
-    """A row's label and tau, which is `tau` unless the row names its own."""
-    label, _, own = row.rpartition(AT)
-    return (label, int(own)) if label and own.isdecimal() else (row, tau)
 
 
 def _contrast(

@@ -21,7 +21,7 @@ def print_report(report: Report, console: Console) -> None:
     if report.primary is not None:
         primary = report.primary
         figures = primary.text(share=True)
-        console.print(f"primary: {primary.contrast}, τ = {primary.tau}: {figures}")
+        console.print(f"primary: {primary.title}: {figures}")
     for name in report.unfinished:
         console.print(f"not done: {name}", style="yellow")
 

@@ -119,7 +119,9 @@ def test_an_operator_runs_a_run_by_commands_alone(coordinator: Coordinator, tmp_
     code = pubswap("invite", "typed", "solo", "--quiet", *options).stdout.strip()
     state = tmp_path / "solo"
     join = ["--coordinator", coordinator.api.url, "--invite", code, "--state", str(state)]
-    assert "Enrolled as solo in run typed" in pubswap("client", "enroll", *join).stdout
+    enrolled = pubswap("client", "enroll", *join).stdout
+    assert "Enrolled as solo in run typed" in enrolled
+    assert "Next: pubswap client doctor --data private.jsonl" in enrolled
     assert "solo in run typed" in pubswap("client", "enroll", *join).stderr
     elsewhere = [*join[:-1], str(tmp_path / "elsewhere")]
     assert "[invite_used]" in pubswap("client", "enroll", *elsewhere).stderr

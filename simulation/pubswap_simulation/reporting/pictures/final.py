@@ -101,9 +101,9 @@ def by_seed(contrast: Contrast) -> "Figure":
     axes.errorbar(mean.means, [last], xerr=mean.error_bars, fmt="D", color=BLUE, capsize=3)
     axes.set_yticks([*positions, last], [*(f"seed {seed}" for seed in seeds), "mean, 95 %"])
     axes.set_ylim(last + 0.6, -0.6)
-    axes.set_xlabel(f"difference of the final pass@1 at τ = {contrast.tau}, in points")
+    axes.set_xlabel("difference of the final pass@1, in points")
     axes.grid(axis="y", visible=False)
-    figure.suptitle(contrast.contrast, fontsize=9)
+    figure.suptitle(contrast.title, fontsize=9)
     return figure
 
 
