@@ -4,7 +4,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 
 BENCH_INSTALL = $(@D)/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-full coverage screenshots test-vllm venv-vllm bench bench-grpo bench-coordinator bench-sampling bench-scale gpu gpu-wheels venv-bench chaos study study-report study-first docs check release-check format install up down clean
+.PHONY: demo test test-full test-lowest coverage screenshots test-vllm venv-vllm bench bench-grpo bench-coordinator bench-sampling bench-scale gpu gpu-wheels venv-bench chaos study study-report study-first docs check release-check format install up down clean
 
 demo: .venv/demo.stamp  ## a whole federation on this machine, in minutes
 	$(BIN)/pubswap demo
@@ -18,6 +18,9 @@ test: .venv/dev.stamp  ## nearly every behaviour once, in about seven minutes
 
 test-full: .venv/dev.stamp  ## all tests: real federations, every database, chaos
 	$(PYTEST) --full
+
+test-lowest: .venv-lowest/stamp  ## as `make test`, on the lowest versions that pyproject.toml allows
+	$(subst $(BIN),.venv-lowest/bin,$(PYTEST))
 
 coverage: .venv/dev.stamp  ## all tests, and the lines that none of them runs
 	$(BIN)/coverage erase
@@ -133,6 +136,18 @@ install: .venv/dev.stamp
 	.venv-release/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt build cyclonedx-bom
 	touch $@
 
+# uv can choose the lowest versions, and pip knows where torch's CPU build is: the one version that
+# stays as it is.
+LOWEST = server,client,research,dp
+.venv-lowest/stamp: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-lowest
+	$(BENCH_INSTALL) uv "$$(grep '^torch==' constraints.txt)"
+	$(@D)/bin/uv pip compile --quiet --no-deps --resolution lowest-direct --no-emit-package torch \
+		$$(printf -- '--extra %s ' $$(echo $(LOWEST) | tr , ' ')) pyproject.toml -o $(@D)/lowest.txt
+	$(BENCH_INSTALL) -c $(@D)/lowest.txt -e '.[$(LOWEST),dev]'
+	$(BENCH_INSTALL) --no-deps reasoning-gym
+	touch $@
+
 # A second environment, because vLLM and the coordinator need different versions of fastapi. pip
 # resolves nothing, see constraints-vllm.txt; torch's CPU build must be on an index that pip knows.
 .venv-vllm/stamp: pyproject.toml constraints-vllm.txt
@@ -159,4 +174,4 @@ down:
 	umask 077; printf 'POSTGRES_PASSWORD=%s\n' "$$($(PYTHON) -c 'import secrets; print(secrets.token_urlsafe(24))')" > $@
 
 clean:
-	rm -rf .venv .venv-vllm .venv-release .venv-bench-flower .venv-bench-nvflare demo-out site gpu-dry gpu-wheels
+	rm -rf .venv .venv-vllm .venv-lowest .venv-release .venv-bench-flower .venv-bench-nvflare demo-out site gpu-dry gpu-wheels

@@ -5,6 +5,7 @@ its whole capacity at each token, which rounds differently, and cannot drop rows
 """
 
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import torch
@@ -73,6 +74,15 @@ class PreallocatedLayer(DynamicLayer):  # type: ignore[misc]
         selected = whole.new_empty((len(rows), *whole.shape[1:]))
         selected[:, :, : self.cursor.length] = whole[:, :, : self.cursor.length][rows]
         return selected
+
+
+def cache_name(model: Any) -> str:
+    """The cache's name among the arguments and outputs of a PEFT model.
+
+    transformers 5.24 renamed `past_key_values`, and warns of the old name.
+    """
+    arguments = signature(model.get_base_model().forward).parameters
+    return "cache" if "cache" in arguments else "past_key_values"
 
 
 def is_plain(cache: Any) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from pubswap_client.policy.attention import HARMLESS, attending_by
-from pubswap_client.rollout.kv_cache import Cursor
+from pubswap_client.rollout.kv_cache import Cursor, cache_name
 
 WINDOW = 512  # a step attends to a multiple of this many keys, and each multiple is recorded once
 
@@ -31,6 +31,7 @@ class StaticStep:
         """
         self.model = model
         self.cache = cache
+        self.cache_name = cache_name(model)
         self.cursor = cursor
         capacity, device = mask.shape[1], mask.device
         self.window = min(capacity, WINDOW * (cursor.length // WINDOW + 1))
@@ -96,8 +97,8 @@ class StaticStep:
                     input_ids=self.tokens,
                     attention_mask=hidden.to(dtype) * torch.finfo(dtype).min,
                     position_ids=self.positions,
-                    past_key_values=self.cache,
                     use_cache=True,
+                    **{self.cache_name: self.cache},
                 )
         finally:
             self.cursor.slot = None

@@ -21,7 +21,7 @@ from pubswap_client.policy.logprobs import token_scores
 from pubswap_client.policy.memory import Shape, free_bytes, is_out_of_memory, release_cached_memory
 from pubswap_client.policy.policy import Policy, positions
 from pubswap_client.rollout.gumbel import gumbel_sample
-from pubswap_client.rollout.kv_cache import Cursor, fill, is_plain, preallocate
+from pubswap_client.rollout.kv_cache import Cursor, cache_name, fill, is_plain, preallocate
 from pubswap_client.rollout.memory import PREFILL_TOKENS, Lengths, rows_that_fit
 from pubswap_client.rollout.static_step import StaticStep
 from pubswap_protocol.draws import response_seed
@@ -81,6 +81,7 @@ class TransformersEngine(RolloutEngine):
         """Sample at most `max_rows` responses at a time. The limit halves when memory runs out."""
         gpu = policy.device.type == "cuda" and not policy.sharded
         self.policy = policy
+        self.cache_name = cache_name(policy.model)
         self.max_rows = max_rows
         self.merge = gpu
         self.static = gpu
@@ -225,33 +226,34 @@ class TransformersEngine(RolloutEngine):
         ids, mask = _left_padded(prompts, self.policy.device)
         rows, width = len(prompts) * count, ids.shape[1]
         size = max(1, PREFILL_TOKENS // width)
-        output = self._prompt_pass(ids[:size], mask[:size])
-        if size < len(ids) and not is_plain(output.past_key_values):
+        cache, logits = self._prompt_pass(ids[:size], mask[:size])
+        if size < len(ids) and not is_plain(cache):
             # The caches of such layers cannot be joined, so run all prompts at once.
             size = len(ids)
-            output = self._prompt_pass(ids, mask)
-        cache, cursor = output.past_key_values, Cursor(width)
-        parts = [output.logits[:, -1]]
+            cache, logits = self._prompt_pass(ids, mask)
+        cursor, parts = Cursor(width), [logits]
         capacity = -(-(width + room) // ALIGNED) * ALIGNED
         preallocate(cache, count, rows, capacity, cursor)
         for start in range(size, len(ids), size):
             part = slice(start, start + size)
-            output = self._prompt_pass(ids[part], mask[part])
-            parts.append(output.logits[:, -1])
-            fill(cache, slice(start * count, (start + size) * count), output.past_key_values, count)
+            of_part, logits = self._prompt_pass(ids[part], mask[part])
+            parts.append(logits)
+            fill(cache, slice(start * count, (start + size) * count), of_part, count)
         mask = torch.nn.functional.pad(mask, (0, capacity - width), value=1)
         mask = mask.repeat_interleave(count, dim=0)
         state = _State(cache, cursor, mask, width - mask[:, :width].sum(dim=1, keepdim=True))
         return state, torch.cat(parts).repeat_interleave(count, dim=0)
 
-    def _prompt_pass(self, ids: Tensor, mask: Tensor) -> Any:
-        return self.policy.model(
+    def _prompt_pass(self, ids: Tensor, mask: Tensor) -> tuple[Any, Tensor]:
+        """The cache of padded prompts (P, T), and the logits (P, V) of their next tokens."""
+        output = self.policy.model(
             input_ids=ids,
             attention_mask=mask,
             position_ids=positions(mask),
             logits_to_keep=1,
             use_cache=True,
         )
+        return getattr(output, self.cache_name), output.logits[:, -1]
 
     def _decode(self, state: "_State", tokens: Tensor) -> Tensor:
         """The logits (B, V) after one more token (B,) in each row."""
@@ -264,8 +266,8 @@ class TransformersEngine(RolloutEngine):
             input_ids=tokens[:, None],
             attention_mask=state.mask[:, : state.cursor.length + 1],
             position_ids=state.positions,
-            past_key_values=state.cache,
             use_cache=True,
+            **{self.cache_name: state.cache},
         )
         state.cursor.length += 1
         logits: Tensor = output.logits[:, -1]

@@ -7,6 +7,7 @@ receive only arithmetic: no other names, no strings and no attributes.
 import ast
 import re
 import sys
+import warnings
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
@@ -70,9 +71,12 @@ def library() -> Any:
             "compiler: pip install --no-deps reasoning-gym, and in PubSwap's folder: "
             "pip install '.[tasks]'"
         )
-    if find_spec("pycosat") is None:
+    if sys.modules.get("pycosat") is None and find_spec("pycosat") is None:
         sys.modules["pycosat"] = _without_solver()
-    import reasoning_gym
+    with warnings.catch_warnings():
+        # One of its dependencies warns where its bytecode is not made at installation, as by uv.
+        warnings.simplefilter("ignore", SyntaxWarning)
+        import reasoning_gym
 
     for name in _LISTS:
         vars(import_module(f"reasoning_gym.{name}"))["eval"] = ast.literal_eval

@@ -243,7 +243,7 @@ CASES: dict[str, Case] = {
     "OLMoE": Case("olmoe", MOE, "refused", "packed"),
     "Nemotron": Case("nemotron", {}, "padded"),
     "Persimmon": Case("persimmon", {}, "packed"),
-    "GPT-J": Case("gptj", {"n_embd": 32, "n_head": 4, "n_layer": 2, "rotary_dim": 4}, "padded"),
+    "GPT-J": Case("gptj", {"n_embd": 32, "n_head": 4, "n_layer": 2, "rotary_dim": 4}, "packed"),
     "GPTBigCode": Case("gpt_bigcode", {"n_embd": 32, "n_head": 4, "n_layer": 2}, "packed"),
 }
 

@@ -60,7 +60,9 @@ def test_forward_equals_what_torch_counts(shape: ModelShape, tiny_qwen3: Path) -
     masked = 4 * shape.attention_width * shape.layers * (length**2 - pairs)
     ours = forward_flops(shape, [(length, [1])], adapter=False)
     other_logits = 2 * shape.head * (length - 1)
-    assert counter.get_total_flops() == ours + masked + other_logits
+    # Older transformers compute the angles of the rotations by a product as well.
+    angles = 2 * length * model.config.head_dim // 2
+    assert counter.get_total_flops() - (ours + masked + other_logits) in (0, angles)
 
 
 def test_a_group_counts_its_prompt_once_and_each_pair_it_attends_to(shape: ModelShape) -> None:

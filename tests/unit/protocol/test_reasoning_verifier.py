@@ -1,6 +1,9 @@
 """reasoning-gym's own verifiers, without the Python code that they would run."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -82,3 +85,16 @@ def test_no_other_task_runs_python() -> None:
         if runs.search(path.read_text(encoding="utf-8"))
     }
     assert found == {*LISTS, *CALCULATED, *OWN_CODE, PARSER}
+
+
+def test_the_library_is_imported_without_warnings_on_screen(tmp_path: Path) -> None:
+    """One of its dependencies has such a line, and uv makes no bytecode when it installs."""
+    (tmp_path / "cellpylib.py").write_text("if 1 is 'a':\n    pass\n")
+    script = "from pubswap_protocol.verifiers.reasoning import library; library()"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
