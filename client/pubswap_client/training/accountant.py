@@ -29,9 +29,10 @@ from pubswap_protocol.settings import RunSettings
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-# Privacy losses are rounded up to multiples of this. The rounding raises epsilon by at most a few
-# hundredths, and lets a run's noise be found in seconds.
-LOSS_GRID = 5e-3
+# Privacy losses are rounded up to multiples of this; of steps beyond GRID_STEPS, to finer ones. The
+# rounding raises epsilon by at most a few hundredths, and lets a run's noise be found in seconds.
+LOSS_GRID, GRID_STEPS = 5e-3, 100
+_STRIDE = 1.25
 LEAST_NOISE = 0.1  # lower end of the search; one release with it has an epsilon of 70 to 90
 
 
@@ -62,7 +63,7 @@ def epsilon_of(releases: Sequence[Releases], delta: float) -> float:
 def releases_of_round(settings: RunSettings, records: int) -> Releases:
     """The releases of one round, with the least noise that keeps the whole run within its epsilon.
 
-    Raises InvalidSettings if dp-accounting is not installed, or no noise is enough.
+    Raises InvalidSettings if dp-accounting is not installed.
     """
     check_installed(settings)
     target, grpo = settings.privacy.epsilon, settings.grpo
@@ -89,7 +90,8 @@ def _epsilon(releases: tuple[Releases, ...], delta: float) -> float:
     from dp_accounting import NeighboringRelation
     from dp_accounting.pld import PLDAccountant
 
-    accountant = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE, LOSS_GRID)
+    grid = _grid(sum(release.steps for release in releases))
+    accountant = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE, grid)
     for release in releases:
         if release.steps:
             accountant.compose(_event(release))
@@ -99,27 +101,48 @@ def _epsilon(releases: tuple[Releases, ...], delta: float) -> float:
 
 @cache
 def _noise_multiplier(whole: Releases, target: float, delta: float) -> float:
-    from dp_accounting import LowerEndpointAndGuess, calibrate_dp_mechanism
+    """The least sigma, but LEAST_NOISE, with which all releases together keep the target."""
+    from dp_accounting import (
+        ExplicitBracketInterval,
+        LowerEndpointAndGuess,
+        calibrate_dp_mechanism,
+    )
     from dp_accounting.mechanism_calibration import NoBracketIntervalFoundError
     from dp_accounting.pld import PLDAccountant
+    from dp_accounting.rdp import RdpAccountant
 
     def event(sigma: float) -> "DpEvent":
         return _event(replace(whole, noise_multiplier=sigma))
 
+    def epsilon(sigma: float) -> float:
+        return _epsilon((replace(whole, noise_multiplier=sigma),), delta)
+
+    # Begin near the result, which Renyi divergence finds at once: with far less noise, the losses
+    # of many steps are so large that they take minutes and gigabytes.
+    renyi = partial(RdpAccountant, orders=range(2, 257))
     try:
-        with np.errstate(over="ignore"):
-            accountant = partial(PLDAccountant, value_discretization_interval=LOSS_GRID)
-            multiplier = calibrate_dp_mechanism(
-                accountant, event, target, delta, LowerEndpointAndGuess(LEAST_NOISE, 1.0), tol=1e-4
-            )
+        guess = LowerEndpointAndGuess(LEAST_NOISE, 1.0)
+        low = float(calibrate_dp_mechanism(renyi, event, target, delta, guess, tol=1e-2))
     except NoBracketIntervalFoundError:
-        if _epsilon((replace(whole, noise_multiplier=LEAST_NOISE),), delta) <= target:
+        low = LEAST_NOISE
+    while epsilon(low) <= target:
+        if low == LEAST_NOISE:
             return LEAST_NOISE
-        raise InvalidSettings(
-            f"No noise keeps privacy.epsilon = {target:g} over so many private steps on so few "
-            "prompts. Use a larger epsilon, fewer rounds, or more prompts."
-        ) from None
-    return float(multiplier)
+        low = max(LEAST_NOISE, low / _STRIDE)
+    high = low * _STRIDE
+    while epsilon(high) > target:
+        high *= _STRIDE
+    bracket = ExplicitBracketInterval(low, high)
+    accountant = partial(PLDAccountant, value_discretization_interval=_grid(whole.steps))
+    with np.errstate(over="ignore"):
+        return float(
+            calibrate_dp_mechanism(accountant, event, target, delta, bracket, tol=1e-4 * low)
+        )
+
+
+def _grid(steps: int) -> float:
+    """What losses are rounded up to: the rounding of each step adds about its square to epsilon."""
+    return LOSS_GRID * math.sqrt(GRID_STEPS / max(steps, GRID_STEPS))
 
 
 def _event(releases: Releases) -> "DpEvent":

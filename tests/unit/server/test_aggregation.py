@@ -28,7 +28,7 @@ from pubswap_protocol.tensors.adapter import (
 )
 from pubswap_server.aggregation.gram import MAX_DRIFT_CLIENTS, drift_of, gram_of, sampled
 from pubswap_server.aggregation.round import Aggregated, aggregate
-from pubswap_server.aggregation.rules import FedIT, Means
+from pubswap_server.aggregation.rules import FedIT, Means, MultiKrum, TrimmedMean, rule_for
 from pubswap_server.aggregation.stacking import stacked
 from pubswap_server.aggregation.updates import Updates, shares_of, weight_of
 from support.client import dense
@@ -167,6 +167,22 @@ def test_multi_krum_averages_the_clients_of_the_lowest_scores(
     assert close(store.load(found.adapter), mean)
     excluded = [note.details["member"] for note in found.notes if note.kind == "update excluded"]
     assert excluded == [f"c{n}" for n in range(count) if n not in chosen]
+
+
+def test_multi_krum_counts_exactly_the_n_minus_f_minus_2_closest_others() -> None:
+    """By hand, on a line: the nearest others are a pair's, the two nearest are a trio's."""
+    pair_and_trio = np.array([0.0, 0.1, 1.0, 1.3, 1.6])
+    gram = np.outer(pair_and_trio, pair_and_trio)
+    # The sums of two squared distances: 1.01, 0.82, 0.45, 0.18, 0.45.
+    assert [MultiKrum(1, m).select(gram) for m in (1, 2, 3)] == [[3], [2, 3], [2, 3, 4]]
+
+
+@pytest.mark.parametrize(("bad", "fewest"), [(1, 5), (2, 7), (3, 9)])
+def test_multi_krum_needs_2_f_plus_3_updates(bad: int, fewest: int) -> None:
+    """With one fewer, the median is used."""
+    settings = AggregationSettings(rule="multi_krum", krum_f=bad)
+    assert isinstance(rule_for(settings, fewest)[0], MultiKrum)
+    assert isinstance(rule_for(settings, fewest - 1)[0], TrimmedMean)
 
 
 @pytest.mark.parametrize("rule", ["multi_krum", "trimmed_mean"])

@@ -64,6 +64,16 @@ def test_no_prompt_comes_twice_in_a_round_before_all_have_come() -> None:
     assert len(set(informative_batch(RUN, 10, 4, 1, earlier))) == 4
 
 
+def test_a_batch_is_whole_if_one_prompt_of_it_must_come_again() -> None:
+    """Of five prompts, the second step of four has the one that is left, and three others."""
+    first = informative_batch(RUN, 5, 1, 1, [])
+    (left,) = set(range(5)) - set(first)
+    second = informative_batch(RUN, 5, 1, 2, [asked_prompts(first)])
+    assert left in second and len(set(second)) == 4
+    one = RunSettings(grpo=GrpoSettings(prompts_per_step=1))
+    assert len(informative_batch(one, 5, 1, 1, [])) == 1
+
+
 def test_informative_prompts_come_more_often_and_none_is_forgotten() -> None:
     """Of forty prompts, the eight with varying rewards get most draws; the others get some."""
     right = [16] * 8 + [0] * 16 + [32] * 16

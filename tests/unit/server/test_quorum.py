@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from pubswap_protocol.settings import AggregationSettings
 from pubswap_server.runs.quorum import Turnout, needed
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -51,6 +52,13 @@ def test_with_a_minimum_a_quorum_is_at_most_who_is_here(
 ) -> None:
     """Below the minimum, the quorum is the minimum, so nothing closes."""
     assert needed(here, quorum, minimum) == fewest
+
+
+def test_who_has_arrived_and_who_may_still_arrive_are_both_here() -> None:
+    """Of a quorum of 3, two are asked for if one has arrived and one may still."""
+    rules = AggregationSettings(quorum=3)
+    assert Turnout.of(rules, 1, arrived=1, outstanding=1, first_at=START).quorum == 2
+    assert Turnout.of(rules, None, arrived=1, outstanding=1, first_at=START).quorum == 3
 
 
 def test_only_a_quorum_gives_a_time_to_look_again() -> None:

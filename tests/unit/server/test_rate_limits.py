@@ -71,3 +71,13 @@ def test_an_address_that_fails_too_often_is_refused_but_not_its_good_tokens() ->
     limits.check_peer("elsewhere", "guess")
     clock.now = 1.0
     limits.check_peer("proxy", "another guess")
+
+
+def test_a_token_that_is_given_back_can_be_taken_again() -> None:
+    """Once: a chunk of an upload costs no request."""
+    buckets: Buckets[str] = Buckets(RATE, HandClock())
+    for _ in range(40):
+        buckets.take("a")
+    buckets.give_back("a")
+    assert buckets.take("a") == 0
+    assert buckets.take("a") > 0

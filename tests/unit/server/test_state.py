@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pubswap_protocol.errors import WrongState
 from pubswap_protocol.messages import RunState as S
 from pubswap_server.runs import state
-from pubswap_server.runs.state import RunStatus, reconsidered, rolled_back
+from pubswap_server.runs.state import RunStatus, reconsidered, reopened, rolled_back
 
 DRAWN: dict[str, dict[S, S]] = {
     "opened": {S.CREATED: S.OPEN},
@@ -97,3 +97,11 @@ def test_leaving_an_update_out_opens_a_closed_round() -> None:
         assert reconsidered(RunStatus(where, True, 3, 5)) == RunStatus(where, True, 3, 5)
     closed = RunStatus(S.AGGREGATING, True, 3, 5)
     assert reconsidered(closed) == RunStatus(S.TRAINING, True, 3, 5)
+
+
+def test_only_a_closed_round_is_opened_for_a_lost_update() -> None:
+    """A round under way has lost none that it was to average."""
+    assert reopened(RunStatus(S.AGGREGATING, False, 3, 5)) == RunStatus(S.TRAINING, False, 3, 5)
+    for where in set(S) - {S.AGGREGATING}:
+        with pytest.raises(WrongState):
+            reopened(RunStatus(where, False, 3, 5))

@@ -36,7 +36,9 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
     return high
 
 
-@pytest.mark.parametrize(("sigma", "epochs", "steps"), [(4.0, 1, 1), (5.0, 2, 12), (20.0, 1, 90)])
+@pytest.mark.parametrize(
+    ("sigma", "epochs", "steps"), [(4.0, 1, 1), (5.0, 2, 12), (20.0, 1, 90), (900.0, 2, 10_000)]
+)
 def test_without_sampling_it_is_the_gaussian_mechanism_s(
     sigma: float, epochs: int, steps: int
 ) -> None:
@@ -112,6 +114,19 @@ def test_a_runs_noise_is_the_least_that_keeps_its_epsilon(
     assert epsilon_of(rounds * [one], delta) <= epsilon
     less = replace(one, noise_multiplier=0.99 * one.noise_multiplier)
     assert epsilon_of(rounds * [less], delta) > epsilon
+
+
+@pytest.mark.parametrize(("tau", "rounds"), [(8, 6), (100, 100), (1000, 1000)])
+def test_a_run_that_always_takes_every_prompt_has_the_gaussian_mechanism_s_noise(
+    tau: int, rounds: int
+) -> None:
+    """However many steps it has, and if it has fewer prompts than a step asks for."""
+    values = {"method": "fedavg", "local_steps": tau, "rounds": rounds}
+    settings = RunSettings.model_validate(values | {"privacy": {"epsilon": 0.5}})
+    one = releases_of_round(settings, 5)
+    assert one.rate == 1
+    together = one.noise_multiplier / math.sqrt(one.epochs * tau * rounds)
+    assert 0.48 < gaussian_epsilon(together, delta_of(5)) <= 0.5
 
 
 def test_a_run_of_one_release_has_noise_however_large_its_epsilon() -> None:

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -50,8 +50,10 @@ def case() -> ObjectiveCase:
     rng = np.random.default_rng(0)
     shape = (len(LENGTHS), WIDTH)
     old = rng.uniform(-3, -0.5, shape)
+    change = rng.normal(0, 1.0, shape)
+    change[3:5, 0] = 0.1  # inside the clip, for a negative and a positive advantage
     return ObjectiveCase(
-        logprobs=old + rng.normal(0, 1.0, shape),
+        logprobs=old + change,
         old=old,
         behaviour=old + rng.normal(0, 0.7, shape),
         reference=old + rng.normal(0, 0.5, shape),
@@ -132,6 +134,12 @@ def test_value_and_gradient_are_those_of_the_loop(
     assert loss.kl.item() == pytest.approx(kl, abs=1e-6)
     assert loss.clip_share.item() == pytest.approx(clipped, abs=1e-6)
     assert 0 < clipped < 1
+    given = [
+        advantage * donated
+        for advantage, donated in zip(case.advantages, case.donated, strict=True)
+    ]
+    *_, of_donated = by_hand(replace(case, advantages=given), settings)
+    assert loss.donated_clip_share.item() == pytest.approx(of_donated, abs=1e-6)
 
 
 def by_response(case: ObjectiveCase, s: GrpoSettings) -> tuple[float, np.ndarray, float]:
