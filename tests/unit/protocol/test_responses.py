@@ -26,7 +26,7 @@ def response(*tokens: int) -> Response:
     return Response(np.array(tokens, dtype=np.int32), logprobs)
 
 
-GROUPS = [[response(1, 2, 9), response(9)], [response(4, 9), response(5, 6, 7, 8).as_donated()]]
+GROUPS = [[response(0, 2, 9), response(9)], [response(4, 9), response(5, 6, 7, 8).as_donated()]]
 
 
 def test_a_held_file_has_few_python_objects() -> None:
@@ -60,6 +60,18 @@ def test_responses_come_back_as_they_were_sent() -> None:
             assert one.donated == other.donated
 
 
+@pytest.mark.parametrize("name", ["seeds", "donors"])
+def test_seeds_and_donors_are_sent_only_if_a_response_has_one(name: str) -> None:
+    """One of all is enough, and comes back."""
+    field = name.removesuffix("s")
+    one = [[GROUPS[0][0], replace(GROUPS[0][1], **{field: 6})], GROUPS[1]]
+    assert name not in load(encode_responses(RULES.prompts, GROUPS))
+    received = decode_responses(encode_responses(RULES.prompts, one), RULES)
+    found = [getattr(response, field) for group in received for response in group]
+    unset = getattr(GROUPS[0][0], field)
+    assert found == [unset, 6, unset, unset]
+
+
 def edited(**arrays: Any) -> bytes:
     """The valid file with some tensors replaced."""
     return save({**load(encode_responses(RULES.prompts, GROUPS)), **arrays})
@@ -76,6 +88,8 @@ def edited(**arrays: Any) -> bytes:
         (edited(lengths=np.array([[3, 0], [2, 4]], np.int32)), "1 to 4 tokens"),
         (edited(lengths=np.array([[5, 1], [2, 2]], np.int32)), "1 to 4 tokens"),
         (edited(lengths=np.array([[3, 1], [2, 3]], np.int32)), r"shape \(9,\)"),
+        (edited(logprobs=np.zeros(9, np.float32)), r"shape \(10,\)"),
+        (edited(tokens=np.zeros(11, np.int32)), r"shape \(10,\)"),
         (edited(tokens=np.full(10, 10, np.int32)), r"in 0\.\.9"),
         (edited(tokens=np.full(10, -1, np.int32)), r"in 0\.\.9"),
         (edited(logprobs=np.full(10, 0.1, np.float32)), "at most 0"),
