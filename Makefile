@@ -1,8 +1,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-
-BENCH_INSTALL = $(@D)/bin/python -m pip install --quiet --disable-pip-version-check
+# Into the environment whose stamp is made.
+INSTALL_APART = $(@D)/bin/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: demo test test-full test-lowest coverage screenshots test-vllm venv-vllm bench bench-grpo bench-coordinator bench-sampling bench-scale gpu gpu-wheels venv-bench chaos study study-report study-first docs check release-check format install up down clean
 
@@ -133,35 +133,34 @@ install: .venv/dev.stamp
 
 .venv-release/stamp: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-release
-	.venv-release/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt build cyclonedx-bom
+	$(INSTALL_APART) -c constraints.txt build cyclonedx-bom
 	touch $@
 
-# uv can choose the lowest versions, and pip knows where torch's CPU build is: the one version that
-# stays as it is.
-LOWEST = server,client,research,dp
+# uv chooses the lowest versions. pip installs them, because it knows where torch's CPU build is;
+# torch alone keeps its version.
 .venv-lowest/stamp: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-lowest
-	$(BENCH_INSTALL) uv "$$(grep '^torch==' constraints.txt)"
+	$(INSTALL_APART) uv "$$(grep '^torch==' constraints.txt)"
 	$(@D)/bin/uv pip compile --quiet --no-deps --resolution lowest-direct --no-emit-package torch \
-		$$(printf -- '--extra %s ' $$(echo $(LOWEST) | tr , ' ')) pyproject.toml -o $(@D)/lowest.txt
-	$(BENCH_INSTALL) -c $(@D)/lowest.txt -e '.[$(LOWEST),dev]'
-	$(BENCH_INSTALL) --no-deps reasoning-gym
+		--extra server --extra client --extra research --extra dp pyproject.toml -o $(@D)/lowest.txt
+	$(INSTALL_APART) -c $(@D)/lowest.txt -e '.[research,dp,dev]'
+	$(INSTALL_APART) --no-deps reasoning-gym
 	touch $@
 
 # A second environment, because vLLM and the coordinator need different versions of fastapi. pip
 # resolves nothing, see constraints-vllm.txt; torch's CPU build must be on an index that pip knows.
 .venv-vllm/stamp: pyproject.toml constraints-vllm.txt
 	$(PYTHON) -m venv .venv-vllm
-	.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r constraints-vllm.txt
-	.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(INSTALL_APART) --no-deps -r constraints-vllm.txt
+	$(INSTALL_APART) --no-deps --no-build-isolation -e .
 	touch $@
 
 # The peers of the coordinator's benchmark, each in an environment of its own. pip resolves nothing,
 # because flwr 1.42 requires a certifi that not every index has. torch as above.
 .venv-bench-%/stamp: tests/benchmarks/peers/%.txt
 	$(PYTHON) -m venv $(@D)
-	if [ $* = nvflare ]; then $(BENCH_INSTALL) "$$(grep '^torch==' constraints.txt)"; fi
-	$(BENCH_INSTALL) --no-deps -r $<
+	if [ $* = nvflare ]; then $(INSTALL_APART) "$$(grep '^torch==' constraints.txt)"; fi
+	$(INSTALL_APART) --no-deps -r $<
 	touch $@
 
 up: .env  ## the demo's federation in containers

@@ -6,6 +6,7 @@ repeats exactly the same step. Anyone with the secret can subtract the noise.
 
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import BaseModel, Field, ValidationError
@@ -43,6 +44,8 @@ class PrivacyBudget:
         self._delta = delta_of(records)
         self._round = releases_of_round(settings, records)
         self._stored = self._load()
+        if self.spent:
+            self._round = _as_before(self.spent[-1], self._round)
         self.draws = PrivateDraws(
             GroupClipping(settings.privacy.clip, settings.grpo.prompts_per_step),
             self._round.noise_multiplier,
@@ -103,3 +106,12 @@ class PrivacyBudget:
     def _save(self, stored: StoredPrivacy) -> None:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_whole(self._path, f"{stored.model_dump_json(indent=2)}\n".encode())
+
+
+def _as_before(before: Releases, now: Releases) -> Releases:
+    """The earlier releases, if the two differ in their noise alone.
+
+    A newer accountant may ask for less noise. A round under way has been paid for with the earlier
+    noise, and one step repeated with both would reveal its gradient.
+    """
+    return before if replace(now, noise_multiplier=before.noise_multiplier) == before else now

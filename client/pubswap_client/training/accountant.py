@@ -29,11 +29,11 @@ from pubswap_protocol.settings import RunSettings
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-# Privacy losses are rounded up to multiples of this; of steps beyond GRID_STEPS, to finer ones. The
-# rounding raises epsilon by at most a few hundredths, and lets a run's noise be found in seconds.
+# Privacy losses are rounded up to multiples of this, and to finer ones if there are more than
+# GRID_STEPS steps. That raises epsilon by at most a few hundredths, however long the run.
 LOSS_GRID, GRID_STEPS = 5e-3, 100
-_STRIDE = 1.25
 LEAST_NOISE = 0.1  # lower end of the search; one release with it has an epsilon of 70 to 90
+_STRIDE, _TOLERANCE = 1.25, 1e-4  # of the search
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -102,46 +102,43 @@ def _epsilon(releases: tuple[Releases, ...], delta: float) -> float:
 @cache
 def _noise_multiplier(whole: Releases, target: float, delta: float) -> float:
     """The least sigma, but LEAST_NOISE, with which all releases together keep the target."""
-    from dp_accounting import (
-        ExplicitBracketInterval,
-        LowerEndpointAndGuess,
-        calibrate_dp_mechanism,
-    )
+    from dp_accounting import LowerEndpointAndGuess, calibrate_dp_mechanism
     from dp_accounting.mechanism_calibration import NoBracketIntervalFoundError
-    from dp_accounting.pld import PLDAccountant
     from dp_accounting.rdp import RdpAccountant
 
-    def event(sigma: float) -> "DpEvent":
-        return _event(replace(whole, noise_multiplier=sigma))
+    def noised(sigma: float) -> Releases:
+        return replace(whole, noise_multiplier=sigma)
 
-    def epsilon(sigma: float) -> float:
-        return _epsilon((replace(whole, noise_multiplier=sigma),), delta)
+    def enough(sigma: float) -> bool:
+        return _epsilon((noised(sigma),), delta) <= target
 
     # Begin near the result, which Renyi divergence finds at once: with far less noise, the losses
     # of many steps are so large that they take minutes and gigabytes.
     renyi = partial(RdpAccountant, orders=range(2, 257))
+    guess = LowerEndpointAndGuess(LEAST_NOISE, 1.0)
     try:
-        guess = LowerEndpointAndGuess(LEAST_NOISE, 1.0)
-        low = float(calibrate_dp_mechanism(renyi, event, target, delta, guess, tol=1e-2))
+        low = float(
+            calibrate_dp_mechanism(
+                renyi, lambda sigma: _event(noised(sigma)), target, delta, guess, tol=1e-2
+            )
+        )
     except NoBracketIntervalFoundError:
         low = LEAST_NOISE
-    while epsilon(low) <= target:
+    while enough(low):
         if low == LEAST_NOISE:
             return LEAST_NOISE
         low = max(LEAST_NOISE, low / _STRIDE)
     high = low * _STRIDE
-    while epsilon(high) > target:
+    while not enough(high):
         high *= _STRIDE
-    bracket = ExplicitBracketInterval(low, high)
-    accountant = partial(PLDAccountant, value_discretization_interval=_grid(whole.steps))
-    with np.errstate(over="ignore"):
-        return float(
-            calibrate_dp_mechanism(accountant, event, target, delta, bracket, tol=1e-4 * low)
-        )
+    while high > (1 + _TOLERANCE) * low:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
 
 
 def _grid(steps: int) -> float:
-    """What losses are rounded up to: the rounding of each step adds about its square to epsilon."""
+    """The unit of the losses: rounding adds about its square to epsilon at each step."""
     return LOSS_GRID * math.sqrt(GRID_STEPS / max(steps, GRID_STEPS))
 
 

@@ -116,7 +116,9 @@ def test_a_runs_noise_is_the_least_that_keeps_its_epsilon(
     assert epsilon_of(rounds * [less], delta) > epsilon
 
 
-@pytest.mark.parametrize(("tau", "rounds"), [(8, 6), (100, 100), (1000, 1000)])
+@pytest.mark.parametrize(
+    ("tau", "rounds"), [(8, 6), (100, 100), pytest.param(1000, 1000, marks=pytest.mark.full)]
+)
 def test_a_run_that_always_takes_every_prompt_has_the_gaussian_mechanism_s_noise(
     tau: int, rounds: int
 ) -> None:
