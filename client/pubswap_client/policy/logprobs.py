@@ -16,9 +16,10 @@ from pubswap_client.policy.padded import PADDED, plan_padded
 from pubswap_client.policy.policy import Policy
 from pubswap_protocol.tensors.responses import Offer, Response
 
-# Logits in memory at a time: 32 MiB of float32 stays near a CPU's cache, 512 MiB feeds a GPU.
+# Logits in memory at a time, enough for fast products: 32 MiB of float32 on a CPU, 512 on a GPU.
 CPU_LOGITS = 1 << 23
 GPU_LOGITS = 1 << 27
+CACHED_LOGITS = 1 << 17  # 512 KiB
 
 
 Observe = Callable[[slice, Tensor], None]
@@ -67,13 +68,10 @@ class _LinearLogprobs(torch.autograd.Function):
         for start in range(0, count, size):
             part = slice(start, start + size)
             logits = _logits(hidden[part], weight, bias, temperature)
-            logits -= logits.amax(dim=1, keepdim=True)
             if observe is not None:
                 observe(slice(start, start + len(logits)), logits)
-            chosen = logits.gather(1, tokens[part, None])
-            shifted = logits.clone() if entropy else None
-            masses = logits.exp_()
-            total = masses.sum(dim=1, keepdim=True)
+            shifted = torch.empty_like(logits) if entropy else None
+            masses, total, chosen = _exponentiated(logits, tokens[part], shifted)
             logprobs[part] = (chosen - total.log()).squeeze(1)
             if slope is not None:
                 mean = product(masses.to(weight.dtype), weight) / total
@@ -95,6 +93,27 @@ class _LinearLogprobs(torch.autograd.Function):
         if entropy_slope is not None:
             gradient += gradients[1][:, None] * entropy_slope
         return gradient.to(slope.dtype), None, None, None, None, None, None
+
+
+def _exponentiated(
+    logits: Tensor, tokens: Tensor, shifted: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """exp(z - max z) in place of the logits z (m, V), its sums (m, 1), and z_y - max z (m, 1).
+
+    `shifted`, if any, is set to z - max z. On a CPU, a few rows at a time stay in the core's cache
+    from one operation to the next.
+    """
+    rows = len(logits) if logits.is_cuda else max(1, CACHED_LOGITS // logits.shape[1])
+    chosen, totals = [], []
+    for start in range(0, len(logits), rows):
+        part = slice(start, start + rows)
+        few = logits[part]
+        few -= few.amax(dim=1, keepdim=True)
+        chosen.append(few.gather(1, tokens[part, None]))
+        if shifted is not None:
+            shifted[part] = few
+        totals.append(few.exp_().sum(dim=1, keepdim=True))
+    return logits, torch.cat(totals), torch.cat(chosen)
 
 
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:

@@ -1,9 +1,10 @@
-"""LoRA on a bfloat16 layer as one function: y = x W^T + bias + (alpha / r) (x A^T) B^T.
+"""LoRA on a linear layer as one function: y = x W^T + bias + (alpha / r) (x A^T) B^T.
 
-PEFT computes the second term in float32: for each module it keeps a float32 copy of x, and moves
-more bytes than the layer's own product does. Here the products are in bfloat16, accumulated in
-float32 and added to y in place, and x is kept once for all modules that read it. The factors and
-their gradients stay float32. On a float32 base nothing is gained, so PEFT's own path is used.
+PEFT scales the second term and adds it in passes of their own. On a bfloat16 base it also computes
+it in float32: for each module it keeps a float32 copy of x, and moves more bytes than the layer's
+own product does. Here the products are in the base's dtype, accumulated in float32 and added to y
+in place, and x is kept once for all modules that read it. The factors and their gradients stay
+float32.
 """
 
 from types import MethodType
@@ -16,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 
 def fuse_products(model: nn.Module) -> int:
-    """Move PEFT's linear modules over bfloat16 weights to the fused path; returns how many.
+    """Move PEFT's linear modules over plain weights to the fused path; returns how many.
 
     Names, parameters, saving and `disable_adapter` stay PEFT's. Other modules keep its path.
     """
@@ -29,7 +30,7 @@ def fuse_products(model: nn.Module) -> int:
 def _is_plain(module: nn.Module) -> bool:
     if type(module) is not LoraLinear or type(module.base_layer) is not nn.Linear:
         return False
-    return module.base_layer.weight.dtype == torch.bfloat16
+    return module.base_layer.weight.dtype in (torch.float32, torch.bfloat16)
 
 
 def _forward(module: Any, x: Tensor) -> Tensor:

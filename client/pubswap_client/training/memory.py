@@ -21,8 +21,8 @@ from pubswap_protocol.settings import RunSettings
 
 CPU_TOKENS = 2048  # more take more memory, and do not make a CPU faster
 GPU_TOKENS = (1024, 32_768)
-# glibc keeps the free memory between live blocks: the heap measured 1.3 to 1.8 times the memory in
-# use, and 2.0 to 3.7 times if layers are recomputed.
+# glibc keeps the free memory between live blocks: the heap measured 1.3 to 1.5 times the memory
+# that activations use, and 2.2 to 3.9 times if layers are recomputed.
 HEAP, HEAP_RECOMPUTED = 1.5, 3.0
 USABLE = 0.6  # of the free memory: kernels, fragmentation and the estimate's error need the rest
 ENOUGH_TOKENS = 8192  # at a time: more hardly make a GPU's update faster
@@ -50,10 +50,11 @@ def activation_bytes(shape: Shape, checkpointing: bool) -> int:
 
 def update_bytes(shape: Shape, tokens: int, checkpointing: bool, cuda: bool) -> int:
     """Peak bytes of an update beside weights and factors, with `tokens` tokens at a time."""
+    kept = tokens * activation_bytes(shape, checkpointing)
+    if not cuda:
+        kept = int(kept * (HEAP_RECOMPUTED if checkpointing else HEAP))
     logits = min(tokens * shape.vocabulary, GPU_LOGITS if cuda else CPU_LOGITS)
-    # The chunk itself, and its copy for the product with the output layer.
-    used = tokens * activation_bytes(shape, checkpointing) + 6 * logits
-    return used if cuda else int(used * (HEAP_RECOMPUTED if checkpointing else HEAP))
+    return kept + 6 * logits  # a chunk, and its copy for the product with the output layer
 
 
 def factor_bytes(parameters: int) -> int:
