@@ -17,7 +17,7 @@ from obstore.store import ObjectStore, S3Store
 from pubswap_server.storage.s3 import blob_key, part_key, reachable
 
 URL_SECONDS = 900.0  # a request must begin within this time
-PART_BYTES = 8 << 20  # sent again if interrupted; each costs the coordinator some requests
+PART_BYTES = 16 << 20  # sent again if interrupted; each costs the coordinator some requests
 MAX_PARTS = 64  # signed at a time; the member asks again for more
 
 
