@@ -28,6 +28,7 @@ from pubswap_protocol.verifiers import verifier_version
 PUBLIC = 64  # problems
 LETTERS = "ABCDE"
 LONGEST = "pubswap_event_loop_longest_seconds"
+BLOCKED = "pubswap_event_loop_blocked_seconds"
 
 _names = (f"bench-{number}" for number in itertools.count())
 
@@ -42,11 +43,19 @@ class MeasuredCoordinator:
     folder: Path
 
     @property
+    def longest_delay(self) -> float:
+        """The longest delay of its event loop in seconds, by its own metrics."""
+        return self._metric(LONGEST)
+
+    @property
     def longest_block(self) -> float:
-        """The longest time in seconds that its event loop was blocked, by its own metrics."""
+        """The same without waits for a core."""
+        return self._metric(BLOCKED)
+
+    def _metric(self, name: str) -> float:
         text = httpx.get(self.url + paths.METRICS).text
         families = text_string_to_metric_families(text)
-        return next(f.samples[0].value for f in families if f.name == LONGEST)
+        return next(family.samples[0].value for family in families if family.name == name)
 
 
 @dataclass(frozen=True)
