@@ -29,16 +29,17 @@ def open_session(
     largest: int,
     spare: int,
     free: int | None,
-) -> tuple[UploadRow | None, list[str]]:
-    """The member's session for this blob, new or existing; None if the blob is stored.
+) -> tuple[UploadRow | None, bool, list[str]]:
+    """The member's session for this blob; None if the blob is stored.
 
-    Also returns the ids of the sessions that it ends, whose bytes are to be dropped. All in bytes:
-    `largest` is the size of the largest adapter, `spare` stays free, and the store has `free` left,
-    None if unlimited. Raises TooLarge, TooManyAdapters, WrongState for a run that has ended, or
-    NoSpace if too little is left besides all reservations.
+    Also returns whether the session is new, without any bytes yet, and the ids of the sessions that
+    it ends, whose bytes are to be dropped. All in bytes: `largest` is the size of the largest
+    adapter, `spare` stays free, and the store has `free` left, None if unlimited. Raises TooLarge,
+    TooManyAdapters, WrongState for a run that has ended, or NoSpace if too little is left besides
+    all reservations.
     """
     if session.get(BlobRow, (run.id, request.digest, member.name)) is not None:
-        return None, []
+        return None, False, []
     require_turn(session, run, member)
     if request.size > largest:
         raise TooLarge(f"An adapter of this run has at most {largest} bytes.")
@@ -48,7 +49,7 @@ def open_session(
     present = list(session.scalars(query))
     for row in present:
         if (row.digest, row.size) == (request.digest, request.size):
-            return row, []
+            return row, False, []
     ended = [row.id for row in present[: max(0, len(present) - SESSIONS + 1)]]
     session.execute(delete(UploadRow).where(UploadRow.id.in_(ended)))
     check_room(session, request.size, spare, free)
@@ -61,7 +62,7 @@ def open_session(
         expires_at=now() + timedelta(seconds=SESSION_SECONDS),
     )
     session.add(row)
-    return row, ended
+    return row, True, ended
 
 
 def require_turn(session: Session, run: RunRow, member: MemberPrincipal) -> None:

@@ -57,13 +57,13 @@ async def open_upload(
     """Reserves disk space, or returns the session already open for the same digest."""
     services = run.services
 
-    def work(session: Session, row: RunRow) -> tuple[UploadRow | None, list[str]]:
+    def work(session: Session, row: RunRow) -> tuple[UploadRow | None, bool, list[str]]:
         spare, largest = services.settings.spare_bytes, runs.largest_update_of(row)
         free = services.blobs.free_bytes()
         return uploads.open_session(session, row, run.principal, body, largest, spare, free)
 
     try:
-        upload_row, ended = await run.write(work)
+        upload_row, new, ended = await run.write(work)
     except NoSpace:
         services.changes.notify(run.name, awaited=False)  # so that the run shows why it waits
         raise
@@ -79,11 +79,13 @@ async def open_upload(
             stored=True,
             expires_at=None,
         )
-    return await _session(services, upload_row, direct)
+    return await _session(services, upload_row, direct, new)
 
 
-async def _session(services: Services, row: UploadRow, direct: bool = False) -> UploadSession:
-    offset = await to_thread.run_sync(services.uploads.offset, row.id)
+async def _session(
+    services: Services, row: UploadRow, direct: bool = False, new: bool = False
+) -> UploadSession:
+    offset = 0 if new else await to_thread.run_sync(services.uploads.offset, row.id)
     if offset > row.size:  # a presigned URL does not limit the size
         await to_thread.run_sync(services.uploads.drop, row.id)
         offset = 0
