@@ -86,18 +86,20 @@ def layer() -> dict[str, torch.Tensor]:
     return made | {"tokens": torch.randint(0, 23, (11,), generator=generator)}
 
 
-@pytest.mark.parametrize("chunk", [1, 50, 1 << 20])
+@pytest.mark.parametrize(("chunk", "cached"), [(1, 1), (50, 1 << 20), (1 << 20, 50)])
 @pytest.mark.parametrize("entropy", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
 def test_value_and_gradient_equal_autograd_s_through_whole_logits(
     layer: dict[str, torch.Tensor],
     monkeypatch: pytest.MonkeyPatch,
     chunk: int,
+    cached: int,
     entropy: bool,
     bias: bool,
 ) -> None:
-    """For any number of logits held at a time, with and without entropies and a bias."""
+    """For any number of logits held or cached at a time, with and without entropies and a bias."""
     monkeypatch.setattr(module, "CPU_LOGITS", chunk)
+    monkeypatch.setattr(module, "CACHED_LOGITS", cached)
     weight, tokens = layer["weight"], layer["tokens"]
     offset = layer["bias"] if bias else None
     ours = layer["hidden"].clone().requires_grad_()
