@@ -127,7 +127,7 @@ class Drift(Strict):
     """Distances between the clients' factors after a round, as L2 norms over all A and B.
 
     Computed from the submitted adapters, each after as many local steps as its member made. With
-    more than 32 clients, computed for 32 that are drawn for the round.
+    more than 16 clients, computed for 16 that are drawn for the round.
     """
 
     pairwise: Norm = Field(description="Mean of |theta_n - theta_m| over pairs of clients.")

@@ -524,7 +524,7 @@ def test_a_blob_in_parts_is_read_withdrawn_and_swept_as_a_whole(direct: Direct) 
     blobs.remove_older(digest, listed.modified + 60)
     assert direct.stored(digest) == b""
     direct.member(direct.allowed, name="c").put_blob(direct.fed.run.id, data)
-    (part, *_) = (path for path in direct.folder.rglob("*") if f"{digest[7:]}.parts/" in str(path))
+    (part, *_) = direct.folder.rglob(f"*{digest[7:]}.parts/*/*")
     part.write_bytes(bytes(part.stat().st_size))
     copy.unlink()
     with pytest.raises(DamagedBlob):
@@ -532,6 +532,20 @@ def test_a_blob_in_parts_is_read_withdrawn_and_swept_as_a_whole(direct: Direct) 
     blobs.set_aside(digest)
     assert direct.stored(digest) == b""
     assert len(direct.objects("damaged")) > len(data) / PART
+
+
+def test_a_copy_left_from_an_interrupted_check_is_not_used(direct: Direct) -> None:
+    """Whatever bytes it has: the blob is read from the checked copy, and both are deleted."""
+    blobs, data = services(direct).blobs, adapter(direct)
+    digest = direct.member(direct.allowed).put_blob(direct.fed.run.id, data)
+    parts = f"blobs/{digest[7:9]}/blake3-{digest[7:]}.parts"
+    for name in ("0" * 16, "g" * 16):  # before and after the checked copy, in order of their names
+        store = from_url(f"s3://{BUCKET}/prefix")
+        obstore.put(store, f"{parts}/{name}/{0:016d}", b"\xff" * len(data))
+    blobs.path(digest).unlink()
+    assert blobs.read(digest) == data
+    blobs.remove_older(digest, time.time() + 60)
+    assert direct.stored(digest) == b""
 
 
 @pytest.mark.parametrize("take", ["set aside", "removed"])

@@ -161,14 +161,14 @@ def test_an_upload_grows_from_its_offset_on_any_replica(
     with storage.uploads.appending("u", 700) as file:
         file.write(DATA[700:])
     assert [(u.name, u.size) for u in other.uploads.uploads()] == [("u", len(DATA))]
-    with other.uploads.assembled("u", len(DATA)) as here:
+    with other.uploads.assembled("u", len(DATA), digest_of(DATA)) as here:
         assert here.path.read_bytes() == DATA
-        other.blobs.keep(here.path, digest_of(DATA), here.objects)
+        other.blobs.keep(here.path, digest_of(DATA), in_place=here.in_place)
     other.uploads.drop("u")
     other.uploads.drop("u")
     assert storage.uploads.offset("u") == 0
     assert storage.blobs.read(digest_of(DATA)) == DATA
-    with pytest.raises(UnknownUpload), storage.uploads.assembled("u", len(DATA)):
+    with pytest.raises(UnknownUpload), storage.uploads.assembled("u", len(DATA), digest_of(DATA)):
         pass
     other.incoming.close()
 
@@ -180,7 +180,7 @@ def test_one_request_at_a_time_writes_to_a_local_upload(tmp_path: Path) -> None:
         file.write(DATA)
         with pytest.raises(Unavailable), storage.uploads.appending("u", len(DATA)):
             pass
-        with pytest.raises(Unavailable), storage.uploads.assembled("u", len(DATA)):
+        with pytest.raises(Unavailable), storage.uploads.assembled("u", len(DATA), digest_of(DATA)):
             pass
     storage.incoming.close()
 

@@ -64,9 +64,9 @@ async def append(
 def store_upload(services: Services, run: RunRow, upload: UploadRow) -> None:
     """Check an upload's bytes and keep them as a blob."""
     layout, settings = runs.sent_layout_of(run), runs.settings_of(run)
-    with services.uploads.assembled(upload.id, upload.size) as assembled:
+    with services.uploads.assembled(upload.id, upload.size, upload.digest) as assembled:
         file = open_update(assembled.path, layout, settings.wire.precision, settings.lora.min_rank)
         digest = file.digest()
         if digest != upload.digest:
             raise DigestMismatch(f"The bytes received are {digest}, not {upload.digest}.")
-        services.blobs.keep(assembled.path, digest, assembled.objects)
+        services.blobs.keep(assembled.path, digest, in_place=assembled.in_place)

@@ -8,7 +8,7 @@ incoming/…/                    bodies under way, see `spool.py`
 
 import fcntl
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -44,7 +44,7 @@ class LocalBlobs(BlobStore):
             raise self._missing(digest) from None
         return path
 
-    def keep(self, file: Path, digest: str, objects: Sequence[str] = ()) -> None:
+    def keep(self, file: Path, digest: str, *, in_place: bool = False) -> None:
         path = self._file(digest)
         with self._locked(fcntl.LOCK_SH):
             path.parent.mkdir(exist_ok=True)
@@ -117,7 +117,7 @@ class LocalUploads(UploadStore):
             yield file
 
     @contextmanager
-    def assembled(self, upload: str, size: int) -> Iterator[Assembled]:
+    def assembled(self, upload: str, size: int, digest: str) -> Iterator[Assembled]:
         path = self.folder / upload
         try:
             file = path.open("r+b", buffering=0)

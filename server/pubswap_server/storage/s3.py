@@ -1,10 +1,13 @@
 """Blobs and uploads in an S3 bucket, which replicas on several machines share.
 
-    <prefix>/blobs/ab/blake3-abcd…            a blob, named by its digest
-    <prefix>/blobs/ab/blake3-abcd….parts/<n>  or its bytes from n (16 digits) on
-    <prefix>/damaged/ab/blake3-abcd…          a blob found damaged
-    <prefix>/uploads/<id>/<n>                 an upload's bytes from n on
-    <prefix>/uploads/<id>.<random>/<n>        the same, while they are checked
+    <prefix>/blobs/ab/blake3-abcd…      a blob, named by its digest
+    <prefix>/blobs/ab/blake3-abcd….parts/<random>/<n>
+                                        or one copy's bytes from n (16 digits) on
+    <prefix>/damaged/ab/blake3-abcd…    a blob found damaged
+    <prefix>/uploads/<id>/<n>           an upload's bytes from n on
+
+A copy in parts may still be under check, or be left from an interrupted one. Therefore all copies
+are tried until one has the digest.
 
 Blobs are fetched into a local cache and checked and mapped there, because aggregation and downloads
 read files. They never change, so the cache is never stale.
@@ -21,6 +24,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import IO
 
@@ -79,17 +83,10 @@ class BucketBlobs(BlobStore):
         self._fetch_once(digest)
         return path
 
-    def keep(self, file: Path, digest: str, objects: Sequence[str] = ()) -> None:
-        whole, folder = blob_key(digest), f"{blob_key(digest)}{_PARTS}/"
-        parts = [folder + key.rpartition("/")[2] for key in objects]
-        if len(objects) == 1:
-            _copy(self._store, objects, [whole])
-        # A concurrent reader must never see parts from two different splits.
-        elif objects and {key for key, _, _ in _listed(self._store, folder)} <= {*parts}:
-            _copy(self._store, objects, parts)
-        else:
+    def keep(self, file: Path, digest: str, *, in_place: bool = False) -> None:
+        if not in_place:
             with reachable():
-                obstore.put(self._store, whole, file)
+                obstore.put(self._store, blob_key(digest), file)
         self._into_cache(file, digest)
 
     def set_aside(self, digest: str) -> bool:
@@ -130,7 +127,7 @@ class BucketBlobs(BlobStore):
 
     def _objects(self, digest: str) -> list[str]:
         # Include orphaned parts: a deletion may have been interrupted after the first.
-        parts = _listed(self._store, f"{blob_key(digest)}{_PARTS}/")
+        parts = _listed(self._store, _parts_of(digest))
         return [blob_key(digest), *(key for key, _, _ in parts)]
 
     def _fetch_once(self, digest: str) -> None:
@@ -153,26 +150,27 @@ class BucketBlobs(BlobStore):
         fetch.result()
 
     def _fetch(self, digest: str) -> None:
-        temporary = self._incoming.new()
+        temporary, actual = self._incoming.new(), None
         try:
-            try:
-                _download(self._store, [blob_key(digest)], temporary)
-            except FileNotFoundError:
-                parts = _in_order(self._store, f"{blob_key(digest)}{_PARTS}/")
-                if not parts:
-                    raise
-                _download(self._store, (key for key, _ in parts), temporary)
-            actual = digest_of_file(temporary)
-            if actual != digest:
-                self._damaged.add(digest)
-                raise DamagedBlob(
-                    f"The stored blob {digest} has the digest {actual}; it is not served."
-                )
-            self._into_cache(temporary, digest)
-        except FileNotFoundError:
-            raise self._missing(digest) from None
+            for keys in self._copies(digest):
+                with suppress(FileNotFoundError):
+                    _download(self._store, keys, temporary)
+                    if (actual := digest_of_file(temporary)) == digest:
+                        self._into_cache(temporary, digest)
+                        return
         finally:
             temporary.unlink(missing_ok=True)
+        if actual is None:
+            raise self._missing(digest)
+        self._damaged.add(digest)
+        raise DamagedBlob(f"The stored blob {digest} has the digest {actual}; it is not served.")
+
+    def _copies(self, digest: str) -> Iterator[list[str]]:
+        """The keys of each copy of a blob in the bucket."""
+        yield [blob_key(digest)]
+        keys = sorted(key for key, _, _ in _listed(self._store, _parts_of(digest)))
+        for _, copy in groupby(keys, lambda key: key.rpartition("/")[0]):
+            yield list(copy)
 
     def _into_cache(self, file: Path, digest: str) -> None:
         path = self._cached(digest)
@@ -229,33 +227,38 @@ class BucketUploads(UploadStore):
             path.unlink(missing_ok=True)
 
     @contextmanager
-    def assembled(self, upload: str, size: int) -> Iterator[Assembled]:
+    def assembled(self, upload: str, size: int, digest: str) -> Iterator[Assembled]:
         """A local copy, so that a late request cannot change it.
 
-        If members write to the bucket, the bytes are first copied within it, to keys that members
-        have no URL for. Then the checked bytes need not be sent to the bucket again.
+        If members write to the bucket, the bytes are first copied within it, to keys of the blob
+        that members have no URL for. Then the checked bytes need not be sent to the bucket again.
         """
         pieces = self._pieces(upload)
         if not pieces:
             raise UnknownUpload("No bytes of this upload are stored; send it from the start.")
         check_size(sum(size for _, size in pieces), size)
-        uploaded_keys = keys = [key for key, _ in pieces]
-        if self._members_write:
-            apart = f"{upload}.{secrets.token_hex(8)}"
-            keys = [key.replace(upload, apart) for key in uploaded_keys]
-        path = self._incoming.new()
+        uploaded, path = [key for key, _ in pieces], self._incoming.new()
+        copy = f"{_parts_of(digest)}{secrets.token_hex(8)}/"
+        copied = [copy + key.rpartition("/")[2] for key in uploaded] if self._members_write else []
         try:
-            if self._members_write:
-                _copy(self._store, uploaded_keys, keys)
-            check_size(_download(self._store, keys, path, size), size)
-            yield Assembled(path, keys if self._members_write else ())
+            with self._deleted_on_failure(copied):
+                _copy(self._store, uploaded, copied)
+                check_size(_download(self._store, copied or uploaded, path, size), size)
+                yield Assembled(path, in_place=self._members_write)
         except FileNotFoundError:
             raise UnknownUpload("This upload has ended or was restarted; open it again.") from None
         finally:
             path.unlink(missing_ok=True)
-            if self._members_write:
-                with reachable(), suppress(FileNotFoundError):
+
+    @contextmanager
+    def _deleted_on_failure(self, keys: Sequence[str]) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            if keys:
+                with suppress(Unavailable, FileNotFoundError), reachable():
                     obstore.delete(self._store, keys)
+            raise
 
     def drop(self, upload: str) -> None:
         with reachable(), suppress(FileNotFoundError):
@@ -267,7 +270,17 @@ class BucketUploads(UploadStore):
         return _grouped(_listed(self._store, "uploads/"), position=1)
 
     def _pieces(self, upload: str) -> list[tuple[str, int]]:
-        return _in_order(self._store, f"uploads/{upload}/")
+        """Keys and sizes of the contiguous pieces from the first byte on.
+
+        Two requests may have sent from the same offset. The later object then replaced the earlier
+        one, and pieces that followed a longer, replaced one are not contiguous any more.
+        """
+        pieces, end = [], 0
+        for key, size, _ in sorted(_listed(self._store, f"uploads/{upload}/")):
+            if int(key.rsplit("/", 1)[-1]) == end:
+                pieces.append((key, size))
+                end += size
+        return pieces
 
 
 def blob_key(digest: str) -> str:
@@ -275,23 +288,14 @@ def blob_key(digest: str) -> str:
     return f"blobs/{folder_name(digest)}/{file_name(digest)}"
 
 
+def _parts_of(digest: str) -> str:
+    """The folder of a blob's copies in parts."""
+    return f"{blob_key(digest)}{_PARTS}/"
+
+
 def part_key(upload: str, first: int) -> str:
     """The key of an upload's bytes from `first` on."""
     return f"uploads/{upload}/{first:016d}"
-
-
-def _in_order(store: ObjectStore, prefix: str) -> list[tuple[str, int]]:
-    """Keys and sizes of the contiguous pieces from the first byte on.
-
-    Two requests may have sent from the same offset. The later object then replaced the earlier one,
-    and pieces that followed a longer, replaced one are not contiguous any more.
-    """
-    pieces, end = [], 0
-    for key, size, _ in sorted(_listed(store, prefix)):
-        if int(key.rsplit("/", 1)[-1]) == end:
-            pieces.append((key, size))
-            end += size
-    return pieces
 
 
 def _grouped(listed: Iterable[tuple[str, int, float]], position: int) -> Iterator[Stored]:

@@ -8,7 +8,7 @@ may stay for a day.
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,10 +47,10 @@ class Stored:
 
 @dataclass(frozen=True)
 class Assembled:
-    """An upload as one local file, and the bucket objects that have the same bytes, if any."""
+    """An upload as one local file, and whether its bytes are already in the blob's place."""
 
     path: Path
-    objects: Sequence[str] = ()
+    in_place: bool = False
 
 
 class BlobStore(ABC):
@@ -78,10 +78,10 @@ class BlobStore(ABC):
         return self.path(digest).read_bytes()
 
     @abstractmethod
-    def keep(self, file: Path, digest: str, objects: Sequence[str] = ()) -> None:
+    def keep(self, file: Path, digest: str, *, in_place: bool = False) -> None:
         """Store a local file, whose digest the caller has computed, as a blob, durable on return.
 
-        The file is moved or copied; `objects` are those of `Assembled`. Raises OSError, for example
+        The file is moved or copied; `in_place` is that of `Assembled`. Raises OSError, for example
         if the disk is full, or Unavailable; then nothing is stored.
         """
 
@@ -166,8 +166,10 @@ class UploadStore(Protocol):
         writes to the upload.
         """
 
-    def assembled(self, upload: str, size: int) -> AbstractContextManager[Assembled]:
+    def assembled(self, upload: str, size: int, digest: str) -> AbstractContextManager[Assembled]:
         """All bytes, safe from changes by others; the file may be moved away.
+
+        Bytes in the place of the blob with this digest are deleted if the block raises an error.
 
         Raises UnknownUpload if there are none, LengthMismatch unless there are `size` of them,
         Unavailable while another request writes.
