@@ -64,7 +64,8 @@ class GramSum:
         """Add a slice (S,) of each client, and of c, in float64."""
         centred = self._centred[:, : centre.size]
         for out, client in zip(centred, self._chosen, strict=True):
-            np.subtract(rows[client], centre, out=out, dtype=np.float64)
+            np.copyto(out, rows[client])
+        centred -= centre
         if len(centred) > FEW:
             self.matrix += centred @ centred.T
             return
