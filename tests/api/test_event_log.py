@@ -10,9 +10,11 @@ from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
+from pubswap_protocol.settings import RunSettings
 from pubswap_server.database.engine import Database, migrate
 from pubswap_server.database.tables import EventRow, RunRow
 from pubswap_server.runs.events import events_after, record
+from support.client.results import CARD
 from support.coordinator.postgres import postgres
 
 
@@ -31,7 +33,7 @@ def with_an_event(url: str) -> Iterator[Database]:
     migrate(url)
     database = Database(url)
     with Session(database.engine) as session, session.begin():
-        values = {"settings": {}, "model": {}, "verifier_version": "exact@1"}
+        values = {"settings": RunSettings(), "model": CARD, "verifier_version": "exact@1"}
         session.add(RunRow(id="r", name="run", state="created", **values))
         session.flush()
         record(session, "r", "created", name="run")

@@ -14,8 +14,10 @@ from sqlalchemy import Engine, create_engine, inspect, text
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.settings import RunSettings
 from pubswap_server.database.engine import migrate, schema_of
 from pubswap_server.database.tables import Base, RunRow
+from support.client.results import CARD
 from support.coordinator.next_release import upgrade_to_next_release
 from support.coordinator.places import on_sqlite
 from support.coordinator.postgres import Postgres
@@ -62,7 +64,8 @@ def test_an_upgrade_keeps_what_there_is_and_an_older_version_refuses_it(
 ) -> None:
     """The upgrade runs once. The older version changes nothing and says what to do."""
     migrate(database_url)
-    run = RunRow(id="r", name="run", state="open", settings={}, model={}, verifier_version="v")
+    values = {"settings": RunSettings(), "model": CARD, "verifier_version": "v"}
+    run = RunRow(id="r", name="run", state="open", **values)
     with Session(engine) as session, session.begin():
         session.add(run)
     with monkeypatch.context() as patch:

@@ -64,6 +64,9 @@ class AdapterLayout(Strict):
         """The canonical file's first bytes: the length and the header, padded to 8 bytes."""
         return header_bytes(self.specs)
 
+    def __hash__(self) -> int:
+        return hash(self.header)
+
     @property
     def parameters(self) -> int:
         """The number of parameters in an adapter."""

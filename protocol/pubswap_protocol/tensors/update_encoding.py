@@ -16,6 +16,7 @@ the widest dtype first and then by name, under one header.
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
@@ -169,7 +170,12 @@ def view_update(
 
 def largest_update(layout: AdapterLayout, run: RunSettings) -> int:
     """The bytes of an update at the run's rank; lower ranks need fewer."""
-    specs = specs_of(sent_layout(layout, run.aggregation.rule), run.wire.precision)
+    return _file_bytes(layout, run.aggregation.rule, run.wire.precision)
+
+
+@lru_cache(maxsize=256)  # the coordinator would spend milliseconds on it for each upload
+def _file_bytes(layout: AdapterLayout, rule: str, precision: Precision) -> int:
+    specs = specs_of(sent_layout(layout, rule), precision)
     return len(header_bytes(specs)) + data_bytes(specs)
 
 

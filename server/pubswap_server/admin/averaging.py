@@ -20,7 +20,6 @@ from pubswap_server.aggregation.stacking import stacked
 from pubswap_server.aggregation.updates import moved_to
 from pubswap_server.conductor.inputs import RoundInputs, inputs_of, updates_of
 from pubswap_server.database.tables import RoundRow, RunRow
-from pubswap_server.runs import runs
 from pubswap_server.storage.local import LocalBlobs
 from pubswap_server.storage.spool import Spool
 from pubswap_server.storage.store import BlobStore
@@ -115,7 +114,7 @@ def new_folder(out: Path) -> Iterator[tuple[Path, LocalBlobs]]:
 
 def write_adapter(folder: Path, run: RunRow, files: Sequence[Path]) -> None:
     """Write an adapter, stacked with any FedEx-LoRA residuals after it, as a PEFT folder."""
-    settings, model = runs.settings_of(run), runs.model_of(run)
+    settings, model = run.settings, run.model
     adapter = files[0].read_bytes()
     if len(files) > 1:
         _, parts = stacked(model.layout, [open_stack(file, model.layout) for file in files])

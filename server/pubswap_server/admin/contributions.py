@@ -155,7 +155,7 @@ def _counted(session: Session, run: RunRow) -> Contributions:
             for donor, count in exchange.gifts(member).items():
                 its = part(donor).given
                 its[member] = its.get(member, 0) + count
-    offered = runs.settings_of(run).swap.donors == "likely"
+    offered = run.settings.swap.donors == "likely"
     return Contributions(
         run=run.id, name=run.name, offered=offered, members=[parts[name] for name in sorted(parts)]
     )

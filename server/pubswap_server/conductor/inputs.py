@@ -14,7 +14,7 @@ from pubswap_server.aggregation.gram import sampled
 from pubswap_server.aggregation.round import Aggregated, aggregate
 from pubswap_server.aggregation.updates import Updates, weight_of
 from pubswap_server.database.tables import RoundRow, RunRow
-from pubswap_server.runs import rounds, runs
+from pubswap_server.runs import rounds
 from pubswap_server.storage.store import BlobStore
 
 
@@ -42,11 +42,11 @@ def inputs_of(session: Session, run: RunRow, round_: int) -> RoundInputs:
     adapters = [update.stored for update in updates if update.stored is not None]
     if previous.adapter is None or len(adapters) < len(updates):
         raise Gone(f"The inputs of round {round_} of run {run.id} are no longer kept.")
-    settings = runs.settings_of(run)
+    settings = run.settings
     return RoundInputs(
         round=round_,
         settings=settings,
-        layout=runs.model_of(run).layout,
+        layout=run.model.layout,
         members=[update.member for update in updates],
         adapters=adapters,
         weights=[weight_of(settings.aggregation.weights, update.metrics) for update in updates],

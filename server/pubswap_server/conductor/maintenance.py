@@ -96,7 +96,7 @@ def recompute(
     """
     if inputs is not None:
         return aggregate_round(inputs, blobs, into).adapter
-    parts = initial_file(runs.model_of(run).layout, runs.settings_of(run).seed)
+    parts = initial_file(run.model.layout, run.settings.seed)
     return (into or blobs).write(parts)[0]
 
 

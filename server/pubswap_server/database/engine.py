@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -48,19 +48,9 @@ _POSTGRES = (
 _SNAPSHOT: dict[str, Any] = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
 _AUTOCOMMIT = {"isolation_level": "AUTOCOMMIT"}
 _CHANGED, _HELD = "changed runs", "held runs"
-_LONG = 1024
 _MIGRATION_LOCK = 0x70756273776170  # any number that no other user of the database takes
 # Infinity is not JSON: PostgreSQL refuses it, and SQLite would pass it on to clients.
 _json = partial(json.dumps, allow_nan=False)
-_parse_cached = lru_cache(maxsize=64)(json.loads)
-
-
-def _from_json(text: str | bytes) -> Any:
-    """Parse JSON; long texts once, because nearly every request reads its run's long model.
-
-    So never change a row's value in place. SQLAlchemy would not notice that anyway.
-    """
-    return _parse_cached(text) if len(text) > _LONG else json.loads(text)
 
 
 def changed(session: Session, run: str, *, awaited: bool = True) -> None:
@@ -264,7 +254,6 @@ def _postgres(url: str) -> Engine:
     return create_engine(
         url,
         json_serializer=_json,
-        json_deserializer=_from_json,
         pool_size=READERS + URGENT + WRITERS,
         max_overflow=0,
         pool_timeout=BUSY_SECONDS,
@@ -276,7 +265,6 @@ def sqlite_engine(url: str) -> Engine:
     engine = create_engine(
         url,
         json_serializer=_json,
-        json_deserializer=_from_json,
         pool_size=READERS + URGENT + 1,
         max_overflow=0,
         connect_args={"timeout": BUSY_SECONDS},

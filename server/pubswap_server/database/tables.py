@@ -1,12 +1,16 @@
 """The database's tables. Large objects are blobs, which rows name by digest."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, TypeVar
 
+from pydantic import BaseModel
 from sqlalchemy import (
     DDL,
     JSON,
     BigInteger,
+    ColumnElement,
     DateTime,
     Double,
     ForeignKey,
@@ -15,14 +19,20 @@ from sqlalchemy import (
     String,
     Text,
     UniqueConstraint,
+    cast,
     event,
     text,
+    type_coerce,
 )
 from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
+from pubswap_protocol.model import ModelCard
+from pubswap_protocol.settings import RunSettings
 from pubswap_server.clock import now
+
+M = TypeVar("M", bound=BaseModel)
 
 NAMING = {
     "ix": "ix_%(column_0_label)s",
@@ -46,6 +56,34 @@ class UtcDateTime(TypeDecorator[datetime]):
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class Parsed(TypeDecorator[M]):
+    """A value of a pydantic class, in a JSON column.
+
+    A text is parsed once, because nearly every request reads its run's settings and long model.
+    """
+
+    impl = JSON
+    cache_ok = True
+
+    def __init__(self, kind: type[M]) -> None:
+        super().__init__()
+        self.kind = kind  # the name of the argument, by which SQLAlchemy tells such types apart
+
+    def process_bind_param(self, value: M | None, dialect: Dialect) -> Any:
+        return value and value.model_dump(mode="json")
+
+    def column_expression(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        return type_coerce(cast(column, Text), self)  # PostgreSQL's driver would parse JSON
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[str], M]:
+        return partial(_parsed, self.kind)
+
+
+@lru_cache(maxsize=1024)
+def _parsed(kind: type[M], text: str) -> M:
+    return kind.model_validate_json(text)
 
 
 class Base(DeclarativeBase):
@@ -94,8 +132,8 @@ class RunRow(Base):
     state: Mapped[str] = mapped_column(String(16), index=True)
     paused: Mapped[bool] = mapped_column(default=False)
     round: Mapped[int] = mapped_column(default=0)
-    settings: Mapped[dict[str, Any]]
-    model: Mapped[dict[str, Any]]
+    settings: Mapped[RunSettings] = mapped_column(Parsed(RunSettings))
+    model: Mapped[ModelCard] = mapped_column(Parsed(ModelCard))
     tokenizer: Mapped[str | None] = mapped_column(String(71))
     sampling_secret: Mapped[str | None] = mapped_column(String(64))
     verifier_version: Mapped[str] = mapped_column(Text)

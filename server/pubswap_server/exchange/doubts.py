@@ -110,5 +110,4 @@ def excluded(session: Session, run: str, member: str) -> bool:
 
 
 def _excludes(session: Session, run: str) -> bool:
-    swap = session.get_one(RunRow, run).settings["swap"]
-    return bool(swap.get("sampling_check") == "exclude")
+    return session.get_one(RunRow, run).settings.swap.sampling_check == "exclude"

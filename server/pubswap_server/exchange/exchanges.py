@@ -54,7 +54,7 @@ def check_step(run: RunRow, round_: int, swap: int, rollbacks: int | None = None
     Raises NotFound for a step that the run does not have, RoundClosed for a round that has not
     begun, or that the member began before a rollback.
     """
-    steps = public_steps_per_round(runs.settings_of(run))
+    steps = public_steps_per_round(run.settings)
     if round_ < 1 or not 1 <= swap <= steps:
         raise NotFound(f"Round {round_} has no public step {swap}; each round has {steps}.")
     if round_ > run.round:
@@ -67,12 +67,12 @@ def rules_of(
 ) -> ResponseRules:
     """The form of a public step's responses; raises NotFound or RoundClosed, see `check_step`."""
     check_step(run, round_, swap, rollbacks)
-    settings = runs.settings_of(run)
+    settings = run.settings
     return ResponseRules(
         prompts=prompts_of(session, run, round_, swap),
         responses_per_prompt=settings.grpo.responses_per_prompt,
         max_response_tokens=settings.grpo.max_response_tokens,
-        vocabulary=runs.model_of(run).vocabulary,
+        vocabulary=run.model.vocabulary,
     )
 
 
@@ -143,7 +143,7 @@ def submit(
 
 def _only_held(session: Session, run: RunRow, row: SwapRow, arrived: datetime) -> bool:
     """Whether, at `arrived`, only the verification of responses keeps an exchange open."""
-    rules = runs.settings_of(run).swap
+    rules = run.settings.swap
     if (arrived - row.first_at).total_seconds() < rules.deadline_seconds:
         return False
     (count, done), present = _counts(session, row), turnout(session, run, row)
@@ -178,7 +178,7 @@ def unverified_submission(session: Session, key: Key) -> Unverified | None:
         return None
     return Unverified(
         rules=rules_of(session, run, row.round, row.swap),
-        verifier=runs.settings_of(run).verifier,
+        verifier=run.settings.verifier,
         stored=row.stored,
         public=session.get_one(SetRow, (run.id, "public")).digest,
         tokenizer=run.tokenizer or "",
@@ -263,7 +263,7 @@ def turnout(session: Session, run: RunRow, row: SwapRow) -> Turnout:
 
 
 def turnout_of(run: RunRow, arrived: int, outstanding: int, first_at: datetime) -> Turnout:
-    settings = runs.settings_of(run)
+    settings = run.settings
     # The minimum is for rounds. An exchange of fewer teaches nobody, but holds nobody up.
     minimum = settings.members.minimum and 1
     return Turnout.of(settings.swap, minimum, arrived, outstanding, first_at)
@@ -361,7 +361,7 @@ def _exchange(
     swap: int,
     submissions: Mapping[str, SubmissionRow],
 ) -> Exchange:
-    settings = runs.settings_of(run)
+    settings = run.settings
     return Exchange(
         strategy=settings.swap.strategy,
         seed=settings.seed,

@@ -23,7 +23,6 @@ from pubswap_protocol.errors import RoundClosed
 from pubswap_protocol.schedule import public_batch
 from pubswap_protocol.settings import RunSettings
 from pubswap_server.database.tables import PromptsRow, RunRow, SetRow
-from pubswap_server.runs import runs
 from pubswap_server.runs.state import ROUND_UNDER_WAY
 
 FORGETTING = 0.5
@@ -66,7 +65,7 @@ def informative_batch(
 
 def prompts_of(session: Session, run: RunRow, round_: int, swap: int) -> tuple[int, ...]:
     """The positions in the public set (b,); raises RoundClosed if they were not chosen."""
-    settings = runs.settings_of(run)
+    settings = run.settings
     if settings.swap.prompts == "uniform":
         return tuple(public_batch(settings, _size(session, run), round_, swap))
     row = session.get(PromptsRow, (run.id, round_, swap))
@@ -85,7 +84,7 @@ def to_be_chosen(session: Session, run: RunRow, round_: int, swap: int) -> bool:
     all clients get the same prompts, whatever closes later.
     """
     return (
-        runs.settings_of(run).swap.prompts == "informative"
+        run.settings.swap.prompts == "informative"
         and round_ == run.round
         and run.state in ROUND_UNDER_WAY
         and session.get(PromptsRow, (run.id, round_, swap)) is None
@@ -98,7 +97,7 @@ def choose(session: Session, run: RunRow, round_: int, swap: int) -> None:
         return
     asked = select(PromptsRow).where(PromptsRow.run_id == run.id)
     steps = session.scalars(asked.order_by(PromptsRow.round, PromptsRow.swap)).all()
-    batch = informative_batch(runs.settings_of(run), _size(session, run), round_, swap, steps)
+    batch = informative_batch(run.settings, _size(session, run), round_, swap, steps)
     session.add(PromptsRow(run_id=run.id, round=round_, swap=swap, prompts=batch, responses=0))
 
 

@@ -63,7 +63,7 @@ async def append(
 
 def store_upload(services: Services, run: RunRow, upload: UploadRow) -> None:
     """Check an upload's bytes and keep them as a blob."""
-    layout, settings = runs.sent_layout_of(run), runs.settings_of(run)
+    layout, settings = runs.sent_layout_of(run), run.settings
     with services.uploads.assembled(upload.id, upload.size, upload.digest) as assembled:
         file = open_update(assembled.path, layout, settings.wire.precision, settings.lora.min_rank)
         digest = file.digest()

@@ -69,7 +69,7 @@ def submit(
         return receipt_of(existing)
     if not 1 <= round_ <= run.round:
         raise RoundClosed(f"Round {round_} is not under way; the run is in round {run.round}.")
-    _check_steps(runs.settings_of(run), request.metrics.steps)
+    _check_steps(run.settings, request.metrics.steps)
     late = round_ < run.round or run.state not in ROUND_UNDER_WAY
     previous = session.get_one(RoundRow, (run.id, round_ - 1))
     if start not in (None, previous.adapter) and not late:
@@ -148,7 +148,7 @@ def turnout(session: Session, run: RunRow) -> Turnout:
 
 
 def turnout_of(run: RunRow, arrived: int, outstanding: int, first_at: datetime | None) -> Turnout:
-    settings = runs.settings_of(run)
+    settings = run.settings
     rules, minimum = settings.aggregation, settings.members.minimum
     return Turnout.of(rules, minimum, arrived, outstanding, first_at)
 

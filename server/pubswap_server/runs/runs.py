@@ -2,9 +2,6 @@
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from datetime import datetime
-from functools import lru_cache
 from typing import Any
 
 from pydantic import ValidationError
@@ -33,7 +30,6 @@ from pubswap_protocol.messages import (
     RunView,
     SetKind,
 )
-from pubswap_protocol.model import ModelCard
 from pubswap_protocol.required import required
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import AdapterLayout, sent_layout
@@ -67,7 +63,7 @@ def create(session: Session, request: CreateRun, key: str | None = None) -> RunR
     id_ = sha256(key)[:16] if key is not None else secrets.token_hex(8)
     existing = session.get(RunRow, id_)
     if existing is not None:
-        if (existing.name, settings_of(existing)) != (request.name, request.settings):
+        if (existing.name, existing.settings) != (request.name, request.settings):
             raise IdempotencyMismatch(f"This key was used for the run {existing.name!r}.")
         return existing
     check_name(session, request.name)
@@ -76,8 +72,8 @@ def create(session: Session, request: CreateRun, key: str | None = None) -> RunR
         id=id_,
         name=request.name,
         state=RunState.CREATED,
-        settings=request.settings.model_dump(mode="json"),
-        model=request.model.model_dump(mode="json"),
+        settings=request.settings,
+        model=request.model,
         sampling_secret=secrets.token_hex(32) if checked else None,
         verifier_version=version,
     )
@@ -123,67 +119,23 @@ def by_id(session: Session, run: str, lock: bool = False) -> RunRow:
     return row
 
 
-@dataclass(frozen=True)
-class _Stored:
-    """Cache key for what follows from a run's model or settings. Only `clients` can change.
-
-    A run that was deleted can be created again with its id, but not at the same moment.
-    """
-
-    run: str
-    created_at: datetime
-    clients: int
-    value: dict[str, Any] = field(compare=False)
-
-
-@lru_cache(maxsize=256)
-def _settings(stored: _Stored) -> RunSettings:
-    return RunSettings.model_validate(stored.value)
-
-
-@lru_cache(maxsize=256)
-def _card(stored: _Stored) -> ModelCard:
-    return ModelCard.model_validate(stored.value)
-
-
-@lru_cache(maxsize=256)
-def _largest_update(model: _Stored, settings: _Stored) -> int:
-    # With room for a header, so that a file of other tensors is refused for those, not its size.
-    return largest_update(_card(model).layout, _settings(settings)) + MAX_HEADER_BYTES
-
-
-def _stored_settings(run: RunRow) -> _Stored:
-    return _Stored(run.id, run.created_at, run.settings["clients"], run.settings)
-
-
-def _stored_model(run: RunRow) -> _Stored:
-    return _Stored(run.id, run.created_at, 0, run.model)
-
-
-def settings_of(run: RunRow) -> RunSettings:
-    return _settings(_stored_settings(run))
-
-
-def model_of(run: RunRow) -> ModelCard:
-    return _card(_stored_model(run))
-
-
 def sent_layout_of(run: RunRow) -> AdapterLayout:
-    return sent_layout(model_of(run).layout, settings_of(run).aggregation.rule)
+    return sent_layout(run.model.layout, run.settings.aggregation.rule)
 
 
 def largest_update_of(run: RunRow) -> int:
     """The most bytes that an update of this run may have."""
-    return _largest_update(_stored_model(run), _stored_settings(run))
+    # With room for a header, so that a file of other tensors is refused for those, not its size.
+    return largest_update(run.model.layout, run.settings) + MAX_HEADER_BYTES
 
 
 def refusal_of(run: RunRow, hello: Hello) -> Conflict | None:
     """Why to refuse a member with this base model or verifier, or None."""
     try:
-        model_of(run).check_same(hello)
+        run.model.check_same(hello)
     except BaseModelMismatch as error:
         return error
-    version = verifier_version(settings_of(run).verifier)
+    version = verifier_version(run.settings.verifier)
     if hello.verifier_version == version:
         return None
     return Conflict(
@@ -200,7 +152,7 @@ def ask_again(session: Session) -> None:
     """
     going = select(RunRow).where(RunRow.state != RunState.CANCELLED).with_for_update()
     for row in session.scalars(going):
-        previous, current = row.verifier_version, _installed_version(row.settings["verifier"])
+        previous, current = row.verifier_version, _installed_version(row.settings.verifier)
         if current in (None, previous):
             continue
         row.verifier_version = current
@@ -209,7 +161,7 @@ def ask_again(session: Session) -> None:
 
 
 def status_of(run: RunRow) -> RunStatus:
-    return RunStatus(RunState(run.state), run.paused, run.round, run.settings["rounds"])
+    return RunStatus(RunState(run.state), run.paused, run.round, run.settings.rounds)
 
 
 def require_since(run: RunRow, rollbacks: int | None) -> None:
@@ -260,7 +212,7 @@ def check_complete(session: Session, run: RunRow) -> None:
     missing = [kind for kind in SetKind if kind not in sets]
     if missing:
         raise WrongState(f"Send the {' and the '.join(missing)} set first.")
-    check_public(settings_of(run), sets[SetKind.PUBLIC].problems)
+    check_public(run.settings, sets[SetKind.PUBLIC].problems)
 
 
 def check_public(settings: RunSettings, problems: int) -> None:
@@ -281,15 +233,13 @@ def change(session: Session, run: RunRow, change: ChangeRun) -> None:
     """Change settings; raises WrongState once the run has begun, Invalid if they do not fit."""
     if run.state not in (RunState.CREATED, RunState.OPEN):
         raise WrongState(f"The run is {run.state}; its settings can be changed before it starts.")
-    previous = run.settings["clients"]
+    previous = run.settings.clients
     if change.clients == previous:
         return
-    settings = run.settings | change.model_dump()
     try:
-        RunSettings.model_validate(settings)
+        run.settings = RunSettings(**run.settings.model_dump() | change.model_dump())
     except ValidationError as error:
         raise Invalid(f"clients = {change.clients}: {first_fault(error)}") from None
-    run.settings = settings
     record(session, run.id, "set", clients=change.clients, before=previous)
 
 
@@ -297,7 +247,7 @@ def start(session: Session, run: RunRow) -> None:
     """Begin round 1, unless it has begun; raises WrongState while clients are missing."""
     if run.round > 0 and run.state not in ENDED:
         return
-    settings = settings_of(run)
+    settings = run.settings
     needed = settings.members.minimum or settings.clients
     clients = sorted(members.enrolled_clients(session, run.id))
     if run.state == RunState.OPEN and len(clients) < needed:
@@ -326,10 +276,10 @@ def view(session: Session, run: RunRow, principal: Principal | None = None) -> R
         paused=run.paused,
         round=run.round,
         waiting_for=run.waiting_for if status_of(run).state not in ENDED else None,
-        settings=settings_of(run),
-        requires=required(settings_of(run)),
-        verifier_version=_installed_version(settings_of(run).verifier),
-        model=model_of(run),
+        settings=run.settings,
+        requires=required(run.settings),
+        verifier_version=_installed_version(run.settings.verifier),
+        model=run.model,
         created_at=run.created_at,
         latest=latest,
         best=best,

@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 from pubswap_protocol.command_line.amounts import duration_text, size_text
 from pubswap_protocol.messages import Role, RunState
 from pubswap_server.database.tables import RunRow
-from pubswap_server.runs import events, history, members, runs
+from pubswap_server.runs import events, history, members
 from pubswap_server.runs.snapshot import NOBODY, Awaited, read_snapshot
 
 
@@ -21,7 +21,7 @@ class RunActivity:
 
 
 def read_activity(session: Session, run: RunRow) -> RunActivity:
-    state, settings = RunState(run.state), runs.settings_of(run)
+    state, settings = RunState(run.state), run.settings
     alert = run.failure or run.waiting_for
     if state.ended:
         return RunActivity(f"{state.capitalize()} in round {run.round} of {settings.rounds}.")
@@ -54,7 +54,7 @@ def _round(session: Session, run: RunRow, alert: str | None) -> RunActivity:
             return RunActivity(words, alert, exchange.awaited)
     count = len(snapshot.handed_in)
     words = (
-        f"Round {run.round} of {runs.settings_of(run).rounds}: {count} of "
+        f"Round {run.round} of {run.settings.rounds}: {count} of "
         f"{count + len(snapshot.awaited.members)} organisations have handed in their updates."
     )
     return RunActivity(words, alert, snapshot.awaited)
@@ -62,7 +62,7 @@ def _round(session: Session, run: RunRow, alert: str | None) -> RunActivity:
 
 def read_summary(session: Session, run: RunRow) -> str:
     """A finished run's results, as text to forward."""
-    settings = runs.settings_of(run)
+    settings = run.settings
     clients = [each for each in members.views(session, run.id) if each.role is Role.CLIENT]
     took = events.last_at(session, run.id, ("aggregated",)) - run.created_at
     sent, received = (
@@ -80,7 +80,7 @@ def read_summary(session: Session, run: RunRow) -> str:
             first_share = first.by_topic.get(topic, 0.0)
             scores += f"\n  {topic}: {first_share:.3f} before, {share:.3f} after"
     return (
-        f"{run.name} is finished: {len(clients)} organisations trained {runs.model_of(run).source} "
+        f"{run.name} is finished: {len(clients)} organisations trained {run.model.source} "
         f"for {run.round} rounds of {settings.local_steps} steps by {settings.method}.\n"
         f"{scores}\n"
         f"It took {duration_text(took.total_seconds())} from its creation, and each organisation "

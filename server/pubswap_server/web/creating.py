@@ -37,7 +37,7 @@ class Wish:
 
 def run_file(run: RunRow) -> str:
     """The run as a run file: a new name, and the settings that differ from the defaults."""
-    values = runs.settings_of(run).model_dump(mode="json", exclude_defaults=True)
+    values = run.settings.model_dump(mode="json", exclude_defaults=True)
     lines = [f"{key} = {value_text(value)}" for key, value in flat(values).items()]
     return "\n".join([f"name = {value_text(f'{run.name[:61]}-2')}", *lines, ""])
 
@@ -59,15 +59,15 @@ def read_wish(run: RunRow, text: str) -> Wish:
         raise InvalidSettings('The file has no name; add a line such as: name = "second-try"')
     try:
         settings = RunSettings.model_validate_json(encoded)
-        request = CreateRun(name=name, settings=settings, model=runs.model_of(run))
+        request = CreateRun(name=name, settings=settings, model=run.model)
     except ValidationError as error:
         raise InvalidSettings("\n".join(_faults(error))) from None
     try:
         check_verifier(settings.verifier)
     except InvalidSettings as error:
         raise InvalidSettings(f"verifier: {error.detail}") from None
-    _check_model_fits(runs.settings_of(run), settings)
-    both = (runs.settings_of(run), settings)
+    _check_model_fits(run.settings, settings)
+    both = (run.settings, settings)
     current, proposed = (flat(each.model_dump(mode="json")) for each in both)
     pairs = {key: (current.get(key), proposed.get(key)) for key in [*current, *proposed]}
     changed = {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}

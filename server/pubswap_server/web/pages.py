@@ -66,7 +66,7 @@ def _activity(database: Session, row: RunRow) -> Values:
     end = None
     if not row.paused and row.state not in ENDED:
         ends = history.last_round_ends(database, row.id)
-        remaining = runs.settings_of(row).rounds - row.round + 1
+        remaining = row.settings.rounds - row.round + 1
         end = history.expected_end(ends, remaining, now())
     return {
         "activity": read_activity(database, row),
@@ -101,7 +101,7 @@ def _curves(database: Session, row: RunRow) -> Values:
         measured = [(round_, value) for round_, value in points if value is not None]
         if measured or name != "epsilon":  # only runs with privacy.epsilon have it
             charts[title] = chart(title, measured)
-    steps, by_step = runs.settings_of(row).local_steps, []
+    steps, by_step = row.settings.local_steps, []
     for round_, rewards in history.step_rewards(database, row.id, row.round - 1 - ROUNDS_BY_STEP):
         by_step += [(float((round_ - 1) * steps + step), reward) for step, reward in rewards]
     charts["Reward by step, last rounds"] = chart("Reward", by_step, "step")
@@ -130,7 +130,7 @@ def _times(rounds: Sequence[history.CurvePoint]) -> list[tuple[str, Values]]:
 
 
 def _steps(database: Session, row: RunRow) -> Values:
-    after, settings = max(-1, row.round - ROUNDS_SHOWN), runs.settings_of(row)
+    after, settings = max(-1, row.round - ROUNDS_SHOWN), row.settings
     return {"rounds": history.page(database, row.id, settings, after, ROUNDS_SHOWN + 1)[::-1]}
 
 
@@ -230,7 +230,7 @@ async def show_settings(run: WebRun, session: SessionDep) -> Response:
     """All settings; those that differ from the defaults are marked."""
 
     def work(database: Session, row: RunRow) -> Values:
-        settings = runs.settings_of(row)
+        settings = row.settings
         return {
             "run": runs.view(database, row),
             "differing": flat(settings.model_dump(mode="json", exclude_defaults=True)),

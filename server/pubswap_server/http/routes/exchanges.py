@@ -29,7 +29,7 @@ from pubswap_server.http.dependencies import (
 )
 from pubswap_server.http.plain_json import PlainJsonRoute
 from pubswap_server.http.upload_body import receive
-from pubswap_server.runs import runs, traffic
+from pubswap_server.runs import traffic
 from pubswap_server.runs.auth import require_own
 from pubswap_server.runs.snapshot import RunSnapshot, settled, waits_for
 
@@ -103,7 +103,7 @@ async def submit_responses(
 
     row, rules, public, existing = await run.read(asked)
     received = await receive(services, request, rules.max_bytes())
-    arrived, settings = now(), runs.settings_of(row)
+    arrived, settings = now(), row.settings
     seed = _seed(row, member.name, round, swap)
 
     def opened() -> tuple[list[list[ModelResponse]], list[Problem]]:

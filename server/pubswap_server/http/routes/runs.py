@@ -120,7 +120,7 @@ async def list_rounds(
     await run.services.heartbeats.flush()
     return await run.read(
         lambda session, row: RoundList(
-            rounds=history.page(session, row.id, runs.settings_of(row), after, limit)
+            rounds=history.page(session, row.id, row.settings, after, limit)
         )
     )
 
@@ -133,7 +133,7 @@ async def list_rounds(
 )
 async def put_tokenizer(run: OperatorRun, request: Request) -> BlobReceipt:
     """Its digest must equal the model card's. The coordinator decodes responses with it."""
-    model = await run.read(lambda session, row: runs.model_of(row))
+    model = await run.read(lambda session, row: row.model)
 
     def check(received: Received) -> None:
         data = received.path.read_bytes()
@@ -242,7 +242,7 @@ async def open_run(run: OperatorRun) -> RunView:
         return row, {kind: each.digest for kind, each in sets.items()}
 
     row, sets = await run.read(check)
-    layout, settings = runs.model_of(row).layout, runs.settings_of(row)
+    layout, settings = row.model.layout, row.settings
 
     def make() -> str:
         if row.state == RunState.CREATED:
@@ -369,7 +369,7 @@ async def get_adapter(run: PrincipalRun, which: Word) -> Response:
         last, adapter = history.chosen(session, row.id, which)
         published = read_residuals(session, row.id)
         residuals = [digest for round_, digest in published if round_ <= last]
-        return last, adapter, residuals, runs.model_of(row).layout
+        return last, adapter, residuals, row.model.layout
 
     round_, digest, residuals, layout = await run.read(work)
     reply: Response
