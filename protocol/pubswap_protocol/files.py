@@ -146,6 +146,17 @@ def write_whole(path: Path, *pieces: bytes | memoryview) -> None:
             temporary.unlink()
 
 
+def create_durably(path: Path, data: bytes) -> None:
+    """Create a file atomically, mode 0600; an existing one stays as it is."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name) as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+        with suppress(FileExistsError):
+            os.link(file.name, path)
+    sync(path.parent)
+
+
 def append_durably(path: Path, line: bytes) -> int:
     """Append a line, sync it, and return the file's size; on failure the file is unchanged."""
     new = not path.exists()

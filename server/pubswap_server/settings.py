@@ -1,10 +1,8 @@
 """The coordinator's settings, from the environment (PUBSWAP_...) and the command line."""
 
-import contextlib
 import os
 import re
 import secrets
-import tempfile
 from pathlib import Path
 from typing import Literal, Self
 from urllib.parse import urlsplit
@@ -21,7 +19,7 @@ from pubswap_protocol.bounds import (
     TimeSpan,
 )
 from pubswap_protocol.errors import InvalidSettings, first_fault
-from pubswap_protocol.files import make_private
+from pubswap_protocol.files import create_durably, make_private
 
 _DATABASES = ("postgresql+psycopg://", "sqlite:///")
 _OF_CLIENTS = re.compile(r"PUBSWAP_(CLIENT_.*|CA_FILE|COORDINATOR|RELAY|OPERATOR_TOKEN_FILE)")
@@ -214,11 +212,6 @@ def operator_token(settings: ServerSettings) -> str:
 def _token_in(path: Path) -> str:
     if not path.exists():
         make_private(path.parent)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name) as file:
-            file.write(secrets.token_urlsafe(32).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-            # If several processes start together, all use the first one's token.
-            with contextlib.suppress(FileExistsError):
-                os.link(file.name, path)
+        # If several processes start together, all use the first one's token.
+        create_durably(path, secrets.token_urlsafe(32).encode() + b"\n")
     return path.read_text(encoding="utf-8")

@@ -121,7 +121,7 @@ def keep_blob(deployment: Deployment, into: Folder, digest: str) -> int:
     with suppress(DamagedBlob):
         return into.blobs.path(digest).stat().st_size
     try:
-        return copy_blob(deployment.blobs.path(digest), digest, into.blobs, into.incoming)
+        return copy_blob(deployment.blobs.path(digest), digest, into.blobs)
     finally:
         deployment.forget_fetched()
 

@@ -13,16 +13,15 @@ from typing import Literal
 from pydantic import BaseModel, ValidationError
 
 from pubswap_protocol.command_line.amounts import size_text
-from pubswap_protocol.digests import Digester
 from pubswap_protocol.errors import BackupFault, DamagedBlob, first_fault
 from pubswap_protocol.files import publish
 from pubswap_protocol.messages import Digest
-from pubswap_server.storage.spool import Spool
 from pubswap_server.storage.store import BlobStore
 
 NAME = "manifest.json"
 TOKEN = "operator-token"  # noqa: S105 - a file's name
 DATABASES = "database-*.sqlite"
+_PIECE = 4 << 20
 
 
 class DatabaseFile(BaseModel, extra="forbid", frozen=True):
@@ -77,25 +76,10 @@ def read_manifest(folder: Path) -> BackupManifest:
         ) from None
 
 
-def copy_file(source: Path, target: Path) -> str:
-    """Copy a file; returns the digest of the bytes that were written."""
-    digester = Digester()
-    with source.open("rb") as reading, target.open("wb") as writing:
-        while piece := reading.read(4 << 20):
-            digester.update(piece)
-            writing.write(piece)
-    return digester.digest()
-
-
-def copy_blob(source: Path, digest: str, into: BlobStore, incoming: Spool) -> int:
+def copy_blob(source: Path, digest: str, into: BlobStore) -> int:
     """Store a copy of a blob's file; returns its size. Raises DamagedBlob for another digest."""
-    file = incoming.new()
-    try:
-        actual = copy_file(source, file)
-        if actual != digest:
-            raise DamagedBlob(f"The blob {digest} had the digest {actual} when copied.")
-        size = file.stat().st_size
-        into.keep(file, digest)
-        return size
-    finally:
-        file.unlink(missing_ok=True)
+    with source.open("rb") as file:
+        actual, size = into.write(iter(lambda: file.read(_PIECE), b""))
+    if actual != digest:
+        raise DamagedBlob(f"The blob {digest} had the digest {actual} when copied.")
+    return size

@@ -1,8 +1,8 @@
 """Restore a backup to an empty coordinator, on any database and store."""
 
-import os
+import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.progress import Progress
@@ -11,8 +11,8 @@ from sqlalchemy import Connection, Engine, create_engine, func, insert, select
 from pubswap_protocol.command_line.progress_bar import tracked
 from pubswap_protocol.digests import digest_of_file
 from pubswap_protocol.errors import BackupFault
-from pubswap_protocol.files import make_private, sync
-from pubswap_server.admin.manifest import TOKEN, BackupManifest, copy_blob, copy_file, read_manifest
+from pubswap_protocol.files import create_durably, make_private
+from pubswap_server.admin.manifest import TOKEN, BackupManifest, copy_blob, read_manifest
 from pubswap_server.admin.opened import Deployment, opened
 from pubswap_server.admin.verify import required
 from pubswap_server.database.engine import migrate, newest_schema, upgradable_schemas
@@ -99,9 +99,9 @@ def restore(settings: ServerSettings, folder: Path, progress: Progress) -> Backu
                 )
             _check_empty(settings, deployment, manifest)
             for digest in tracked(progress, "copying blobs", sorted(manifest.blobs)):
-                copy_blob(_blob_file(folder, digest), digest, deployment.blobs, incoming)
+                copy_blob(_blob_file(folder, digest), digest, deployment.blobs)
             if token is not None:
-                _put_token(token, incoming.new(), settings.token_file)
+                create_durably(settings.token_file, token)
             migrate(settings.sqlalchemy_url)
             _load(deployment, rows)
     return manifest
@@ -116,7 +116,7 @@ def _blob_file(folder: Path, digest: str) -> Path:
 def _rows_of(folder: Path, manifest: BackupManifest, incoming: Spool) -> Iterator[Engine]:
     """The backup's rows, copied and migrated to this version's schema; the backup is only read."""
     file = incoming.new()
-    copy_file(folder / manifest.database.file, file)
+    shutil.copyfile(folder / manifest.database.file, file)
     engine = create_engine(f"sqlite:///{file}")
     try:
         if manifest.schema_revision != newest_schema():
@@ -164,12 +164,3 @@ def _token(folder: Path) -> bytes:
             f"The operator token in {folder / TOKEN} cannot be read: {error.strerror}. Copy it "
             "from where the backup was made, as its owner; nothing was restored."
         ) from None
-
-
-def _put_token(token: bytes, temporary: Path, path: Path) -> None:
-    """Write the operator's token atomically, for its owner only; an existing one stays."""
-    temporary.write_bytes(token)
-    sync(temporary)
-    with suppress(FileExistsError):
-        os.link(temporary, path)
-    sync(path.parent)
