@@ -5,11 +5,12 @@ have equal bytes, so that a digest names an adapter's value.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, Protocol
+from typing import Annotated, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,21 +128,18 @@ def _initial_tensor(name: str, shape: tuple[int, int], seed: int) -> Array:
     return rng_for(seed, "lora_A", name).uniform(-bound, bound, shape).astype(np.float32)
 
 
-class AdapterSource(Protocol):
+class AdapterSource(ABC):
     """A source of an adapter's tensors, which can be read a few rows at a time."""
 
-    @property
-    def layout(self) -> AdapterLayout:
-        """The names and shapes of the tensors."""
-        ...
+    layout: AdapterLayout
+
+    @abstractmethod
+    def rows(self, name: str, first: int, last: int) -> Array:
+        """Rows first .. last - 1 of a tensor: (last - first, columns)."""
 
     def tensor(self, name: str) -> Array:
         """One whole tensor."""
-        ...
-
-    def rows(self, name: str, first: int, last: int) -> Array:
-        """Rows first .. last - 1 of a tensor: (last - first, columns)."""
-        ...
+        return self.rows(name, 0, self.layout.tensors[name][0])
 
 
 class MappedFile:
@@ -192,21 +190,16 @@ class MappedFile:
         check_numbers(name, values)
 
 
-class AdapterFile(MappedFile):
-    """A checked adapter file."""
+class AdapterFile(MappedFile, AdapterSource):
+    """A checked adapter file; tensors are read from the map."""
 
     def __init__(self, path: Path, layout: AdapterLayout) -> None:
         """Open, and check all but the numbers; raises InvalidAdapter."""
         self.layout = layout
         super().__init__(path, layout.specs, layout.header)
 
-    def tensor(self, name: str) -> Array:
-        """One tensor, read from the map."""
-        return self.raw(name)
-
     def rows(self, name: str, first: int, last: int) -> Array:
-        """Rows first .. last - 1 of a tensor, read from the map."""
-        return self.tensor(name)[first:last]
+        return self.raw(name)[first:last]
 
     def digest(self) -> str:
         """Check all numbers and return the file's digest; raises InvalidAdapter.

@@ -61,7 +61,7 @@ def layout_of_update(path: Path, layout: AdapterLayout, fewest: int | None) -> A
     return at_rank(layout, rank)
 
 
-class Narrowed:
+class Narrowed(AdapterSource):
     """A view of the leading directions of an adapter."""
 
     def __init__(self, source: AdapterSource, layout: AdapterLayout) -> None:
@@ -69,14 +69,11 @@ class Narrowed:
         self._source = source
         self._rank = rank_of(layout)
 
-    def tensor(self, name: str) -> Array:
-        return self.rows(name, 0, self.layout.tensors[name][0])
-
     def rows(self, name: str, first: int, last: int) -> Array:
         return self._source.rows(name, first, last)[:, : None if is_a(name) else self._rank]
 
 
-class Widened:
+class Widened(AdapterSource):
     """A view of a lower-rank update as the adapter of the run's rank that it stands for."""
 
     def __init__(self, update: AdapterSource, base: AdapterSource) -> None:
@@ -85,9 +82,6 @@ class Widened:
         self.rank = rank_of(update.layout)
         self._update = update
         self._base = base
-
-    def tensor(self, name: str) -> Array:
-        return self.rows(name, 0, self.layout.tensors[name][0])
 
     def rows(self, name: str, first: int, last: int) -> Array:
         rows = np.array(self._base.rows(name, first, last))

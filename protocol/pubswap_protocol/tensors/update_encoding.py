@@ -221,16 +221,13 @@ class ReducedFile(MappedFile):
         return _decoded(values, scales)
 
 
-class RebuiltAdapter:
+class RebuiltAdapter(AdapterSource):
     """theta_round + Q(d), read a tensor or some rows at a time."""
 
     def __init__(self, update: ReducedFile, base: AdapterSource) -> None:
         self.layout = update.layout
         self._update = update
         self._base = base
-
-    def tensor(self, name: str) -> Array:
-        return self._base.tensor(name) + self._update.difference(name)
 
     def rows(self, name: str, first: int, last: int) -> Array:
         return self._base.rows(name, first, last) + self._update.difference(name, first, last)

@@ -132,20 +132,14 @@ def widest(layout: AdapterLayout, width: int) -> int:
     )
 
 
-class DerivedSource:
+class DerivedSource(AdapterSource):
     """An adapter whose rows are computed from another's."""
 
     source: AdapterSource
 
     @property
-    def layout(self) -> AdapterLayout:
+    def layout(self) -> AdapterLayout:  # type: ignore[override]
         return self.source.layout
-
-    def tensor(self, name: str) -> Array:
-        return self.rows(name, 0, self.layout.tensors[name][0])
-
-    def rows(self, name: str, first: int, last: int) -> Array:
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

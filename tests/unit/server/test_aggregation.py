@@ -21,6 +21,7 @@ from pubswap_protocol.tensors.adapter import (
     Adapter,
     AdapterFile,
     AdapterLayout,
+    AdapterSource,
     decode_adapter,
     encode_adapter,
     open_stack,
@@ -422,7 +423,7 @@ def test_memory_does_not_grow_with_the_clients(tmp_path: Path, rules: dict[str, 
 def test_a_pass_reads_each_file_once(store: Folder) -> None:
     """The mean and the drift use the same rows."""
 
-    class Counting:
+    class Counting(AdapterSource):
         """A source that counts the reads of it."""
 
         def __init__(self, source: AdapterFile) -> None:
