@@ -10,11 +10,11 @@ from pydantic import Field, ValidationError
 from pydantic.config import ExtraValues
 
 from pubswap_protocol.bounds import MAX_TOPICS, VALUE_LIMITS, Label, Strict, Topic, too_many_values
+from pubswap_protocol.command_line.amounts import first_few
 from pubswap_protocol.errors import InvalidProblems, first_fault
 
 MAX_TEXT = 1 << 20  # characters
 MAX_LINE = 1 << 24  # characters: JSON escapes may lengthen a prompt and an answer six times
-_NAMED = 5
 
 
 class Problem(Strict):
@@ -125,11 +125,10 @@ class PromptLimit:
             if tokens > self.max_tokens
         ]
         if long:
-            more = f" and {len(long) - _NAMED} more" if len(long) > _NAMED else ""
             raise InvalidProblems(
                 f"{name}: {len(long)} of {len(counts)} prompts have more than "
                 f"{self.max_tokens} tokens (grpo.max_prompt_tokens): "
-                f"{', '.join(long[:_NAMED])}{more}. "
+                f"{first_few(long)}. "
                 "Shorten or remove them, or raise the limit; `pubswap data prepare --model` leaves "
                 "such prompts out."
             )

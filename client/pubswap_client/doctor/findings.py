@@ -1,7 +1,7 @@
 """The findings of checks, and what to do about them."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
@@ -12,8 +12,6 @@ from rich.text import Text
 from pubswap_client.doctor.prediction import Prediction
 from pubswap_protocol.bounds import printable
 from pubswap_protocol.errors import PubSwapError
-
-_NAMED = 5
 
 
 class Status(StrEnum):
@@ -67,13 +65,6 @@ def of_error(error: Exception, advice: str = "") -> Finding:
         return failure(error.detail, advice)
     found, _, todo = error.detail.partition(". ")
     return failure(found, todo) if todo else failure(error.title(), error.detail)
-
-
-def first_few(items: Iterable[object]) -> str:
-    """Such as `3, 17, 20, 21, 30 and 5 more`."""
-    texts = [str(item) for item in items]
-    more = len(texts) - _NAMED
-    return ", ".join(texts[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 _LOOKS = {

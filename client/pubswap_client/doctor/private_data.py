@@ -9,7 +9,8 @@ from pathlib import Path
 
 from pubswap_client.data.examples import Score, unread
 from pubswap_client.data.holdout import split
-from pubswap_client.doctor.findings import Finding, failure, first_few, ok, skipped, warning
+from pubswap_client.doctor.findings import Finding, failure, ok, skipped, warning
+from pubswap_protocol.command_line.amounts import first_few
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
 from pubswap_protocol.problems import Problem, parse_problem
 from pubswap_protocol.settings import RunSettings

@@ -6,6 +6,7 @@ from pathlib import Path
 from pubswap_client.data.drawing import sample
 from pubswap_client.data.holdout import split
 from pubswap_client.state.history import RoundFigures
+from pubswap_protocol.command_line.amounts import first_few
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
 from pubswap_protocol.messages import RoundSummary
 from pubswap_protocol.problems import Problem, read_problems
@@ -13,7 +14,6 @@ from pubswap_protocol.schedule import private_position, private_prompts, public_
 from pubswap_protocol.settings import RunSettings
 
 MIN_PROBLEMS, MAX_PROBLEMS = 10, 500
-_NAMED = 3
 _GIVE_BOTH = "Give the problems that were trained on with --members, and others with --others."
 
 
@@ -107,7 +107,7 @@ def checked(
     both = [problem.id for problem in others if problem.prompt in trained]
     if both:
         raise InvalidProblems(
-            f"{len(both)} of the others were trained on as well: {', '.join(both[:_NAMED])}. "
+            f"{len(both)} of the others were trained on as well: {first_few(both, 3)}. "
             "Leave them out."
         )
     if len(members) < MIN_PROBLEMS:

@@ -21,8 +21,8 @@ from pubswap_client.recipes.inheritance import (
 )
 from pubswap_client.recipes.tables import MEMBERS, ModelSource, RecipeData, Sweep
 from pubswap_protocol.bounds import Name, Positive
-from pubswap_protocol.command_line.keys import dotted_keys, flat, unknown_key
-from pubswap_protocol.errors import InvalidSettings, fault_text
+from pubswap_protocol.command_line.keys import dotted_keys, flat, key_fault, unknown_key
+from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.verifiers import check_verifier
 
@@ -165,9 +165,7 @@ def _validated(values: dict[str, Any]) -> tuple[Recipe | None, list[str]]:
             for fault in error.errors():
                 if fault["type"] == "contradiction":
                     recipe = fault["input"]  # each value by itself is right
-                key = ".".join(str(part) for part in fault["loc"])
-                unknown = fault["type"] == "extra_forbidden"
-                faults[unknown_key(key, keys) if unknown else fault_text(fault)] = None
+                faults[key_fault(fault, keys)] = None
                 named = (part for part in fault["loc"] if isinstance(part, str))
                 values = without(values, ".".join(named))
     return recipe, list(faults)

@@ -1,6 +1,7 @@
-"""Human-readable times and sizes."""
+"""Human-readable times, sizes and lists."""
 
 import re
+from collections.abc import Iterable
 
 from rich.filesize import decimal
 
@@ -20,6 +21,13 @@ def duration_text(seconds: float) -> str:
             break
         number, unit = number / size, larger
     return f"{number:.{1 if number < 10 else 0}f} {unit}".replace(".0 ", " ")
+
+
+def first_few(items: Iterable[object], most: int = 5) -> str:
+    """Such as `3, 17, 20, 21, 30 and 5 more`."""
+    texts = [str(item) for item in items]
+    more = len(texts) - most
+    return ", ".join(texts[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def seconds_of(text: str, option: str) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from pubswap_protocol.command_line.schema_text import tables
+from pubswap_protocol.errors import fault_text
 
 
 @cache
@@ -28,6 +29,13 @@ def flat(tables: Mapping[str, Any], whole: Container[str] = (), prefix: str = ""
         else:
             values[key] = value
     return values
+
+
+def key_fault(fault: Mapping[str, Any], keys: Collection[str]) -> str:
+    """A validation error as text; for an unknown key, with the key that was probably meant."""
+    if fault["type"] != "extra_forbidden":
+        return fault_text(fault)
+    return unknown_key(".".join(map(str, fault["loc"])), keys)
 
 
 def unknown_key(key: str, keys: Collection[str]) -> str:

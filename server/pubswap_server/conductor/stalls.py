@@ -6,6 +6,7 @@ from datetime import timedelta
 from sqlalchemy import select, union_all
 from sqlalchemy.orm import Session
 
+from pubswap_protocol.command_line.amounts import first_few
 from pubswap_protocol.errors import NoSpace
 from pubswap_server.clock import now
 from pubswap_server.database.tables import BlobRow, RunRow, UploadRow
@@ -87,9 +88,8 @@ def _unreadable(session: Session, run: RunRow) -> str | None:
 
 def _quorum_remedy(session: Session, run: RunRow) -> str:
     away = members.away_clients(session, run.id)
-    some = ", ".join(f"{name} ({code})" for name, code in away[:MAX_NAMES])
-    more = f" and {len(away) - MAX_NAMES} more" if len(away) > MAX_NAMES else ""
-    away_text = f" These are away: {some}{more}." if away else ""
+    some = first_few((f"{name} ({code})" for name, code in away), MAX_NAMES)
+    away_text = f" These are away: {some}." if away else ""
     return f"Reinstate or invite clients, or cancel the run.{away_text}"
 
 
@@ -102,9 +102,8 @@ def _silent(session: Session, run: RunRow, turnout: Turnout) -> str | None:
         return None
     if events.last_at(session, run.id, ROUND_BEGINS) > cutoff:
         return None
-    more = f" and {len(silent) - 1} more" if len(silent) > 1 else ""
     return (
-        f"Round {run.round} waits for {silent[0]}{more}, not heard of for "
+        f"Round {run.round} waits for {first_few(silent, 1)}, not heard of for "
         f"{SILENT_SECONDS / 3600:g} h. Ask whether the daemon runs, or suspend the member."
     )
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
+from pubswap_protocol.command_line.amounts import first_few
 from pubswap_protocol.messages import Role, RunState, Task, TaskKind
 from pubswap_server.database.tables import (
     MemberRow,
@@ -36,9 +37,7 @@ class Awaited:
 
     @property
     def who(self) -> str:
-        first = ", ".join(self.members[:MAX_NAMES])
-        more = len(self.members) - MAX_NAMES
-        return f"{first} and {more} more" if more > 0 else first
+        return first_few(self.members, MAX_NAMES)
 
     def words(self, what: str) -> str:
         """For example: a, b to finish round 3, until 2026-11-23 14:03:20 UTC at most.

@@ -2,16 +2,15 @@
 
 import json
 import tomllib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
-from pubswap_protocol.command_line.keys import dotted_keys, flat, unknown_key
+from pubswap_protocol.command_line.keys import dotted_keys, flat, key_fault
 from pubswap_protocol.command_line.toml_values import value_text
-from pubswap_protocol.errors import InvalidSettings, fault_text
+from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.messages import CreateRun, Digest, RunState
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.verifiers import check_verifier
@@ -61,7 +60,8 @@ def read_wish(run: RunRow, text: str) -> Wish:
         settings = RunSettings.model_validate_json(encoded)
         request = CreateRun(name=name, settings=settings, model=run.model)
     except ValidationError as error:
-        raise InvalidSettings("\n".join(_faults(error))) from None
+        faults = (key_fault(fault, dotted_keys(RunSettings)) for fault in error.errors())
+        raise InvalidSettings("\n".join(faults)) from None
     try:
         check_verifier(settings.verifier)
     except InvalidSettings as error:
@@ -72,13 +72,6 @@ def read_wish(run: RunRow, text: str) -> Wish:
     pairs = {key: (current.get(key), proposed.get(key)) for key in [*current, *proposed]}
     changed = {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
     return Wish(request, changed, ignored)
-
-
-def _faults(error: ValidationError) -> Iterator[str]:
-    valid = dotted_keys(RunSettings)
-    for fault in error.errors():
-        key = ".".join(map(str, fault["loc"]))
-        yield unknown_key(key, valid) if fault["type"] == "extra_forbidden" else fault_text(fault)
 
 
 def _check_model_fits(old: RunSettings, new: RunSettings) -> None:

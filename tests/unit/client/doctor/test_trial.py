@@ -23,7 +23,6 @@ from pubswap_client.doctor.findings import (
     Finding,
     Status,
     failure,
-    first_few,
     of_error,
     ok,
     skipped,
@@ -32,7 +31,7 @@ from pubswap_client.doctor.prediction import TrialResult, predict
 from pubswap_client.doctor.trial import check_trial, try_step
 from pubswap_client.settings import ClientSettings, VllmSettings
 from pubswap_client.training.privacy import PrivateDraws
-from pubswap_protocol.command_line.amounts import duration_text
+from pubswap_protocol.command_line.amounts import duration_text, first_few
 from pubswap_protocol.command_line.progress_bar import next_stage, progress_bar
 from pubswap_protocol.errors import InvalidSettings, StaleAdapter
 from pubswap_protocol.messages import Role, RunState, RunView
