@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pubswap_client.daemon.own_settings import own_rank, own_settings
 from pubswap_client.recipes.check import RESPONSE_TOKEN_BYTES, residual_bytes
 from pubswap_client.settings import ClientSettings
+from pubswap_client.training.metrics import StepMetrics
 from pubswap_protocol.command_line.amounts import duration_text, size_text
 from pubswap_protocol.schedule import public_step, update_order
 from pubswap_protocol.settings import RunSettings
@@ -13,25 +14,6 @@ from pubswap_protocol.tensors.ranks import at_rank
 from pubswap_protocol.tensors.update_encoding import largest_update
 
 _BYTES_PER_RESPONSE = 5  # its length, and the flag of donated ones
-
-
-@dataclass(frozen=True, slots=True)
-class TrialResult:
-    """The duration of one private step, in seconds, and its results."""
-
-    rollout_seconds: float
-    reward_seconds: float
-    update_seconds: float
-    sampled: int  # responses, of all draws
-    trained: int  # of these responses
-    response_tokens: float  # mean
-    cut_share: float  # responses that were stopped by max_response_tokens
-    reward: float
-    memory_bytes: int  # see StepMetrics
-
-    @property
-    def seconds(self) -> float:
-        return self.rollout_seconds + self.reward_seconds + self.update_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +49,7 @@ class Prediction:
 
 
 def predict(
-    trial: TrialResult, run: RunSettings, layout: AdapterLayout, client: ClientSettings
+    trial: StepMetrics, run: RunSettings, layout: AdapterLayout, client: ClientSettings
 ) -> Prediction:
     """Predict a round from a trial step.
 
@@ -80,13 +62,14 @@ def predict(
     """
     steps = update_order(run)[: client.round_steps]
     public = sum(public_step(run, step) is not None for step in steps)
+    own = own_settings(client, run).grpo
     responses, drawn = (
-        settings.grpo.prompts_per_step * settings.grpo.responses_per_prompt
-        for settings in (run, own_settings(client, run))
+        grpo.prompts_per_step * grpo.responses_per_prompt for grpo in (run.grpo, own)
     )
-    sampled, trained = trial.sampled or drawn, trial.trained or drawn
-    sampling, verifying = trial.rollout_seconds / sampled, trial.reward_seconds / sampled
-    updating = trial.update_seconds / trained
+    sampled = trial.prompts_sampled * own.responses_per_prompt or drawn
+    trained = round(trial.tokens / max(1, trial.response_tokens)) or drawn
+    verifying, updating = trial.verifying / sampled, (trial.seconds - trial.sampling) / trained
+    sampling = trial.sampling / sampled - verifying
     looks = 2 if run.aggregation.weights == "improvement" else 1
     file = responses * (RESPONSE_TOKEN_BYTES * trial.response_tokens + _BYTES_PER_RESPONSE)
     return Prediction(

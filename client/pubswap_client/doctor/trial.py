@@ -5,11 +5,10 @@ The policy's adapter is replaced and trained, so nothing else may use the policy
 
 import shutil
 import tempfile
-import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +16,15 @@ from pubswap_client.daemon.factories import make_engine, make_trainer, open_priv
 from pubswap_client.daemon.own_settings import own_settings
 from pubswap_client.distributed.process_group import ProcessGroup
 from pubswap_client.doctor.findings import Finding, ok, warning
-from pubswap_client.doctor.prediction import TrialResult
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.engine_choice import chosen_engine
-from pubswap_client.rollout.transformers_engine import Prompts, RolloutEngine, SamplingParameters
 from pubswap_client.settings import ClientSettings
+from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.trainer import LocalTrainer, Scorer
 from pubswap_protocol.command_line.amounts import duration_text, size_text
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import initial_adapter
-from pubswap_protocol.tensors.responses import Response
 
 MAX_DRAWS = 20  # each is empty with a probability of at most 1 / e
 
@@ -46,25 +43,34 @@ def try_step(
     problems: Sequence[Problem],
     scorer: Scorer,
     stage: Stage,
-) -> TrialResult:
+) -> StepMetrics:
     """Time a private step of the client `member`, on a policy that has passed its self-check.
 
     A quick step is repeated and the second one counts, because the first loads libraries. Raises
     what training would raise.
     """
+    private_settings = own_settings(settings, policy.settings)
+    grpo = private_settings.grpo
+
+    def score(cases: Sequence[tuple[str, Problem]]) -> list[float]:
+        stage("trial step: verifying the responses")
+        rewards = scorer(cases)
+        stage(f"trial step: {'sampling again or ' if grpo.resample else ''}updating the adapter")
+        return rewards
+
+    sampling = f"sampling {grpo.prompts_per_step} x {grpo.responses_per_prompt} responses"
+    announce = partial(stage, f"trial step: {sampling}")
     stage(f"starting the engine {chosen_engine(settings, policy.settings)}")
     with (
         _temporary_folders(settings) as settings,
         closing(make_engine(settings, policy, folder, process_group)) as engine,
     ):
-        watched = _Watched(engine, scorer, stage, set(policy.card.eos_token_ids))
-        private_settings = own_settings(settings, policy.settings)
         privacy = open_privacy(settings.state, run, private_settings, len(problems))
         trainer = make_trainer(
-            settings, policy, watched, member, problems, watched.score, process_group, privacy
+            settings, policy, engine, member, problems, score, process_group, privacy
         )
-        trial = watched.time(trainer, 1)
-        return trial if trial.seconds > QUICK_SECONDS else watched.time(trainer, 2)
+        trial = _timed(trainer, 1, announce)
+        return trial if trial.seconds > QUICK_SECONDS else _timed(trainer, 2, announce)
 
 
 @contextmanager
@@ -84,76 +90,34 @@ def _temporary_folders(settings: ClientSettings) -> Iterator[ClientSettings]:
         yield settings.model_copy(update=changes)
 
 
-@dataclass
-class _Watched(RolloutEngine):
-    """An engine and a scorer that announce and time their work."""
+def _timed(trainer: LocalTrainer, step: int, announce: Callable[[], object]) -> StepMetrics:
+    """The metrics of a private step, announced before it begins.
 
-    engine: RolloutEngine
-    scorer: Scorer
-    stage: Stage
-    eos: set[int]
-    rollout_seconds: float = 0.0
-    reward_seconds: float = 0.0
-    groups: list[list[Response]] = field(default_factory=list)
-
-    def generate(self, prompts: Prompts, sampling: SamplingParameters) -> list[list[Response]]:
-        self.stage(f"trial step: sampling {len(prompts)} x {sampling.count} responses")
-        started = time.monotonic()
-        groups = self.engine.generate(prompts, sampling)
-        self.rollout_seconds += time.monotonic() - started
-        self.groups += groups
-        return groups
-
-    def score(self, cases: Sequence[tuple[str, Problem]]) -> list[float]:
-        self.stage("trial step: verifying the responses")
-        started = time.monotonic()
-        rewards = self.scorer(cases)
-        self.reward_seconds += time.monotonic() - started
-        self.stage("trial step: updating the adapter")
-        return rewards
-
-    def close(self) -> None:
-        """Do nothing, because the engine's creator closes it."""
-
-    def time(self, trainer: LocalTrainer, step: int) -> TrialResult:
-        """Time a private step of the trainer, which uses this engine and scorer.
-
-        With differential privacy a draw may be empty and measure nothing; then it draws again.
-        """
-        policy = trainer.policy
-        start = initial_adapter(policy.card.layout, policy.settings.seed)
-        for beginning in range(MAX_DRAWS):
-            self.rollout_seconds, self.reward_seconds, self.groups = 0.0, 0.0, []
-            trainer.begin_round(1, start, beginning)
-            metrics = trainer.private_step(step)
-            if self.groups:
-                break
-        flat = [response for group in self.groups for response in group]
-        cut = sum(int(response.tokens[-1]) not in self.eos for response in flat)
-        return TrialResult(
-            rollout_seconds=self.rollout_seconds,
-            reward_seconds=self.reward_seconds,
-            update_seconds=metrics.seconds - self.rollout_seconds - self.reward_seconds,
-            sampled=len(flat),
-            trained=round(metrics.tokens / max(1, metrics.response_tokens)),
-            response_tokens=metrics.response_tokens,
-            cut_share=cut / max(1, len(flat)),
-            reward=metrics.reward,
-            memory_bytes=metrics.memory_bytes,
-        )
+    With differential privacy a draw may be empty and measure nothing; then it draws again.
+    """
+    policy = trainer.policy
+    start = initial_adapter(policy.card.layout, policy.settings.seed)
+    for beginning in range(MAX_DRAWS):
+        announce()
+        trainer.begin_round(1, start, beginning)
+        trial = trainer.private_step(step)
+        if trial.prompts_sampled:
+            break
+    return trial
 
 
 _CUT_SHARE = 0.5
 
 
-def check_trial(trial: TrialResult, run: RunSettings) -> Finding:
+def check_trial(trial: StepMetrics, run: RunSettings) -> Finding:
     """Check that the responses of the step are something to learn from."""
-    tokens = trial.trained * trial.response_tokens
     text = (
-        f"{duration_text(trial.seconds)}: sampling {duration_text(trial.rollout_seconds)}, "
-        f"verifying {duration_text(trial.reward_seconds)}, updating "
-        f"{duration_text(trial.update_seconds)}; responses of {trial.response_tokens:.0f} tokens, "
-        f"{tokens / trial.seconds:.0f} tokens/s, mean reward {trial.reward:.2f}, "
+        f"{duration_text(trial.seconds)}: "
+        f"sampling {duration_text(trial.sampling - trial.verifying)}, "
+        f"verifying {duration_text(trial.verifying)}, "
+        f"updating {duration_text(trial.seconds - trial.sampling)}; "
+        f"responses of {trial.response_tokens:.0f} tokens, "
+        f"{trial.tokens_per_second:.0f} tokens/s, mean reward {trial.reward:.2f}, "
         f"memory {size_text(trial.memory_bytes)}"
     )
     limit = run.grpo.max_response_tokens

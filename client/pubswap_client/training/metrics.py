@@ -19,9 +19,11 @@ class StepMetrics:
     seconds: float
     grad_norm: float  # before clipping
     mismatch: float = 0.0  # mean |engine - trainer| log-probability of own tokens, in nats
+    cut_share: float = 0.0  # share of responses that max_response_tokens cut off
     memory_bytes: int = 0  # the GPU's peak in this step, or the process's resident memory
     staleness: int = 0  # updates between sampling and this one, if pipelined or overlapped
-    sampling: float = 0.0  # seconds of `seconds` spent only on sampling
+    sampling: float = 0.0  # seconds of `seconds` spent only on sampling and verification
+    verifying: float = 0.0  # seconds of verification in a private step
     waited: float = 0.0  # seconds waited for other organisations, not included in `seconds`
     prompts_sampled: int = 0  # in a private step, including further draws
     groups_replaced: int = 0  # groups with equal rewards, replaced from further draws

@@ -117,6 +117,7 @@ class LocalTrainer:
     _ahead: PrivateRollout | None = field(default=None, init=False)
     _resampled: int = field(default=0, init=False)
     _beginning: int = field(default=0, init=False)
+    _verifying: float = field(default=0.0, init=False)  # seconds, in this private step
     _gumbel: bool | None = field(default=None, init=False)
     _private: RunSettings = field(init=False)
 
@@ -209,7 +210,7 @@ class LocalTrainer:
         The private step `ahead`, if any, is sampled from the policy before this step's update. The
         reported reward is that of the step's prompts before resampling.
         """
-        started = time.monotonic()
+        started, self._verifying = time.monotonic(), 0.0
         rollout = self._ahead
         stale = rollout is not None and rollout.step == step
         if rollout is None or not stale:
@@ -233,6 +234,7 @@ class LocalTrainer:
             groups_replaced=rollout.replaced,
             staleness=int(stale),
             sampling=sampled - started,
+            verifying=self._verifying,
             seconds=time.monotonic() - started,
         )
 
@@ -356,7 +358,9 @@ class LocalTrainer:
         problems = [self.problems[index] for index in indices]
         count, temperature = self._private.grpo.responses_per_prompt, self.settings.grpo.temperature
         groups = self._rollout(problems, seed, count, temperature)
+        began = time.monotonic()
         rewards = self.score(problems, groups)
+        self._verifying += time.monotonic() - began
         return [PrivateGroup(*group) for group in zip(indices, groups, rewards, strict=True)]
 
     def _seed(self, step: int, *draw: int | str) -> int:

@@ -206,6 +206,7 @@ class _Passes:
         )
         own_rewards = batch.rewards.flatten()[~batch.donated]
         tokens, donated = sum(batch.lengths), self._tokens(batch.donated)
+        cut = [int(each[-1]) not in self.policy.card.eos_token_ids for each in batch.responses]
         probabilities = self.targets.old.cpu()[donated].exp()
         weight = float(self.targets.weights.cpu()[donated].sum())
         return StepMetrics(
@@ -219,6 +220,7 @@ class _Passes:
             seconds=time.monotonic() - started,
             grad_norm=norm,
             mismatch=self.mismatch(),
+            cut_share=sum(cut) / max(1, batch.rows),
             memory_bytes=memory_used(self.policy.device),
             donated_tokens=len(probabilities),
             donated_probability=mean_of(probabilities),

@@ -27,9 +27,10 @@ from pubswap_client.doctor.findings import (
     ok,
     skipped,
 )
-from pubswap_client.doctor.prediction import TrialResult, predict
+from pubswap_client.doctor.prediction import predict
 from pubswap_client.doctor.trial import check_trial, try_step
 from pubswap_client.settings import ClientSettings, VllmSettings
+from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.privacy import PrivateDraws
 from pubswap_protocol.command_line.amounts import duration_text, first_few
 from pubswap_protocol.command_line.progress_bar import next_stage, progress_bar
@@ -49,16 +50,20 @@ from pubswap_protocol.tensors.adapter import initial_adapter
 from pubswap_protocol.tensors.responses import Response, ResponseRules, encode_responses
 from support.vllm.fake_vllm import fake_vllm
 
-TRIAL = TrialResult(
-    rollout_seconds=8.0,
-    reward_seconds=0.5,
-    update_seconds=1.5,
-    sampled=64,
-    trained=64,
-    response_tokens=6.0,
-    cut_share=0.25,
+TRIAL = StepMetrics(
+    loss=0.0,
+    kl=0.0,
+    clip_share=0.0,
     reward=0.4,
-    memory_bytes=1,
+    zero_variance_share=0.0,
+    response_tokens=6.0,
+    tokens=64 * 6,
+    seconds=10.0,
+    grad_norm=0.0,
+    cut_share=0.25,
+    sampling=8.5,
+    verifying=0.5,
+    prompts_sampled=8,
 )
 Score = Callable[[Sequence[tuple[str, Problem]]], list[float]]
 
@@ -95,7 +100,7 @@ def test_a_step_is_made_on_the_initial_adapter_and_timed(
     changed = policy.adapter()
     start = initial_adapter(view.model.layout, view.settings.seed)
     assert any(not np.array_equal(changed[name], start[name]) for name in start)
-    assert min(trial.rollout_seconds, trial.reward_seconds, trial.update_seconds) > 0
+    assert 0 < trial.verifying < trial.sampling < trial.seconds
     assert 1 <= trial.response_tokens <= 12
     assert 0 <= trial.cut_share <= 1
     assert sum("sampling 3 x 4 responses" in line for line in told) == 2
@@ -116,8 +121,9 @@ def test_an_empty_draw_is_drawn_again(
     monkeypatch.setattr(PrivateDraws, "batch", lambda *_: next(draws, [0, 2]))
     policy = load_policy(settings, tiny_qwen3, view.model, private)
     trial = try_step(settings, "r", tiny_qwen3, policy, None, "a", problems, even_scorer, str)
-    assert trial.sampled == trial.trained == 8
-    assert trial.rollout_seconds > 0
+    assert trial.prompts_sampled == 2
+    assert trial.tokens == pytest.approx(8 * trial.response_tokens)
+    assert trial.sampling > trial.verifying > 0
 
 
 def test_replicas_of_another_model_fail_the_trial_and_keep_nothing(
@@ -153,8 +159,7 @@ def test_a_round_is_predicted_from_a_step() -> None:
     assert "waiting for peers comes on top" in str(found)
     assert "all 3 rounds" in str(found)
     longer = predict(TRIAL, run, layout, ClientSettings(holdout=32))
-    sampled = TRIAL.rollout_seconds + TRIAL.reward_seconds
-    assert longer.round_seconds - found.round_seconds == pytest.approx(sampled * 32 / 64)
+    assert longer.round_seconds - found.round_seconds == pytest.approx(TRIAL.sampling * 32 / 64)
     assert "held-out problems" in str(longer) and longer.bytes_up == found.bytes_up
     weighed = run.model_copy(update={"aggregation": AggregationSettings(weights="improvement")})
     twice = predict(TRIAL, weighed, layout, ClientSettings(holdout=32))
@@ -166,7 +171,7 @@ def test_resampling_is_charged_to_private_steps_only() -> None:
     layout = model_card(MODEL, RunSettings().lora, "model", None).layout
     client = ClientSettings(holdout=64)
     plain = predict(TRIAL, RunSettings(), layout, client)
-    longer = replace(TRIAL, sampled=192, rollout_seconds=24.0, reward_seconds=1.5)
+    longer = replace(TRIAL, prompts_sampled=24, sampling=25.5, verifying=1.5, seconds=27.0)
     found = predict(longer, RunSettings(), layout, client)
     assert found.public_seconds == pytest.approx(plain.public_seconds)
     assert found.held_out_seconds == pytest.approx(plain.held_out_seconds)
@@ -177,11 +182,12 @@ def test_a_small_draw_is_scaled_to_the_mean() -> None:
     """With privacy the number of prompts per step is random, and may be zero."""
     layout = model_card(MODEL, RunSettings().lora, "model", None).layout
     run = RunSettings(privacy=PrivacySettings(epsilon=8.0))
-    found = predict(replace(TRIAL, sampled=16, trained=16), run, layout, ClientSettings())
+    found = predict(replace(TRIAL, prompts_sampled=2, tokens=16 * 6), run, layout, ClientSettings())
     assert found.private_seconds == pytest.approx(4 * TRIAL.seconds)
-    none = replace(TRIAL, rollout_seconds=0.0, reward_seconds=0.0, sampled=0, trained=0)
+    nothing = {"prompts_sampled": 0, "tokens": 0, "response_tokens": 0.0}
+    none = replace(TRIAL, sampling=0.0, verifying=0.0, seconds=1.5, **nothing)
     found = predict(none, run, layout, ClientSettings())
-    assert found.private_seconds == TRIAL.update_seconds
+    assert found.private_seconds == 1.5
 
 
 def test_a_prediction_follows_own_limits_and_reduced_updates() -> None:
@@ -298,7 +304,7 @@ def test_the_trial_step_takes_no_held_out_problem(
     write_problems(tmp_path / "private.jsonl", private)
     tried: list[Sequence[Problem]] = []
 
-    def step(*arguments: Any) -> TrialResult:
+    def step(*arguments: Any) -> StepMetrics:
         tried.append(arguments[6])
         return TRIAL
 

@@ -226,6 +226,7 @@ def test_metrics_count_own_rewards_and_all_tokens(
     assert metrics.zero_variance_share == pytest.approx(1 / 3)
     assert metrics.tokens == 72
     assert metrics.response_tokens == 6
+    assert metrics.cut_share == pytest.approx(2 / 12)
     assert metrics.seconds > 0
 
 
