@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from pubswap_client.daemon.reporters import Reporter, StepReport
+from pubswap_client.state.journal import RoundKey
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_protocol.files import write_whole
-from pubswap_protocol.messages import Digest
 from pubswap_simulation.results import DonatedTokens
 
 
@@ -36,12 +36,10 @@ class StepLog(Reporter):
         self._add(report.overall, report.metrics)
         self._on_step()
 
-    def trained(
-        self, round_: int, start: Digest, steps: Sequence[StepMetrics], rollbacks: int
-    ) -> None:
+    def trained(self, key: RoundKey, steps: Sequence[StepMetrics]) -> None:
         """Add those steps of a round that were not reported before a kill."""
         for step, metrics in enumerate(steps, start=1):
-            self._add((round_ - 1) * len(steps) + step, metrics)
+            self._add((key.round - 1) * len(steps) + step, metrics)
 
     @property
     def steps(self) -> int:

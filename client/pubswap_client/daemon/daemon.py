@@ -11,7 +11,7 @@ from pubswap_client.daemon.held_out import HeldOut
 from pubswap_client.daemon.own_settings import RoundLimits
 from pubswap_client.daemon.reporters import ASKING, Reporter
 from pubswap_client.daemon.round import LocalRound
-from pubswap_client.state.journal import Journal
+from pubswap_client.state.journal import Journal, RoundKey
 from pubswap_client.state.privacy import PrivacyBudget
 from pubswap_client.state.residuals import Residuals
 from pubswap_client.training.trainer import LocalTrainer
@@ -105,12 +105,10 @@ class Daemon:
             self.trainer,
             self.journal,
             self.reporter,
-            task.round,
-            task.adapter,
+            RoundKey(task.round, task.adapter, task.rollbacks),
             self.privacy,
             self.held_out,
             self.limits,
-            task.rollbacks,
         )
         progressed = local.train()
         local.hand_in(self.examples)

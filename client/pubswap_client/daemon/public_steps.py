@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.daemon.reporters import Reporter
-from pubswap_client.state.journal import ExchangeKey, Journal
+from pubswap_client.state.journal import ExchangeKey, Journal, RoundKey
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.replay import fill, remember
 from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol.errors import IdempotencyMismatch, InvalidProblems, RoundClosed, WrongState
-from pubswap_protocol.messages import Digest, ReceiptStatus, RunView, SwapPrompts
+from pubswap_protocol.messages import ReceiptStatus, RunView, SwapPrompts
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.schedule import public_step, staleness
 from pubswap_protocol.tensors.responses import (
@@ -32,19 +32,14 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class PublicSteps:
-    """The public steps of round `number`, which begins from the adapter of digest `start`.
-
-    `until_saved` waits until the local step before is on disk.
-    """
+    """A round's public steps. `until_saved` waits until the local step before is on disk."""
 
     api: CoordinatorClient
     run: RunView
     trainer: LocalTrainer
     journal: Journal
     reporter: Reporter
-    number: int
-    start: Digest
-    rollbacks: int
+    key: RoundKey
     until_saved: Callable[[], None]
     _ahead: dict[int, tuple[SwapPrompts, bytes]] = field(default_factory=dict)
 
@@ -93,10 +88,10 @@ class PublicSteps:
         Raises InvalidProblems for more than agreed, and WrongState for another step's, because
         responses to each step are sent only once in a round.
         """
-        prompts = self.api.swap_prompts(self.run.id, self.number, swap, self.rollbacks)
-        if (prompts.round, prompts.swap) != (self.number, swap) or not prompts.prompts:
+        prompts = self.api.swap_prompts(self.run.id, self.key.round, swap, self.key.rollbacks)
+        if (prompts.round, prompts.swap) != (self.key.round, swap) or not prompts.prompts:
             raise WrongState(
-                f"The coordinator was asked for public step {swap} of round {self.number}, and "
+                f"The coordinator was asked for public step {swap} of round {self.key.round}, and "
                 "answered with another or none."
             )
         limit = self.run.settings.grpo.prompts_per_step
@@ -156,7 +151,7 @@ class PublicSteps:
         try:
             waiting = f"public step {step}: waiting for"
             answer = self.api.exchanged(
-                *(self.run.id, self.number, prompts.swap),
+                *(self.run.id, self.key.round, prompts.swap),
                 lambda reason: self.reporter.doing(f"{waiting} {reason}"),
                 seeds=prompts.sampling_seed is not None,
                 max_bytes=rules.max_bytes(swap.candidates if chosen_locally else 0),
@@ -174,7 +169,7 @@ class PublicSteps:
         """Send our responses; returns whether they came in time for the exchange."""
         try:
             receipt = self.api.submit_responses(
-                self.run.id, self.number, prompts.swap, responses, self.rollbacks
+                self.run.id, self.key.round, prompts.swap, responses, self.key.rollbacks
             )
         except IdempotencyMismatch as error:
             # The responses that we sent are lost here, but the exchange has them.
@@ -186,7 +181,7 @@ class PublicSteps:
 
     def _key(self, prompts: SwapPrompts) -> ExchangeKey:
         indices = [entry.index for entry in prompts.prompts]
-        return ExchangeKey(self.number, self.start, prompts.swap, indices, self.rollbacks)
+        return ExchangeKey(self.key, prompts.swap, indices)
 
     def _rules(self, prompts: SwapPrompts) -> ResponseRules:
         grpo = self.run.settings.grpo

@@ -10,9 +10,10 @@ from pubswap_client.coordinator.connection import Connection
 from pubswap_client.daemon.reporters import MEANS, Reporter, StepReport, total
 from pubswap_client.state import history
 from pubswap_client.state.history import RoundFigures
+from pubswap_client.state.journal import RoundKey
 from pubswap_client.state.status import status_so_far, write_status
 from pubswap_client.training.metrics import StepMetrics
-from pubswap_protocol.messages import Digest, RunView
+from pubswap_protocol.messages import RunView
 
 
 class Recorder(Reporter):
@@ -46,14 +47,10 @@ class Recorder(Reporter):
             tokens_per_second=report.metrics.tokens_per_second,
         )
 
-    def trained(
-        self, round_: int, start: Digest, steps: Sequence[StepMetrics], rollbacks: int
-    ) -> None:
+    def trained(self, key: RoundKey, steps: Sequence[StepMetrics]) -> None:
         figures = RoundFigures(
             run=self._status.run,
-            round=round_,
-            start=start,
-            rollbacks=rollbacks,
+            **key._asdict(),
             at=datetime.now(UTC),
             steps=len(steps),
             rewards=[step.reward for step in steps],

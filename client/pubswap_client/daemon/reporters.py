@@ -24,12 +24,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from pubswap_client.operator.tables import sparkline
+from pubswap_client.state.journal import RoundKey
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_protocol.bounds import printable
 from pubswap_protocol.command_line.logs import log_to, values
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.files import private_folder
-from pubswap_protocol.messages import Digest
 
 log = logging.getLogger(__name__)
 
@@ -81,10 +81,8 @@ class Reporter:
     def step(self, report: StepReport) -> None:
         """A step was made."""
 
-    def trained(
-        self, round_: int, start: Digest, steps: Sequence[StepMetrics], rollbacks: int
-    ) -> None:
-        """All steps of a round were made from the global adapter `start` and are on disk.
+    def trained(self, key: RoundKey, steps: Sequence[StepMetrics]) -> None:
+        """All steps of a round were made and are on disk.
 
         Repeated after a restart before the hand-in.
         """
@@ -124,11 +122,9 @@ class Reporters(Reporter):
         for reporter in self.reporters:
             reporter.step(report)
 
-    def trained(
-        self, round_: int, start: Digest, steps: Sequence[StepMetrics], rollbacks: int
-    ) -> None:
+    def trained(self, key: RoundKey, steps: Sequence[StepMetrics]) -> None:
         for reporter in self.reporters:
-            reporter.trained(round_, start, steps, rollbacks)
+            reporter.trained(key, steps)
 
 
 class Deadline(Reporter):

@@ -23,14 +23,13 @@ from pubswap_client.daemon.reporters import (
     StepReport,
     total,
 )
-from pubswap_client.state.journal import Checkpoint, Journal, ReducedUpdate
+from pubswap_client.state.journal import Checkpoint, Journal, ReducedUpdate, RoundKey
 from pubswap_client.state.privacy import PrivacyBudget
 from pubswap_client.training.evidence import combined
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.trainer import LocalTrainer, Snapshot
 from pubswap_protocol.bounds import MAX_REPORTED_DONORS, MAX_REPORTED_STEPS
 from pubswap_protocol.messages import (
-    Digest,
     DonorEvidence,
     ReceiptStatus,
     RunView,
@@ -52,11 +51,11 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class LocalRound:
-    """Round `number` (1, 2, ...) from its global adapter, of digest `start`, to its hand-in.
+    """A round from its global adapter to its hand-in.
 
     A process that is killed at any point and started again continues after the last saved step. On
-    a CPU the adapter is then bit-identical to that of an undisturbed round. `rollbacks` counts the
-    run's rollbacks: after another one the round starts over, even from the same adapter.
+    a CPU the adapter is then bit-identical to that of an undisturbed round. After a rollback the
+    round starts over, even from the same adapter.
     """
 
     api: CoordinatorClient
@@ -64,12 +63,10 @@ class LocalRound:
     trainer: LocalTrainer
     journal: Journal
     reporter: Reporter
-    number: int
-    start: Digest
+    key: RoundKey
     privacy: PrivacyBudget | None = None
     held_out: HeldOut | None = None
     limits: RoundLimits = field(default_factory=RoundLimits)
-    rollbacks: int = 0
     _done: list[StepMetrics] = field(default_factory=list)
     _base: Adapter = field(default_factory=dict)
     _held_out_baseline: float | None = None  # the global adapter's score on our held-out problems
@@ -83,9 +80,7 @@ class LocalRound:
             self.trainer,
             self.journal,
             self.reporter,
-            self.number,
-            self.start,
-            self.rollbacks,
+            self.key,
             self._wait_until_saved,
         )
 
@@ -105,7 +100,9 @@ class LocalRound:
             reporter = Reporters([self.reporter, heartbeats])
             for step in update_order(self.run.settings)[len(self._done) :]:
                 if self.limits.over(self._done):
-                    log.info("Round %d is handed in after step %d.", self.number, len(self._done))
+                    log.info(
+                        "Round %d is handed in after step %d.", self.key.round, len(self._done)
+                    )
                     break
                 metrics = self.step(step)
                 self._wait_until_saved()
@@ -114,11 +111,11 @@ class LocalRound:
                 checkpoint = self._checkpoint(snapshot)
                 self._keeping = thread.submit(self.keep, step, checkpoint, reporter)
             self._wait_until_saved()
-        self.reporter.trained(self.number, self.start, self._done, self.rollbacks)
+        self.reporter.trained(self.key, self._done)
         return len(self._done) > resumed_steps
 
     def _checkpoint(self, snapshot: Snapshot) -> Checkpoint:
-        return Checkpoint(self.number, self.start, tuple(self._done), snapshot, self.rollbacks)
+        return Checkpoint(self.key, tuple(self._done), snapshot)
 
     def keep(self, step: int, checkpoint: Checkpoint, reporter: Reporter) -> None:
         """Write a checkpoint, then report its last step; runs in a thread of its own."""
@@ -126,7 +123,7 @@ class LocalRound:
         self.journal.save(checkpoint, under_way=overtaken(settings, step) is not None)
         reporter.step(
             StepReport(
-                round=self.number,
+                round=self.key.round,
                 rounds=settings.rounds,
                 step=len(checkpoint.steps),
                 steps=settings.local_steps,
@@ -152,11 +149,11 @@ class LocalRound:
         metrics = self._summary(examples)
         update = SubmitUpdate(adapter=digest, metrics=metrics)
         receipt = self.api.submit_update(
-            self.run.id, self.number, update, self.start, self.rollbacks
+            self.run.id, self.key.round, update, self.key.start, self.key.rollbacks
         )
         if receipt.status is ReceiptStatus.LATE:
             self.journal.forget_update()
-        log.info("Round %d handed in: %s.", self.number, receipt.status)
+        log.info("Round %d handed in: %s.", self.key.round, receipt.status)
 
     def _update(self) -> bytes:
         """The bytes to hand in; if they leave a residual, they are saved before they are sent.
@@ -167,7 +164,7 @@ class LocalRound:
         layout = sent_layout(self.run.model.layout, settings.aggregation.rule)
         base, rank = self._base, self.trainer.own_rank
         saved = self.journal.update()
-        if saved is not None and (saved.round, saved.start) == (self.number, self.start):
+        if saved is not None and saved.key[:2] == self.key[:2]:
             return saved.body
         residual = saved.residual if saved is not None else {}
         factors = self.trainer.adapter()
@@ -180,23 +177,22 @@ class LocalRound:
             residual = {}  # there was none, or it belongs to other factors
         body, new_residual = encode_update(layout, settings.wire.precision, adapter, base, residual)
         if new_residual:
-            reduced = ReducedUpdate(self.number, self.start, body, new_residual, self.rollbacks)
-            self.journal.save_update(reduced)
+            self.journal.save_update(ReducedUpdate(self.key, body, new_residual))
         return body
 
     def _begin(self) -> None:
         """Start from the global adapter, or continue from this round's last checkpoint."""
         on_bytes = self.reporter.transfer("fetching the global adapter")
         began, layout = time.monotonic(), self.run.model.layout
-        data = self.api.blob(self.run.id, self.start, on_bytes, layout.file_bytes)
+        data = self.api.blob(self.run.id, self.key.start, on_bytes, layout.file_bytes)
         self._transfer = time.monotonic() - began
         adapter = decode_adapter(layout, data)
         if self.run.settings.wire.precision != "float32":
             self._base = adapter  # the update is sent as the difference from it
         if self.held_out is not None:
-            previous = self.number - 1
+            previous = self.key.round - 1
             self._held_out_baseline = self.held_out.measure(
-                self.trainer, self.reporter, previous, self.start, adapter
+                self.trainer, self.reporter, previous, self.key.start, adapter
             )
         checkpoint = self.journal.checkpoint()
         if checkpoint is not None:
@@ -206,20 +202,19 @@ class LocalRound:
             self.trainer.restore(checkpoint.snapshot)
         begin = partial(
             self.trainer.begin_round,
-            self.number,
+            self.key.round,
             adapter,
             steps=self.limits.steps,
             # The last case: the coordinator was restored from a backup, and counts no rollback.
             rolled_back=checkpoint is None
-            or checkpoint.rollbacks != self.rollbacks
-            or checkpoint.round >= self.number,
+            or checkpoint.key.rollbacks != self.key.rollbacks
+            or checkpoint.key.round >= self.key.round,
         )
-        this_round = self.number, self.start, self.rollbacks
-        if checkpoint is not None and checkpoint.of == this_round:
+        if checkpoint is not None and checkpoint.key == self.key:
             begin()
             self.trainer.restore(checkpoint.snapshot)
             self._done = list(checkpoint.steps)
-            log.info("Round %d continues after step %d.", self.number, len(self._done))
+            log.info("Round %d continues after step %d.", self.key.round, len(self._done))
             return
         self._forget_undone(checkpoint)
         if self.privacy is not None:
@@ -240,9 +235,9 @@ class LocalRound:
         saved = self.journal.update()
         if saved is None:
             return
-        began = (checkpoint.round, checkpoint.start) if checkpoint is not None else None
-        counts = saved.rollbacks == self.rollbacks or began == (self.number, self.start)
-        if not counts or saved.round >= self.number:
+        same_start = checkpoint is not None and checkpoint.key[:2] == self.key[:2]
+        counts = saved.key.rollbacks == self.key.rollbacks or same_start
+        if not counts or saved.key.round >= self.key.round:
             self.journal.forget_update()
 
     def step(self, step: int) -> StepMetrics:

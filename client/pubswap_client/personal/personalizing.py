@@ -22,7 +22,7 @@ from pubswap_client.distributed.launch import load_policy
 from pubswap_client.policy.self_check import check_packed_path
 from pubswap_client.run_card import CARD, read_card
 from pubswap_client.settings import ClientSettings
-from pubswap_client.state.journal import Checkpoint, Journal, JournalOwner
+from pubswap_client.state.journal import Checkpoint, Journal, JournalOwner, RoundKey
 from pubswap_client.state.lock import locked
 from pubswap_client.state.membership import load_membership
 from pubswap_client.training.metrics import StepMetrics
@@ -134,13 +134,13 @@ def _trained(
     """
     trainer.begin_round(round_, start)
     saved, done = journal.checkpoint(), list[StepMetrics]()
-    if saved is not None and saved.start == shared:
+    if saved is not None and saved.key.start == shared:
         trainer.restore(saved.snapshot)
         done = list(saved.steps)
     steps = trainer.settings.local_steps
     for step in range(len(done) + 1, steps + 1):
         done.append(trainer.private_step(step))
-        journal.save(Checkpoint(round_, shared, tuple(done), trainer.snapshot()))
+        journal.save(Checkpoint(RoundKey(round_, shared), tuple(done), trainer.snapshot()))
         say(f"step {step} of {steps}: reward {done[-1].reward:.3f}")
     return trainer.adapter()
 

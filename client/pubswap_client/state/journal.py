@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,42 +58,42 @@ class JournalOwner:
         return cls(run.id, client, digest_of(terms.encode()))
 
 
+class RoundKey(NamedTuple):
+    """A round of a run. After a rollback it is a different one, even from the same adapter."""
+
+    round: int  # 1, 2, ...
+    start: Digest  # of the global adapter at the round's start
+    rollbacks: int = 0  # of the run, when the round began
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """A round after some of its local steps: the adapter, AdamW's state, and the metrics."""
 
-    round: int
-    start: Digest  # of the global adapter at the round's start
+    key: RoundKey
     steps: tuple[StepMetrics, ...]  # of the local steps finished so far: 1, 2, ...
     snapshot: Snapshot
-    rollbacks: int = 0  # of the run, when the round began
-
-    @property
-    def of(self) -> tuple[int, Digest, int]:
-        """The round, its start and the run's rollbacks before it."""
-        return self.round, self.start, self.rollbacks
 
 
 @dataclass(frozen=True, slots=True)
 class ExchangeKey:
-    """The public step that a saved batch belongs to. After a rollback it is a different step."""
+    """The public step that a saved batch belongs to."""
 
-    round: int
-    start: Digest  # of the global adapter at the round's start
+    key: RoundKey
     swap: int
     prompts: list[int]  # positions in the public set
-    rollbacks: int = 0  # of the run, when the round began
+
+    def facts(self) -> Facts:
+        return {**self.key._asdict(), "swap": self.swap, "prompts": self.prompts}
 
 
 @dataclass(frozen=True, slots=True)
 class ReducedUpdate:
     """A round's update in reduced precision: its exact bytes, and the residual for the next one."""
 
-    round: int
-    start: Digest  # of the global adapter at the round's start
+    key: RoundKey
     body: bytes
     residual: Adapter
-    rollbacks: int = 0  # of the run, when the round began
 
 
 class Journal:
@@ -117,9 +117,7 @@ class Journal:
         """
         snapshot = checkpoint.snapshot
         facts: dict[str, Any] = {
-            "round": checkpoint.round,
-            "start": checkpoint.start,
-            "rollbacks": checkpoint.rollbacks,
+            **checkpoint.key._asdict(),
             "steps": [asdict(metrics) for metrics in checkpoint.steps],
             "resampled": snapshot.resampled,
             "beginning": snapshot.beginning,
@@ -139,14 +137,14 @@ class Journal:
 
     def save_sampled(self, key: ExchangeKey, body: bytes) -> None:
         """Save our responses exactly as sent, or about to be sent. Raises NotSaved."""
-        self._save(_SAMPLED, {"step": asdict(key)}, _body(body))
+        self._save(_SAMPLED, {"step": key.facts()}, _body(body))
 
     def received(self, key: ExchangeKey) -> bytes | None:
         """The saved groups to train on in a public step, or None."""
         return self._batch(_RECEIVED, key)
 
     def save_received(self, key: ExchangeKey, body: bytes) -> None:
-        self._save(_RECEIVED, {"step": asdict(key)}, _body(body))
+        self._save(_RECEIVED, {"step": key.facts()}, _body(body))
 
     def replay(self) -> dict[int, list[Response]]:
         """Saved responses by public prompt; empty if there are none or the file is damaged."""
@@ -161,8 +159,7 @@ class Journal:
 
     def save_update(self, update: ReducedUpdate) -> None:
         """Replace the update; its residual includes the previous one's. Raises NotSaved."""
-        facts = {"round": update.round, "start": update.start, "rollbacks": update.rollbacks}
-        self._save(_UPDATE, facts, {**update.residual, **_body(update.body)})
+        self._save(_UPDATE, update.key._asdict(), {**update.residual, **_body(update.body)})
 
     def forget_update(self) -> None:
         """Delete the last update and its residual, because the update was not used."""
@@ -177,7 +174,7 @@ class Journal:
     def _batch(self, name: str, key: ExchangeKey) -> bytes | None:
         batch = self._load(name, lambda facts, tensors: (facts["step"], tensors["body"].tobytes()))
         # The file may be an earlier step's, if a crash prevented its removal.
-        return batch[1] if batch is not None and batch[0] == asdict(key) else None
+        return batch[1] if batch is not None and batch[0] == key.facts() else None
 
     def _load(self, name: str, parse: Callable[[Facts, dict[str, NDArray[Any]]], T]) -> T | None:
         path = self._path(name)
@@ -218,9 +215,13 @@ def _checkpoint(facts: Facts, tensors: Mapping[str, NDArray[Any]]) -> Checkpoint
         facts["ahead_of"],
     )
     steps = tuple(StepMetrics(**metrics) for metrics in facts["steps"])
-    return Checkpoint(facts["round"], facts["start"], steps, snapshot, facts["rollbacks"])
+    return Checkpoint(_key(facts), steps, snapshot)
 
 
 def _reduced_update(facts: Facts, tensors: dict[str, NDArray[Any]]) -> ReducedUpdate:
     body = tensors.pop("body").tobytes()
-    return ReducedUpdate(facts["round"], facts["start"], body, tensors, facts["rollbacks"])
+    return ReducedUpdate(_key(facts), body, tensors)
+
+
+def _key(facts: Facts) -> RoundKey:
+    return RoundKey(facts["round"], facts["start"], facts["rollbacks"])

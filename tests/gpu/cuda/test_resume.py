@@ -10,7 +10,7 @@ from gpu.context import Context
 from gpu.measures.step import coin
 from gpu.plan import FIRST
 from pubswap_client.rollout.transformers_engine import TransformersEngine
-from pubswap_client.state.journal import Checkpoint, Journal, JournalOwner
+from pubswap_client.state.journal import Checkpoint, Journal, JournalOwner, RoundKey
 from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol.digests import digest_of
@@ -34,7 +34,8 @@ def test_a_step_after_a_restart_is_the_step_without_one(context: Context, tmp_pa
     trainer = trainer_of(context)
     metrics = trainer.private_step(1)
     owner = JournalOwner("run", "a", START)
-    Journal(tmp_path, owner).save(Checkpoint(1, START, (metrics,), trainer.snapshot()))
+    saved = Checkpoint(RoundKey(1, START), (metrics,), trainer.snapshot())
+    Journal(tmp_path, owner).save(saved)
     trainer.private_step(2)
     expected = trainer.adapter()
 

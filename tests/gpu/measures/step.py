@@ -12,7 +12,7 @@ from benchmarks.timing import Clock
 from benchmarks.workload import start_adapter, text
 from gpu.context import Context, peak_bytes, reset_peak
 from pubswap_client.rollout.transformers_engine import TransformersEngine
-from pubswap_client.state.journal import Checkpoint, Journal, JournalOwner
+from pubswap_client.state.journal import Checkpoint, Journal, JournalOwner, RoundKey
 from pubswap_client.training.memory import TokenBudget, default_budget
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.trainer import LocalTrainer
@@ -47,7 +47,7 @@ def step(context: Context, model: str) -> dict[str, Any]:
     def checkpoint() -> None:
         if keeping:
             keeping.pop().result()
-        saved = Checkpoint(1, start, tuple(metrics), trainer.snapshot())
+        saved = Checkpoint(RoundKey(1, start), tuple(metrics), trainer.snapshot())
         keeping.append(thread.submit(keep, saved))
 
     def work() -> None:

@@ -82,10 +82,10 @@ def install(trace: Path, last: str | None) -> None:
     from pubswap_client.training.trainer import LocalTrainer
 
     points = Points(trace, last)
-    points.at(LocalRound, "train", lambda self: f"{self.number} begin")
+    points.at(LocalRound, "train", lambda self: f"{self.key.round} begin")
     for name in ("step", "keep"):
-        points.at(LocalRound, name, lambda self, step, *_: f"{self.number}.{step}")
-    points.at(LocalRound, "hand_in", lambda self, _: f"{self.number} end", "between rounds")
+        points.at(LocalRound, name, lambda self, step, *_: f"{self.key.round}.{step}")
+    points.at(LocalRound, "hand_in", lambda self, _: f"{self.key.round} end", "between rounds")
     for name in CALLS:
         points.around(CoordinatorClient, name)
     points.around(Heartbeats, "step", "heartbeat")

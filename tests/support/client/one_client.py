@@ -14,7 +14,7 @@ from pubswap_client.daemon.held_out import HeldOut
 from pubswap_client.daemon.own_settings import RoundLimits
 from pubswap_client.daemon.reporters import LogLines, Reporter
 from pubswap_client.daemon.round import LocalRound
-from pubswap_client.state.journal import Journal, JournalOwner
+from pubswap_client.state.journal import Journal, JournalOwner, RoundKey
 from pubswap_client.state.privacy import PrivacyBudget
 from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol.digests import digest_of
@@ -210,9 +210,8 @@ class World:
                     HeldOut(self.state, run.id, self.held_out, "1") if self.held_out else None
                 )
                 local_round = LocalRound(
-                    *(api, run, trainer, journal, log, number, start, privacy, held_out),
-                    limits=self.limits,
-                    rollbacks=api.rollbacks,
+                    *(api, run, trainer, journal, log, RoundKey(number, start, api.rollbacks)),
+                    *(privacy, held_out, self.limits),
                 )
                 local_round.train()
                 local_round.hand_in(examples=8)

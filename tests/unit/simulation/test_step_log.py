@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from pubswap_client.daemon.reporters import StepReport
+from pubswap_client.state.journal import RoundKey
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_simulation.results import DonatedTokens
 from pubswap_simulation.step_log import StepLog, donated_by_round
@@ -59,7 +60,7 @@ def test_a_step_that_was_kept_but_not_reported_is_added_at_the_round_s_end(
     for step, reward in ((1, 0.0), (2, 0.25)):
         report(log, 1, step, reward)
     report(log, 2, 2, 1.0)
-    log.trained(2, DIGEST, [metrics(0.5, 4, 0.5, 0.25), metrics(1.0)], 0)
+    log.trained(RoundKey(2, DIGEST), [metrics(0.5, 4, 0.5, 0.25), metrics(1.0)])
     assert log.steps == 4
     assert log.rewards() == [0.0, 0.25, 0.5, 1.0]
     [found] = donated_by_round([log], 2)

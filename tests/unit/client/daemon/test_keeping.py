@@ -30,7 +30,7 @@ class Told(LogLines):
         checkpoint = Journal(self._folder, self._owner).checkpoint()
         assert checkpoint is not None
         self.steps.append((report.round, report.step))
-        self.kept.append((checkpoint.round, len(checkpoint.steps)))
+        self.kept.append((checkpoint.key.round, len(checkpoint.steps)))
 
 
 @pytest.mark.parametrize("method", ["fedavg", "pubswap"])

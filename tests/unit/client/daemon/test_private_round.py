@@ -8,7 +8,7 @@ import pytest
 
 from pubswap_client.daemon.reporters import LogLines
 from pubswap_client.daemon.round import LocalRound
-from pubswap_client.state.journal import Journal, JournalOwner
+from pubswap_client.state.journal import Journal, JournalOwner, RoundKey
 from pubswap_client.training.accountant import delta_of, epsilon_of
 from pubswap_protocol.errors import InvalidSettings, PrivacySpent
 from pubswap_protocol.messages import Progress
@@ -122,7 +122,8 @@ def rounds(one: World, *numbers: int) -> list[bytes]:
     start = one.coordinator.put_blob(run.id, first)
     found, api = [], one.coordinator
     for number in numbers:
-        local: Any = LocalRound(api, run, trainer, journal, LogLines(), number, start, budget)  # type: ignore[arg-type]
+        key = RoundKey(number, start)
+        local: Any = LocalRound(api, run, trainer, journal, LogLines(), key, budget)  # type: ignore[arg-type]
         local.train()
         found.append(encode_adapter(layout, trainer.adapter()))
     return found

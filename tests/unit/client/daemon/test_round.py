@@ -473,7 +473,7 @@ def test_what_an_update_leaves_out_goes_into_the_next_one(
         assert (sent[0] == sent[1]) is same
     kept = kept_update(one)
     assert kept is not None
-    assert (kept.round, digest_of(kept.body)) == (2, one.coordinator.updates[2].adapter)
+    assert (kept.key.round, digest_of(kept.body)) == (2, one.coordinator.updates[2].adapter)
 
 
 @pytest.mark.parametrize("began_the_next", [False, True])
@@ -501,7 +501,7 @@ def test_an_update_that_a_rollback_may_have_undone_leaves_no_residual(
     assert owed == [False, began_the_next]
     kept = kept_update(one)
     assert kept is not None
-    assert (kept.round, kept.rollbacks) == (2, 1)
+    assert (kept.key.round, kept.key.rollbacks) == (2, 1)
 
 
 def test_a_late_update_leaves_no_residual(world: Callable[..., World]) -> None:

@@ -13,6 +13,7 @@ from pubswap_client.state.journal import (
     ExchangeKey,
     Journal,
     JournalOwner,
+    RoundKey,
 )
 from pubswap_client.state.sealed import seal, unseal
 from pubswap_client.training.metrics import StepMetrics
@@ -22,7 +23,8 @@ from pubswap_protocol.tensors.responses import Response
 
 OWNER = JournalOwner(run="r1", client="a", terms="blake3:" + "1" * 64)
 START = "blake3:" + "2" * 64
-STEP = ExchangeKey(round=1, start=START, swap=1, prompts=[4, 2])
+ROUND = RoundKey(1, START)
+STEP = ExchangeKey(ROUND, swap=1, prompts=[4, 2])
 METRICS = StepMetrics(0.1, 1e-9, 0.0, 1 / 3, 0.5, 7.25, 58, 0.123456789, float("inf"))
 
 
@@ -61,7 +63,7 @@ def checkpoint(steps: int = 2) -> Checkpoint:
         resampled=5,
         ahead_of=START,
     )
-    return Checkpoint(1, START, (METRICS,) * steps, snapshot)
+    return Checkpoint(ROUND, (METRICS,) * steps, snapshot)
 
 
 def same_rollout(one: PrivateRollout | None, other: PrivateRollout | None) -> bool:
@@ -78,7 +80,7 @@ def same_rollout(one: PrivateRollout | None, other: PrivateRollout | None) -> bo
 
 def same(one: Checkpoint | None, other: Checkpoint) -> bool:
     """Whether two checkpoints agree in every bit."""
-    if one is None or (one.round, one.start, one.steps) != (other.round, other.start, other.steps):
+    if one is None or (one.key, one.steps) != (other.key, other.steps):
         return False
     if one.snapshot.resampled != other.snapshot.resampled:
         return False
@@ -130,17 +132,22 @@ def test_a_public_step_s_batch_comes_back_until_its_step_is_saved(tmp_path: Path
 
 @pytest.mark.parametrize(
     "other",
-    [{"round": 2}, {"swap": 2}, {"start": "blake3:" + "3" * 64}, {"prompts": [2, 4]}],
-    ids=lambda o: next(iter(o)),
+    [
+        replace(STEP, key=ROUND._replace(round=2)),
+        replace(STEP, key=ROUND._replace(start="blake3:" + "3" * 64)),
+        replace(STEP, key=ROUND._replace(rollbacks=1)),
+        replace(STEP, swap=2),
+        replace(STEP, prompts=[2, 4]),
+    ],
+    ids=["round", "start", "rollbacks", "swap", "prompts"],
 )
-def test_another_step_s_batch_is_not_taken(tmp_path: Path, other: dict[str, object]) -> None:
+def test_another_step_s_batch_is_not_taken(tmp_path: Path, other: ExchangeKey) -> None:
     """A file that a crash left behind is ignored and overwritten."""
     store = Journal(tmp_path, OWNER)
     store.save_sampled(STEP, b"old")
-    step = replace(STEP, **other)  # type: ignore[arg-type]
-    assert store.sampled(step) is None
-    store.save_sampled(step, b"new")
-    assert store.sampled(step) == b"new"
+    assert store.sampled(other) is None
+    store.save_sampled(other, b"new")
+    assert store.sampled(other) == b"new"
 
 
 def cut(path: Path) -> None:
