@@ -1,12 +1,13 @@
 """A policy's limits on a run's numeric settings by name, such as `swap.period` at least 4."""
 
-from collections.abc import Iterator, Mapping
-from functools import reduce
-from typing import Annotated, Any, Self, Union, get_args, get_origin
+from collections.abc import Mapping
+from functools import cache, reduce
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
-from pubswap_protocol.command_line.keys import unknown_key
+from pubswap_protocol.command_line.keys import flat, unknown_key
+from pubswap_protocol.command_line.schema_text import tables
 from pubswap_protocol.settings import RunSettings
 
 Number = Annotated[float, Field(strict=True)]
@@ -54,41 +55,29 @@ def number_of(settings: RunSettings, name: str) -> float | None:
     return value
 
 
-def numbers(model: type[BaseModel] = RunSettings, prefix: str = "") -> Iterator[str]:
+@cache
+def numbers() -> tuple[str, ...]:
     """The names of all settings of a run that are numbers."""
-    for name, field in model.model_fields.items():
-        kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            yield from numbers(kind, f"{prefix}{name}.")
-        elif _is_number(kind) and prefix + name != OTHER_NAME:
-            yield prefix + name
-
-
-def _is_number(kind: Any) -> bool:
-    if get_origin(kind) in (Annotated, Union, type(int | None)):
-        return any(map(_is_number, get_args(kind)))
-    return kind in (int, float)
+    return tuple(
+        name
+        for table, _, fields in tables(RunSettings)
+        for key, field in fields.items()
+        if field["type_text"].startswith(("integer", "number"))
+        and (name := f"{table}.{key}".strip(".")) != OTHER_NAME
+    )
 
 
 def _by_name(values: Any) -> Any:
     """Flatten nested tables to limits by name; raises ValueError for unknown numeric settings."""
     if not isinstance(values, Mapping):
         return values
-    limits = dict(_flat(values))
-    names = list(numbers())
-    for name in limits:
-        if name not in names:
-            fault = unknown_key(name, names)
+    limits = flat(values, whole=numbers())
+    for key in limits:
+        name = key.removesuffix(".min").removesuffix(".max")
+        if name not in numbers():
+            fault = unknown_key(name, numbers())
             raise ValueError(f"a limit is on a number in a run's settings; {fault}")
     return limits
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, Mapping) and value and value.keys().isdisjoint(Limit.model_fields):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
 
 
 Limits = Annotated[dict[str, Limit], BeforeValidator(_by_name)]
