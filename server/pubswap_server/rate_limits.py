@@ -49,9 +49,13 @@ class Buckets(Generic[K]):
         _remember(self._full_at, key, full_at + 1 / self.rate.per_second)
         return 0.0
 
-    def give_back(self, key: K) -> None:
-        if key in self._full_at:  # unless it was forgotten meanwhile
-            self._full_at[key] -= 1 / self.rate.per_second
+    def charge(self, key: K, tokens: float) -> None:
+        """Take more tokens than `take` did, however few are left; a negative number returns them.
+
+        Takes none if the key was forgotten meanwhile.
+        """
+        if key in self._full_at:
+            self._full_at[key] += tokens / self.rate.per_second
 
 
 def _remember(values: OrderedDict[K, float], key: K, value: float = 0.0) -> None:

@@ -214,4 +214,9 @@ def _token_in(path: Path) -> str:
         make_private(path.parent)
         # If several processes start together, all use the first one's token.
         create_durably(path, secrets.token_urlsafe(32).encode() + b"\n")
-    return path.read_text(encoding="utf-8")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise InvalidSettings(
+            f"The operator token in {path} is not text. Remove that file to get another one."
+        ) from None

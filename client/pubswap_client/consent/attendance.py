@@ -10,7 +10,7 @@ from pubswap_client.consent.consent import Consent, words
 from pubswap_client.consent.rules import Code, Refusal
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_protocol.errors import RefusedByPolicy
-from pubswap_protocol.messages import Away, Hello, RunView
+from pubswap_protocol.messages import Away, Hello, RunView, Task
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +57,27 @@ class Attendance:
             time.sleep(LOOK_SECONDS)  # until the replica that gave the old round knows the new one
         return sent is not None or another
 
+    def sit_out(self, task: Task, fault: str, doing: Callable[[str], None]) -> None:
+        """Stay away from a round that cannot be trained, until the coordinator has another task.
+
+        For example after a rollback. The policy is observed meanwhile.
+        """
+        refusal = Refusal(Code.DIVERGED, fault)
+        self.api.away(self.run, away_message((refusal,)))
+        log.warning(
+            "Away (%s) until round %d or its adapter is another.", Code.DIVERGED, task.round
+        )
+        while True:
+            doing(f"away ({Code.DIVERGED}): {fault}")
+            time.sleep(ASK_SECONDS)
+            try:
+                if not same_work(self.api.task(self.run, 0.0), task):
+                    break
+            except RefusedByPolicy:
+                self.wait(doing)
+        if self.hello is not None:
+            self.api.hello(self.run, self.hello)
+
     def _refusals(self, back: bool) -> tuple[Refusal, ...]:
         """What is refused now. With `back`, say hello again once nothing is refused.
 
@@ -91,6 +112,12 @@ class Attendance:
             trained = self.trains.model_copy(update={"round": shown.round})
             refusals += self.consent.attend(trained)
         return tuple(dict.fromkeys(refusals))
+
+
+def same_work(task: Task, other: Task) -> bool:
+    """Whether two tasks are to train the same round from the same adapter."""
+    names = ("kind", "round", "adapter", "rollbacks")
+    return all(getattr(task, name) == getattr(other, name) for name in names)
 
 
 def away_message(refusals: tuple[Refusal, ...]) -> Away:

@@ -29,6 +29,7 @@ class Code(StrEnum):
     BYTES = "bytes_of_the_day"
     ROUNDS = "rounds_of_the_day"
     UNREADABLE = "policy_unreadable"
+    DIVERGED = "diverged"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from pubswap_client.state.residuals import Residuals
 from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import (
+    Diverged,
     HelloNeeded,
     IdempotencyMismatch,
     PubSwapError,
@@ -83,6 +84,12 @@ class Daemon:
                     log.warning("Giving up round %d: %s", task.round, error.detail)
                 except HelloNeeded:  # asking for the next task says hello again
                     log.warning("Leaving round %d until the coordinator has our hello.", task.round)
+                except Diverged as error:
+                    if self.attendance is None:
+                        raise
+                    log.error("Round %d diverges: %s", task.round, error.detail)
+                    self.attendance.sit_out(task, error.detail, self.reporter.doing)
+                    wait = 0.0
                 # After a rollback the coordinator no longer has the blob that we uploaded.
                 except (RoundClosed, WrongState, IdempotencyMismatch, UnknownBlob) as error:
                     log.warning("Round %d goes on without us: %s", task.round, error.detail)

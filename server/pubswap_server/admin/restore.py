@@ -76,6 +76,9 @@ def restore(settings: ServerSettings, folder: Path, progress: Progress) -> Backu
             f"The backup has schema {manifest.schema_revision} of PubSwap {manifest.software}; "
             "install that version or a later one to restore it."
         )
+    home, backup = settings.data_dir.resolve(), folder.resolve()
+    if backup in (home, *home.parents):  # where the coordinator would sweep the backup's blobs
+        raise BackupFault(f"{home} is the backup itself, or in it; restore to another folder.")
     token = _token(folder) if manifest.operator_token else None
     make_private(settings.data_dir)
     with opened(settings) as deployment:

@@ -23,6 +23,9 @@ from pubswap_server.aggregation.truncation import Truncation
 from pubswap_server.aggregation.updates import Updates
 from pubswap_server.storage.store import BlobStore
 
+STANDS_OUT = "update stands out"
+MOST_TIMES = 20.0  # the median norm of the other updates, for one that does not stand out
+
 
 @dataclass(frozen=True, slots=True)
 class Aggregated:
@@ -51,7 +54,7 @@ def aggregate(
     of the clients. Raises InvalidAdapter for a result that would be refused as an upload.
     """
     rule, notes = rule_for(settings, len(updates.sources))
-    gram = None
+    gram, members = None, updates.members
     passing = GramSum(updates, sample)  # drift for the report alone needs no pass of its own
     selects = isinstance(rule, MultiKrum)
     if selects or settings.clip_norm is not None:
@@ -82,8 +85,24 @@ def aggregate(
         layout, parts = stacking.residual(updates, mean)
         residual, _ = store.write(parts)
         AdapterFile(store.path(residual), layout).check(LARGEST_DERIVED)
-    drift = drift_of(passing.matrix if gram is None else gram)
+    gram = passing.matrix if gram is None else gram
+    drift = drift_of(gram)
+    if sample is not None and len(gram) < len(members):
+        members = tuple(members[n] for n in sample)
+    notes += standing_out(members, np.sqrt(np.diag(gram)).tolist())
     return Aggregated(adapter, drift, tuple(notes), residual, new_state)
+
+
+def standing_out(members: Sequence[str], norms: Sequence[float]) -> list[Note]:
+    """Notes on updates many times as long as the others: from a mistake, or a hostile member."""
+    notes = []
+    for n, (member, norm) in enumerate(zip(members, norms, strict=True)):
+        others = [*norms[:n], *norms[n + 1 :]]
+        median = statistics.median(others) if others else 0.0
+        if 0 < MOST_TIMES * median < norm:
+            details = {"member": member, "norm": norm, "median_of_others": median}
+            notes.append(Note(STANDS_OUT, details))
+    return notes
 
 
 def _prepared(

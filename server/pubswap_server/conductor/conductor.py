@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from pubswap_protocol.errors import Fenced, PubSwapError, UnknownRun, WrongState
 from pubswap_protocol.messages import RunState
+from pubswap_server.aggregation.round import STANDS_OUT
 from pubswap_server.clock import now
 from pubswap_server.conductor import stalls
 from pubswap_server.conductor.inputs import RoundInputs, aggregate_round, inputs_of
@@ -226,7 +227,7 @@ async def _aggregate(services: Services, lease: Lease, inputs: RoundInputs) -> N
     result = await to_thread.run_sync(aggregate_round, inputs, services.blobs)
     services.metrics.aggregation_seconds.observe(time.monotonic() - started)
 
-    def publish(session: Session) -> tuple[float, Notice | None]:
+    def publish(session: Session) -> tuple[float, list[Notice]]:
         row = runs.by_id(session, run, lock=True)
         services.leases.give_back(session, lease)
         if row.state != RunState.AGGREGATING or inputs_of(session, row, row.round) != inputs:
@@ -252,16 +253,22 @@ async def _aggregate(services: Services, lease: Lease, inputs: RoundInputs) -> N
         runs.move(session, row, aggregated, adapter=result.adapter)
         if keep := services.settings.keep_rounds:
             retention.free_through(session, run, inputs.round - keep)
-        notice = None
+        notices = [
+            stalls.of_an_update_that_stands_out(row, inputs.round, note.details)
+            for note in result.notes
+            if note.kind == STANDS_OUT
+        ]
         if row.waiting_for is not None and row.state not in ENDED:
             row.failure = None
-            notice = stalls.note_stall(session, row, *_room(services))
+            if stall := stalls.note_stall(session, row, *_room(services)):
+                notices.append(stall)
         if row.state == RunState.FINISHED:
             words = f"The run has ended with round {row.round}."
-            notice = Notice(run, row.name, "finished", words)
-        return (now() - began).total_seconds(), notice
+            notices.append(Notice(run, row.name, "finished", words))
+        return (now() - began).total_seconds(), notices
 
-    seconds, notice = await services.database.write(publish)
-    services.webhook.put(notice)
+    seconds, notices = await services.database.write(publish)
+    for notice in notices:
+        services.webhook.put(notice)
     services.metrics.round_seconds.observe(seconds)
     log.info("round published", run=run, round=inputs.round, adapter=result.adapter)

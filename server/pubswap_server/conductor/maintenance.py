@@ -129,8 +129,10 @@ async def keep_house(services: Services) -> None:
             if time.monotonic() - swept >= ORPHAN_SECONDS:
                 await sweep(services)
                 swept = time.monotonic()
+        except PubSwapError as error:
+            log.warning("cannot keep house", error=error.detail)
         except Exception:
-            # A full disk or an absent database must not end this task for good.
+            # A full disk must not end this task for good.
             log.exception("housekeeping failed")
         await asyncio.sleep(services.settings.tick_seconds)
 

@@ -1,7 +1,9 @@
 """Why a run waits, and what the operator can do about it."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 from sqlalchemy import select, union_all
 from sqlalchemy.orm import Session
@@ -39,6 +41,17 @@ def note_stall(session: Session, run: RunRow, free: int | None, spare: int) -> N
         return None
     record(session, run.id, "waiting", reason=reason, round=run.round)
     return Notice(run.id, run.name, "failing" if run.failure else "waiting", reason)
+
+
+def of_an_update_that_stands_out(run: RunRow, round_: int, details: Mapping[str, Any]) -> Notice:
+    """The notice of an `update stands out` in the log, with its details there."""
+    times = details["norm"] / details["median_of_others"]
+    words = (
+        f"The update of {details['member']} to round {round_} is {times:.3g} times as long as the "
+        f"others'. If the model has got worse, `pubswap member suspend {run.name} "
+        f"{details['member']}`, then `pubswap run rollback {run.name} --to {round_ - 1}`."
+    )
+    return Notice(run.id, run.name, "warning", words)
 
 
 def _reason(session: Session, run: RunRow, free: int | None, spare: int) -> str | None:

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Select, select
+from sqlalchemy import BigInteger, Select, literal, select
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.messages import Event
@@ -39,7 +39,8 @@ def record(session: Session, run: str, kind: str, **details: Any) -> None:
 
 def events_after(session: Session, run: str, after: int, kind: str | None = None) -> list[Event]:
     """At most 500 events with larger ids, in order; only those of `kind`, if given."""
-    query = select(EventRow).where(EventRow.run_id == run, EventRow.id > after)
+    # PostgreSQL refuses a number that an INTEGER column cannot hold, unless it has its own type.
+    query = select(EventRow).where(EventRow.run_id == run, EventRow.id > literal(after, BigInteger))
     if kind is not None:
         query = query.where(EventRow.kind == kind)
     return [_event(row) for row in session.scalars(query.order_by(EventRow.id).limit(PAGE))]

@@ -29,15 +29,19 @@ MAX_ROUNDS = 100
 MAX_POINTS = 500  # of a chart
 LAST = 6  # moments from which the end of a run is estimated, so five rounds
 # Each exchange has two numbers for each client, so a page of large rounds holds fewer rounds.
-MAX_NUMBERS = 200_000
+MAX_NUMBERS = 20_000
+
+
+def numbers_of(settings: RunSettings) -> int:
+    """About how many numbers one round has on a page."""
+    return max(1, 2 * settings.clients * public_steps_per_round(settings))
 
 
 def page(
     session: Session, run: str, settings: RunSettings, after: int, limit: int
 ) -> list[RoundSummary]:
     """The rounds after `after`, in order: at most `limit`, and at least one if there is one."""
-    numbers = 2 * settings.clients * public_steps_per_round(settings)
-    limit = max(1, min(limit, MAX_NUMBERS // max(1, numbers)))
+    limit = max(1, min(limit, MAX_NUMBERS // numbers_of(settings)))
     query = select(RoundRow).where(RoundRow.run_id == run, RoundRow.round > after)
     rows = list(session.scalars(query.order_by(RoundRow.round).limit(limit)))
     if not rows:

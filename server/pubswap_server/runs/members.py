@@ -165,12 +165,13 @@ def joining(session: Session, run: str) -> frozenset[str]:
 def away(session: Session, run: RunRow, member: MemberPrincipal, reason: Away) -> None:
     """Mark a member whose own policy refuses as away: nobody waits for it until its next hello.
 
-    As with a suspended member, what it has handed in before counts.
+    As with a suspended member, what it has handed in before counts. The log, which nothing is
+    removed from, gets the first reason with each code.
     """
     row = session.get_one(MemberRow, member.id)
-    if (row.away, row.away_detail) != (reason.code, reason.detail):
-        row.away, row.away_detail = reason.code, reason.detail
+    if row.away != reason.code:
         record(session, run.id, "away", member=row.name, **reason.model_dump())
+    row.away, row.away_detail = reason.code, reason.detail
 
 
 def _membership(session: Session, row: MemberRow, token: str) -> Membership:

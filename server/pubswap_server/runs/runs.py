@@ -87,7 +87,9 @@ def check_name(session: Session, name: str) -> None:
     """Raises NameTaken while a run of this name is unfinished."""
     clash = session.scalar(select(RunRow).where(RunRow.name == name, RunRow.state.not_in(ENDED)))
     if clash is not None:
-        raise NameTaken(f"The run {name!r} is {clash.state}; choose another name.")
+        left = " If `pubswap run create` was interrupted, cancel that run: `pubswap run cancel"
+        remedy = f"{left} {name}`." if clash.state == RunState.CREATED else ""
+        raise NameTaken(f"The run {name!r} is {clash.state}; choose another name.{remedy}")
 
 
 def find(session: Session, reference: str, principal: Principal, lock: bool = False) -> RunRow:

@@ -66,6 +66,7 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 MAX_SET_BYTES = 256 << 20  # of a problem set or a tokenizer
+NUMBERS_A_REQUEST = 1000  # on a page that costs as much as any other request
 
 router = APIRouter(tags=["runs"], route_class=PlainJsonRoute)
 
@@ -117,12 +118,17 @@ async def list_rounds(
 ) -> RoundList:
     """In order, from round 0. A page may have fewer than `limit`; an empty page is the end."""
 
-    await run.services.heartbeats.flush()
-    return await run.read(
-        lambda session, row: RoundList(
-            rounds=history.page(session, row.id, row.settings, after, limit)
-        )
-    )
+    services = run.services
+    await services.heartbeats.flush()
+
+    def work(session: Session, row: RunRow) -> tuple[RoundList, int]:
+        rounds = history.page(session, row.id, row.settings, after, limit)
+        return RoundList(rounds=rounds), len(rounds) * history.numbers_of(row.settings)
+
+    page, numbers = await run.read(work)
+    if isinstance(run.principal, MemberPrincipal):  # or a member could slow down others
+        services.limits.members.charge(run.principal.id, numbers / NUMBERS_A_REQUEST)
+    return page
 
 
 @router.put(

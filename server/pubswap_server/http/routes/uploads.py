@@ -32,6 +32,7 @@ router = APIRouter(tags=["blobs"], route_class=PlainJsonRoute)
 
 CHUNK_BYTES = 4 << 20  # of an upload's first chunk, and of the first after a cut
 LARGEST_CHUNK_BYTES = 64 << 20
+SMALL_CHUNK_BYTES = 64 << 10  # smaller ones count as requests, because each costs as much as one
 _Session = partial(UploadSession, chunk_bytes=CHUNK_BYTES, largest_chunk_bytes=LARGEST_CHUNK_BYTES)
 
 ContentRange = Annotated[
@@ -136,7 +137,8 @@ async def send_chunk(
         if offset:
             response.headers["Range"] = f"0-{offset - 1}"
         return response
-    services.limits.members.give_back(run.principal.id)  # quotas limit chunks, not a rate
+    if count >= SMALL_CHUNK_BYTES or first + count == row.size:
+        services.limits.members.charge(run.principal.id, -1)  # quotas limit chunks, not a rate
     return Response(status_code=202, headers={"Range": f"0-{first + count - 1}"})
 
 
