@@ -11,6 +11,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if find_spec("structlog"):  # which vLLM's environment does not have
+        import structlog
+
+        # The default draws a traceback with all locals, for seconds on the server's event loop.
+        *others, _ = structlog.get_config()["processors"]
+        plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+        structlog.configure(processors=[*others, plain])
     config.addinivalue_line("markers", "full: long; for --full, or when its file is named")
     if find_spec("hypothesis"):  # which vLLM's environment does not have
         from hypothesis import settings

@@ -334,12 +334,17 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def test_mistakes_are_told_with_what_to_do(kept: Kept, tmp_path: Path) -> None:
-    """A wrong folder, an unused database, a folder with other files, two backups at once."""
+    """A wrong folder, an unused database, a folder with other files, a backup into itself."""
     nowhere = kept.settings.model_copy(update={"data_dir": tmp_path / "nowhere"})
     for command in (("backup", str(tmp_path / "b")), ("verify",)):
         done = admin(nowhere, *command)
         assert (done.returncode, "--data-dir" in done.stderr) == (1, True), done.stderr
         assert not nowhere.data_dir.exists()
+    assert admin(kept.settings, "backup", str(tmp_path / "b")).returncode == 0
+    for inside in (tmp_path / "b", tmp_path / "b" / "blobs"):
+        into = kept.settings.model_copy(update={"data_dir": inside})
+        done = admin(into, "restore", str(tmp_path / "b"))
+        assert "is the backup itself, or in it" in done.stderr
     (tmp_path / "documents").mkdir()
     (tmp_path / "documents" / "thesis.tex").touch()
     done = admin(kept.settings, "backup", str(tmp_path / "documents"))

@@ -90,6 +90,13 @@ def test_a_robust_run_is_not_moved_by_one_bad_member(
         decode_adapter(fed.run.model.layout, fed.operator.global_adapter(fed.run.id, "0"))
     )
     vectors = [dense.flat(made[name]) for name in "abcde"]
+    (told,) = events(fed, "update stands out")
+    assert (told.details["member"], told.details["round"]) == ("c", 1)
+    norms = [float(np.linalg.norm(vector - start)) for vector in vectors]
+    assert told.details["norm"] == pytest.approx(norms[2], rel=1e-6)
+    assert told.details["median_of_others"] == pytest.approx(
+        np.median(norms[:2] + norms[3:]), rel=1e-6
+    )
     if rules["rule"] == "median":
         expected = np.median(np.array(vectors), axis=0)
     elif rules["rule"] == "trimmed_mean":

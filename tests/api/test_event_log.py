@@ -47,6 +47,13 @@ def engine(database: Database) -> Engine:
     return database.engine
 
 
+def test_no_event_follows_an_id_beyond_the_column(database: Database) -> None:
+    """A reader may name any number that JSON has."""
+    with Session(database.engine) as session:
+        assert [event.kind for event in events_after(session, "r", 0)] == ["created"]
+        assert events_after(session, "r", 2**53 - 1) == []
+
+
 @pytest.mark.parametrize(
     "statement",
     [

@@ -108,6 +108,23 @@ def test_a_run_that_stalls_and_a_run_that_is_finished_are_told_of(tmp_path: Path
     assert "round 1" in finished["words"]
 
 
+def test_an_update_that_stands_out_is_told_of(tmp_path: Path) -> None:
+    """With the member, and the commands that undo what it did to the model."""
+    with Receiver() as receiver, notifying(tmp_path, receiver.port) as server:
+        fed = begun(server, method="fedavg", clients=3, rounds=2)
+        made = {name: fed.adapter(number) for number, name in enumerate("abc")}
+        made["b"] = {name: 100 * array for name, array in made["b"].items()}
+        for name, adapter in made.items():
+            fed.submit(name, 1, adapter)
+        fed.wait_for(1)
+        until(lambda: receiver.bodies)
+    (told,) = receiver.bodies
+    assert told["kind"] == "warning"
+    assert told["words"].startswith("The update of b to round 1 is ")
+    assert f"pubswap member suspend {fed.run.name} b" in told["words"]
+    assert f"pubswap run rollback {fed.run.name} --to 0" in told["words"]
+
+
 def test_a_client_that_a_round_waits_for_in_vain_is_told_of(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ from safetensors.numpy import save
 from pubswap_client.demo.federation import MODEL
 from pubswap_protocol import paths
 from pubswap_protocol.digests import digest_of
-from pubswap_protocol.errors import HelloNeeded, PubSwapError
+from pubswap_protocol.errors import HelloNeeded, NameTaken, PubSwapError
 from pubswap_protocol.messages import (
     CreateInvite,
     CreateRun,
@@ -445,7 +445,11 @@ def test_a_run_is_created_with_a_name_and_a_verifier_that_are_free_and_known(
     """A name in use or an unknown verifier is refused."""
     fed = create(server)
     again = CreateRun(name=fed.run.name, settings=fed.run.settings, model=fed.run.model)
-    assert code_of(lambda: fed.operator.create_run(again)) == "name_taken"
+    with pytest.raises(NameTaken, match=f"pubswap run cancel {fed.run.name}"):  # it was left so
+        fed.operator.create_run(again)
+    fed.operator.move_run(fed.run.id, paths.RUN_OPEN)
+    with pytest.raises(NameTaken, match=r"is open; choose another name\.$"):
+        fed.operator.create_run(again)
     settings = merged({"verifier": "oracle"})
     card = model_card(MODEL, settings.lora, "small", None)
     odd = CreateRun(name="odd", settings=settings, model=card)

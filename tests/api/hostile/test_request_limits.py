@@ -8,6 +8,8 @@ import pytest
 from pubswap_protocol import paths
 from pubswap_protocol.messages import Progress
 from pubswap_server.http.problems import SAFETY_HEADERS
+from pubswap_server.http.routes import runs as run_routes
+from pubswap_server.http.routes import uploads as upload_routes
 from pubswap_server.rate_limits import Rate
 from support.coordinator.coordinator import Server, begun, serving, settings_for
 
@@ -36,8 +38,11 @@ def test_a_member_that_asks_too_often_is_told_when_to_come_again(tmp_path: Path)
             assert http.post(path, json=PROGRESS).status_code == 204
 
 
-def test_chunks_of_no_upload_count_and_those_of_an_upload_do_not(tmp_path: Path) -> None:
+def test_chunks_of_no_upload_count_and_those_of_an_upload_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A large adapter needs many chunks, but unknown uploads must not cost unlimited queries."""
+    monkeypatch.setattr(upload_routes, "SMALL_CHUNK_BYTES", 1)
     with serving(settings_for(tmp_path)) as server, server.closing:
         server.app.state.services.limits.members.rate = Rate(0.001, 6)  # including its hello
         fed = begun(server)
@@ -54,6 +59,43 @@ def test_chunks_of_no_upload_count_and_those_of_an_upload_do_not(tmp_path: Path)
             ]
         codes = [reply.json()["code"] for reply in replies]
         assert codes == ["unknown_upload"] * 4 + ["too_many_requests"] * 4
+
+
+def test_tiny_chunks_count_but_the_last(tmp_path: Path) -> None:
+    """Each costs the coordinator as much as another request, and moves next to nothing."""
+    with serving(settings_for(tmp_path)) as server, server.closing:
+        server.app.state.services.limits.members.rate = Rate(0.001, 6)  # including its hello
+        fed = begun(server)
+        with server.http(fed.tokens["a"]) as http:
+            body = {"digest": "blake3:" + "0" * 64, "size": 20}
+            opened = http.post(paths.UPLOADS.format(run=fed.run.id), json=body).json()
+            path = paths.UPLOAD.format(run=fed.run.id, upload=opened["upload"])
+            statuses = [
+                http.patch(path, content=b"x", headers={"Content-Range": f"{n}-{n}"}).status_code
+                for n in range(3)
+            ]
+            last = {"Content-Range": "3-19"}
+            statuses += [http.patch(path, content=b"x" * 17, headers=last).status_code] * 1
+            statuses += [
+                http.patch(path, content=b"x", headers={"Content-Range": "0-0"}).status_code
+                for _ in range(2)
+            ]
+        assert statuses == [202, 202, 202, 202, 416, 429]
+
+
+def test_a_page_of_rounds_costs_its_reader_what_it_costs_the_coordinator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member pays for the numbers on it; the operator does not, and its peer is not affected."""
+    monkeypatch.setattr(run_routes, "NUMBERS_A_REQUEST", 0.1)
+    with serving(settings_for(tmp_path)) as server, server.closing:
+        fed = begun(server)
+        server.app.state.services.limits.members.rate = Rate(0.001, 20)
+        path = paths.ROUNDS.format(run=fed.run.id)
+        with server.http(fed.tokens["a"]) as http, server.http() as operator:
+            assert [http.get(path).status_code for _ in range(2)] == [200, 429]
+            assert {operator.get(path).status_code for _ in range(5)} == {200}
+        assert fed.members["b"].task(fed.run.id, 0).kind == "train"
 
 
 def test_an_address_that_guesses_is_refused_and_its_members_are_not(tmp_path: Path) -> None:

@@ -16,12 +16,16 @@ def log(fed: Federation) -> list[str]:
 
 
 def test_a_round_does_not_wait_for_a_member_that_is_away(server: Server) -> None:
-    """It closes without it; the operator sees why it is away, and a hello brings it back."""
+    """It closes without it; the operator sees why it is away, and a hello brings it back.
+
+    The append-only log has one line for each code, not for each wording.
+    """
     fed = begun(server, method="fedavg", clients=3)
     for name in "ab":
         fed.submit(name, 1, fed.adapter(1))
-    for _ in range(2):
-        fed.members["c"].away(fed.run.id, AT_NIGHT)
+    other = AT_NIGHT.model_copy(update={"detail": "Outside of this organisation's hours."})
+    for reason in (other, AT_NIGHT):
+        fed.members["c"].away(fed.run.id, reason)
     assert fed.wait_for(1).rounds[1].updates == 2
     shown = {member.name: member.away for member in fed.operator.members(fed.run.id).members}
     assert shown == {"a": None, "b": None, "c": AT_NIGHT, "judge": None}

@@ -51,7 +51,7 @@ def test_keys_are_bounded() -> None:
         buckets.take(key)
     assert buckets.take(0) == 0
     assert buckets.take(MAX_KEYS + 9) > 0
-    buckets.give_back(1)  # evicted meanwhile
+    buckets.charge(1, -1)  # evicted meanwhile
     assert buckets.take(1) == 0
 
 
@@ -78,6 +78,18 @@ def test_a_token_that_is_given_back_can_be_taken_again() -> None:
     buckets: Buckets[str] = Buckets(RATE, HandClock())
     for _ in range(40):
         buckets.take("a")
-    buckets.give_back("a")
+    buckets.charge("a", -1)
     assert buckets.take("a") == 0
     assert buckets.take("a") > 0
+
+
+def test_a_costly_request_is_paid_for_afterwards() -> None:
+    """However few tokens are left: the next one waits until the debt is paid."""
+    clock = HandClock()
+    buckets: Buckets[str] = Buckets(Rate(10, 2), clock)
+    buckets.charge("a", 5)
+    assert buckets.take("a") == 0  # a key without a request owes nothing
+    buckets.charge("a", 5)
+    assert buckets.wait("a") == pytest.approx(0.5)
+    clock.now += 0.5
+    assert buckets.take("a") == 0

@@ -83,6 +83,9 @@ def test_an_empty_operator_token_is_refused(tmp_path: Path) -> None:
     (tmp_path / "operator-token").write_text("\n")
     with pytest.raises(InvalidSettings, match="operator-token is empty"):
         operator_token(load_settings(data_dir=tmp_path))
+    (tmp_path / "operator-token").write_bytes(b"\xff\xfe")
+    with pytest.raises(InvalidSettings, match="operator-token is not text"):
+        operator_token(load_settings(data_dir=tmp_path))
 
 
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))

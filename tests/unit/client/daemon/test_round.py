@@ -5,10 +5,12 @@ import itertools
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from pubswap_client.consent import attendance as attendance_module
+from pubswap_client.consent.attendance import Attendance
 from pubswap_client.coordinator.retry import IDLE_SECONDS, Pace
 from pubswap_client.daemon import daemon
 from pubswap_client.daemon import round as round_module
@@ -30,6 +32,7 @@ from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import (
+    Diverged,
     InvalidProblems,
     PubSwapError,
     RoundClosed,
@@ -47,7 +50,11 @@ from pubswap_protocol.messages import (
     TaskKind,
 )
 from pubswap_protocol.settings import AggregationSettings, SwapSettings, WireSettings
-from pubswap_protocol.tensors.adapter import Adapter, encode_adapter, initial_adapter
+from pubswap_protocol.tensors.adapter import (
+    Adapter,
+    encode_adapter,
+    initial_adapter,
+)
 from pubswap_protocol.tensors.responses import Response
 from support.client.one_client import (
     ROUNDS,
@@ -87,6 +94,52 @@ def worked(one: World, *tasks: Task, state: RunState = RunState.FINISHED) -> Non
     member = Daemon(api, run, one.trainer(None), journal, LogLines(), 8, residuals)
     assert member.work() is state
     assert next(given, None) is None
+
+
+def test_a_round_that_diverges_is_sat_out_until_another_task(
+    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member has poisoned the adapter: nobody waits for us, and a rollback brings us back."""
+    monkeypatch.setattr(attendance_module, "ASK_SECONDS", 0.0)
+    one = world()
+    run, api, said = one.coordinator.run, one.coordinator, list[str]()
+    poisoned = training(one, 2)
+    again = training(one).model_copy(update={"rollbacks": 1})
+    finished = Task(kind=TaskKind.FINISHED, state=RunState.FINISHED)
+    given = iter([poisoned, poisoned, poisoned, again, again, finished])
+    now, fake = [poisoned], cast(Any, api)
+
+    def task(*_: object) -> Task:
+        now.append(next(given))
+        return now[-1]
+
+    fake.task = task
+    asked: Any = SimpleNamespace(
+        run=lambda _: run.model_copy(update={"round": now[-1].round}),
+        task=task,
+        away=lambda _, reason: said.append(reason.code),
+        hello=lambda *_: said.append("hello"),
+    )
+    policy: Any = SimpleNamespace(silence=lambda: (), attend=lambda _: ())
+    hello: Any = "hello"
+    journal = Journal(one.state, JournalOwner.of(run, "a"))
+    residuals = Residuals(fake, run, one.state / "residuals")
+    trainer = one.trainer(None)
+    made = trainer.private_step
+
+    def step(number: int, ahead: int | None) -> StepMetrics:
+        if trainer.round == 2:
+            raise Diverged("In this step loss is nan.")
+        return made(number, ahead)
+
+    monkeypatch.setattr(trainer, "private_step", step)
+    member = Daemon(fake, run, trainer, journal, LogLines(), 8, residuals)
+    with pytest.raises(Diverged):  # in a simulation, which has no policy
+        member.work()
+    member.attendance = Attendance(asked, run.id, policy, hello)
+    assert member.work() is RunState.FINISHED
+    assert said == ["diverged", "hello"]
+    assert [*api.updates] == [1]
 
 
 INT8 = WireSettings(precision="int8")
