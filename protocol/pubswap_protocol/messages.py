@@ -229,6 +229,10 @@ class MemberView(Strict):
     away: Away | None = Field(
         default=None, description="Away by its own policy; the run does not wait for it."
     )
+    accepted: bool = Field(
+        default=True,
+        description="Its daemon has started, with the run's base model and verifier.",
+    )
     joining: bool = Field(
         default=False, description="Takes part from the next round on, not in the current one."
     )
@@ -272,6 +276,15 @@ class RunView(Strict):
     round: Number = Field(description="The current round; 0 before the start.")
     waiting_for: Words | None = Field(
         default=None, description="What the operator must do before the run can continue."
+    )
+    activity: Words | None = Field(
+        default=None,
+        description="What the run does, and for whom it waits until when, in words. Only for a "
+        "single run, and only for the operator.",
+    )
+    left_seconds: Seconds | None = Field(
+        default=None,
+        description="Estimated seconds until a single run's last round ends, from its last rounds.",
     )
     settings: RunSettings
     requires: Several[Label] = Field(

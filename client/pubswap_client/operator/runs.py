@@ -23,7 +23,8 @@ from pubswap_client.operator.watching import lines
 from pubswap_client.operator.watching import watch as watch_run
 from pubswap_protocol import paths
 from pubswap_protocol.bounds import MAX_NUMBER, escaped
-from pubswap_protocol.messages import ChangeRun, RunView
+from pubswap_protocol.command_line.amounts import duration_text
+from pubswap_protocol.messages import ChangeRun, Role, RunView
 
 if TYPE_CHECKING:
     from pubswap_client.coordinator.client import CoordinatorClient
@@ -121,8 +122,14 @@ def _read(api: "CoordinatorClient", run: str) -> tuple[RenderableType, bool]:
         f"[bold]{view.name}[/bold] ({view.id}): {state_text(view)}, round {view.round} of "
         f"{view.settings.rounds}, {view.settings.method}, base model {escape(view.model.source)}"
     ]
+    if view.activity is not None and not view.state.ended:
+        lines.append(escape(view.activity))
     if view.waiting_for is not None:
         lines.append(f"[bold]It waits:[/bold] {escape(view.waiting_for)}")
+    if view.left_seconds:
+        lines.append(
+            f"About {duration_text(view.left_seconds)} to its end, if rounds take as long."
+        )
     if view.best is not None:
         score, best = f"{view.best.pass_at_1:.3f}", view.best.round
         lines.append(f"The best so far: pass@1 {score} after round {best}")

@@ -89,6 +89,8 @@ def _activity(member: MemberView) -> str:
         return "joins next round"
     return f"yes, but {doubt}" if (doubt := doubt_text(member)) else "yes"
 
+    if not member.accepted:
+        return "not started"
 
 def doubt_text(member: MemberView) -> str:
     """Doubts about the responses that a member donates; empty if there are none."""

@@ -109,7 +109,10 @@ class Observer:
 
 def as_json(status: MemberStatus) -> str:
     """An object with `member`, `run`, `daemon`, `rewards` and more; see docs/organisation.md."""
-    shown = {"id", "name", "state", "paused", "round", "waiting_for", "latest", "best"}
+    shown = {
+        *("id", "name", "state", "paused", "round", "waiting_for", "left_seconds"),
+        *("latest", "best"),
+    }
     run, daemon = status.run, status.daemon
     return json.dumps(
         {
@@ -137,6 +140,7 @@ def rendered(status: MemberStatus, now: datetime | None = None) -> RenderableTyp
     head = f"{member.name} in {member.run_name}"
     if run is not None:
         head += f": {state_text(run)}, round {run.round} of {run.settings.rounds}"
+        head += f", about {duration_text(run.left_seconds)} left" if run.left_seconds else ""
     lines = [Text(head, "bold")]
     if status.fault is not None:
         lines.append(Text(f"The run's state is unknown: {status.fault}", "red"))

@@ -268,6 +268,7 @@ def views(session: Session, run: str, first: int | None = None) -> list[MemberVi
             active=row.active,
             suspended=row.suspended,
             away=Away(code=row.away, detail=row.away_detail or row.away) if row.away else None,
+            accepted=row.accepted,
             joining=row.joining,
             unverified=row.unverified,
             certificate=row.certificate,

@@ -44,9 +44,13 @@ class Awaited:
 
         If nobody is awaited, it is the coordinator's turn, or the quorum is out of reach.
         """
-        until = f", until {self.until:%F %T} UTC at most" if self.until and self.members else ""
         others = "the coordinator" if self.until else "more organisations"
-        return f"{self.who or others} to {what}{until}"
+        return f"{self.who or others} to {what}{self.deadline}"
+
+    @property
+    def deadline(self) -> str:
+        """The end of a sentence about the members awaited: `, until … UTC at most`, or nothing."""
+        return f", until {self.until:%F %T} UTC at most" if self.until and self.members else ""
 
 
 NOBODY = Awaited()

@@ -14,19 +14,19 @@ from pubswap_protocol.bounds import MAX_COUNT, Word
 from pubswap_protocol.command_line.keys import flat
 from pubswap_protocol.errors import NotFound, PubSwapError
 from pubswap_protocol.messages import RunState, RunView
-from pubswap_server.clock import now
 from pubswap_server.database.tables import RunRow
 from pubswap_server.http.dependencies import Number, RunAccess, ServicesDep, SwapNumber
 from pubswap_server.http.routes.runs import get_adapter
 from pubswap_server.runs import events, history, members, runs
+from pubswap_server.runs.activity import read_activity, read_end
 from pubswap_server.runs.auth import Operator
 from pubswap_server.runs.state import ENDED
 from pubswap_server.web import acts
 from pubswap_server.web.access import OperatorSession, SessionDep, WebRun, WebSession
-from pubswap_server.web.activity import read_activity, read_summary
 from pubswap_server.web.charts import bars, chart, sparkline
 from pubswap_server.web.rendering import HEADERS, PageRoute, page
 from pubswap_server.web.responses import read_stored, shown
+from pubswap_server.web.summary import read_summary
 
 Values = dict[str, Any]
 
@@ -63,15 +63,10 @@ async def show_runs(
 
 
 def _activity(database: Session, row: RunRow) -> Values:
-    end = None
-    if not row.paused and row.state not in ENDED:
-        ends = history.last_round_ends(database, row.id)
-        remaining = row.settings.rounds - row.round + 1
-        end = history.expected_end(ends, remaining, now())
     return {
         "activity": read_activity(database, row),
         "acts": {name: acts.ACTS[name] for name in acts.possible(row)},
-        "end": end,
+        "end": read_end(database, row),
         "summary": read_summary(database, row) if row.state == RunState.FINISHED else None,
     }
 

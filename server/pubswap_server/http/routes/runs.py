@@ -41,6 +41,7 @@ from pubswap_protocol.tensors.adapter import AdapterLayout, open_stack
 from pubswap_protocol.tokenizer import load_tokenizer
 from pubswap_protocol.verifiers import verifier_version
 from pubswap_server.aggregation.stacking import stacked
+from pubswap_server.clock import now
 from pubswap_server.database.tables import RunRow, SetRow
 from pubswap_server.http.blob_response import BlobResponse
 from pubswap_server.http.bodies import ADAPTER_REPLIES, CONDITIONAL, JSONL, SET_REPLIES, binary_body
@@ -55,7 +56,8 @@ from pubswap_server.http.dependencies import (
 from pubswap_server.http.plain_json import PlainJsonRoute
 from pubswap_server.http.upload_body import receive
 from pubswap_server.runs import events, history, retention, rounds, runs
-from pubswap_server.runs.auth import MemberPrincipal, Principal
+from pubswap_server.runs.activity import read_activity, read_end
+from pubswap_server.runs.auth import MemberPrincipal, Operator, Principal
 from pubswap_server.runs.snapshot import read_residuals
 from pubswap_server.runs.state import paused, resumed
 from pubswap_server.services import Services
@@ -102,8 +104,16 @@ async def list_runs(
 @router.get(paths.RUN, summary="Get a run")
 async def show_run(run: PrincipalRun) -> RunView:
     """Members see their own run, without the list of members."""
+
+    def work(session: Session, row: RunRow) -> RunView:
+        view, end = runs.view(session, row, run.principal), read_end(session, row)
+        left = max(0.0, (end - now()).total_seconds()) if end is not None else None
+        operator = isinstance(run.principal, Operator)
+        activity = read_activity(session, row).text if operator else None
+        return view.model_copy(update={"activity": activity, "left_seconds": left})
+
     await run.services.heartbeats.flush()
-    view = await run.read(lambda session, row: runs.view(session, row, run.principal))
+    view = await run.read(work)
     presigned = run.services.presigned
     return view.model_copy(update={"bucket": presigned.url}) if presigned else view
 

@@ -1,14 +1,16 @@
-"""A run's activity, what it waits for, and its results, in words."""
+"""A run's activity and what it waits for, in words, and its remaining time."""
 
 from dataclasses import dataclass
+from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from pubswap_protocol.command_line.amounts import duration_text, size_text
-from pubswap_protocol.messages import Role, RunState
+from pubswap_protocol.messages import RunState
+from pubswap_server.clock import now
 from pubswap_server.database.tables import RunRow
-from pubswap_server.runs import events, history, members
+from pubswap_server.runs import history, members
 from pubswap_server.runs.snapshot import NOBODY, Awaited, read_snapshot
+from pubswap_server.runs.state import ENDED
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +20,12 @@ class RunActivity:
     words: str
     alert: str | None = None
     awaited: Awaited = NOBODY
+
+    @property
+    def text(self) -> str:
+        """The activity with the members awaited and the deadline, without the alert."""
+        waits = f" Waits for {self.awaited.who}{self.awaited.deadline}." if self.awaited.who else ""
+        return self.words + waits
 
 
 def read_activity(session: Session, run: RunRow) -> RunActivity:
@@ -60,30 +68,9 @@ def _round(session: Session, run: RunRow, alert: str | None) -> RunActivity:
     return RunActivity(words, alert, snapshot.awaited)
 
 
-def read_summary(session: Session, run: RunRow) -> str:
-    """A finished run's results, as text to forward."""
-    settings = run.settings
-    clients = [each for each in members.views(session, run.id) if each.role is Role.CLIENT]
-    took = events.last_at(session, run.id, ("aggregated",)) - run.created_at
-    sent, received = (
-        sum(getattr(each.traffic, way) for each in clients) // max(1, len(clients))
-        for way in ("up", "down")
-    )
-    first, last = history.first_and_last_evaluation(session, run.id)
-    scores = "It was not evaluated."
-    if first is not None and last is not None:
-        scores = (
-            f"pass@1 on {last.problems} test problems: {first.pass_at_1:.3f} before, "
-            f"{last.pass_at_1:.3f} after."
-        )
-        for topic, share in sorted(last.by_topic.items()) if len(last.by_topic) > 1 else ():
-            first_share = first.by_topic.get(topic, 0.0)
-            scores += f"\n  {topic}: {first_share:.3f} before, {share:.3f} after"
-    return (
-        f"{run.name} is finished: {len(clients)} organisations trained {run.model.source} "
-        f"for {run.round} rounds of {settings.local_steps} steps by {settings.method}.\n"
-        f"{scores}\n"
-        f"It took {duration_text(took.total_seconds())} from its creation, and each organisation "
-        f"sent {size_text(sent)} and received {size_text(received)} on average.\n"
-        f"The adapter: pubswap run export {run.name} --out adapter"
-    )
+def read_end(session: Session, run: RunRow) -> datetime | None:
+    """The expected end of a run under way, judged by its last rounds; None before the first."""
+    if run.paused or run.state in ENDED:
+        return None
+    ends = history.last_round_ends(session, run.id)
+    return history.expected_end(ends, run.settings.rounds - run.round + 1, now())
