@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from pubswap_client.doctor.prediction import Prediction
@@ -92,16 +92,18 @@ class Checklist:
 
     def rendered(self) -> RenderableType:
         """The table, and one line that sums it up."""
-        table = Table("check", "", "found", "what to do", show_lines=True)
+        found, todo = (Column(name, overflow="fold") for name in ("found", "what to do"))
+        table = Table("check", "", found, todo, show_lines=True)
         for name, finding in self.findings.items():
             words, style = _LOOKS[finding.status]
             # Text, not markup: paths, ids and texts from the coordinator may have square brackets.
-            found, advice = Text(printable(finding.found)), Text(printable(finding.advice))
-            table.add_row(Text(name), Text(words, style), found, advice)
-        failures, warnings = self.count(Status.FAILURE), self.count(Status.WARNING)
-        verdict = f"Nothing failed, {warnings} warnings. Next: {self.following}"
+            texts = (Text(printable(text)) for text in (finding.found, finding.advice))
+            table.add_row(Text(name), Text(words, style), *texts)
+        failures, count = self.count(Status.FAILURE), self.count(Status.WARNING)
+        warnings = "1 warning" if count == 1 else f"{count} warnings"
+        verdict = f"Nothing failed, {warnings}. Next: {self.following}"
         if failures:
-            verdict = f"{failures} failed, {warnings} warnings: correct what failed and try again."
+            verdict = f"{failures} failed, {warnings}: correct what failed and try again."
         return Group(table, Text(verdict, "bold red" if failures else "green"))
 
     def json(self) -> str:

@@ -13,8 +13,7 @@ FOLDED = 24  # characters of a name in a line
 
 def runs_table(runs: list[RunView]) -> Table:
     ids = Column("id", no_wrap=True)  # other commands take it as an argument
-    texts = [Column(name, overflow="fold") for name in ("state", "round", "model")]
-    table = Table(ids, _names("name", runs), *texts, "pass@1")
+    table = Table(ids, _names("name", runs), *_folded("state", "round", "model", "pass@1"))
     for run in runs:
         table.add_row(
             run.id,
@@ -25,6 +24,11 @@ def runs_table(runs: list[RunView]) -> Table:
             f"{run.latest.pass_at_1:.3f}" if run.latest else "",
         )
     return table
+
+
+def _folded(*headings: str) -> list[Column]:
+    """Columns that a narrow terminal wraps, also within a word, and does not truncate."""
+    return [Column(heading, overflow="fold") for heading in headings]
 
 
 def _names(heading: str, named: Sequence[RunView | MemberView]) -> Column:
@@ -42,7 +46,8 @@ def state_text(run: RunView) -> str:
 
 def rounds_table(rounds: Iterable[RoundSummary]) -> Table:
     """One line a round; round 0 is the base model."""
-    table = Table("round", "updates", "pass@1", "reward", "replaced", "drift", "up", "down")
+    figures = "round", "updates", "pass@1", "reward", "replaced", "drift", "up", "down"
+    table = Table(*_folded(*figures))
     for summary in rounds:
         evaluation, drift = summary.evaluation, summary.drift
         reward = summary.means.reward if summary.means else None
@@ -60,9 +65,8 @@ def rounds_table(rounds: Iterable[RoundSummary]) -> Table:
 
 
 def members_table(members: list[MemberView]) -> Table:
-    active = Column("active", overflow="fold")  # not truncated, because people search for a code
-    names = _names("member", members)
-    table = Table(names, "role", active, "last seen", "round", "step", "reward", "tokens/s")
+    figures = "role", "active", "last seen", "round", "step", "reward", "tokens/s"
+    table = Table(_names("member", members), *_folded(*figures))
     for member in members:
         progress = member.progress
         table.add_row(
@@ -85,12 +89,12 @@ def _activity(member: MemberView) -> str:
         return "suspended"
     if member.away:
         return f"away: {member.away.code}"
+    if not member.accepted:
+        return "not started"
     if member.joining:
         return "joins next round"
     return f"yes, but {doubt}" if (doubt := doubt_text(member)) else "yes"
 
-    if not member.accepted:
-        return "not started"
 
 def doubt_text(member: MemberView) -> str:
     """Doubts about the responses that a member donates; empty if there are none."""

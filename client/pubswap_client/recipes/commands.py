@@ -91,7 +91,7 @@ def show(
         shown = {key: value for key, value, _ in values_and_notes(reading)}
         typer.echo(json.dumps(shown, indent=2, default=str))
         return
-    table = Table(Column("key", overflow="fold"), "value", "")
+    table = Table(*(Column(heading, overflow="fold") for heading in ("key", "value")), "")
     for key, value, note in values_and_notes(reading):
         text = f"from {note}" if note not in ("", DEFAULT) else note
         table.add_row(key, value_text(value), text, style="dim" if note else None)

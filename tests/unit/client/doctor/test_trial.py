@@ -26,6 +26,7 @@ from pubswap_client.doctor.findings import (
     of_error,
     ok,
     skipped,
+    warning,
 )
 from pubswap_client.doctor.prediction import predict
 from pubswap_client.doctor.trial import check_trial, try_step
@@ -397,6 +398,15 @@ def test_what_a_coordinator_says_moves_no_cursor_in_a_report() -> None:
     console.print(Checklist({"coordinator": failure(said, said)}).rendered())
     assert "answers: pubswap 1" in out.getvalue()
     assert "\x1b[1A" not in out.getvalue() and "\x1b[2K" not in out.getvalue()
+
+
+def test_a_narrow_terminal_cuts_no_setting_s_name_in_a_report() -> None:
+    """A name that is wider than its column wraps."""
+    console = Console(file=io.StringIO(), width=80)
+    long = warning("9 of 10 are cut", "Ask the operator for a larger grpo.max_response_tokens")
+    console.print(Checklist({"private data": long}).rendered())
+    text = console.file.getvalue()
+    assert "…" not in text and "Nothing failed, 1 warning." in text
 
 
 def test_errors_become_findings_with_something_to_do() -> None:

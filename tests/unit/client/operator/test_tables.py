@@ -6,8 +6,17 @@ from rich.console import Console
 
 from pubswap_client.consent.rules import Code
 from pubswap_client.demo.federation import MODEL
-from pubswap_client.operator.tables import members_table, runs_table
-from pubswap_protocol.messages import Away, MemberView, Role, RunState, RunView
+from pubswap_client.operator.tables import members_table, rounds_table, runs_table
+from pubswap_protocol.messages import (
+    Away,
+    MemberView,
+    Progress,
+    Role,
+    RoundSummary,
+    RunState,
+    RunView,
+    Traffic,
+)
 from pubswap_protocol.model import model_card
 from support.coordinator.coordinator import merged
 
@@ -46,3 +55,18 @@ def test_a_long_name_leaves_the_others_room_and_is_whole() -> None:
         assert "".join(names) == name
         assert sum(map(bool, names)) == lines
         assert "".join(row[3].strip() for row in rows) == "training"
+
+
+def test_a_narrow_terminal_cuts_no_figure() -> None:
+    """Of members and rounds, with a member whose name is long and figures of a large run."""
+    progress = Progress(round=100, step=1000, steps=1000, reward=0.125, tokens_per_second=1e6)
+    name = "hospital-of-the-university"
+    member = MemberView(
+        name=name, role=Role.EVALUATOR, active=True, unseen_seconds=3601, progress=progress
+    )
+    traffic = Traffic(adapters_up=123_456_789_012, adapters_down=123_456_789_012)
+    round_ = RoundSummary(round=100, updates=1000, traffic=traffic)
+    for table in (members_table([member]), rounds_table([round_])):
+        shown = io.StringIO()
+        Console(width=60, file=shown).print(table)
+        assert "…" not in shown.getvalue()
