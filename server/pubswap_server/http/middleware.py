@@ -23,6 +23,7 @@ from pubswap_protocol.errors import (
 from pubswap_protocol.paths import HEARTBEAT, PROTOCOL_HEADER, PROTOCOL_VERSION, REQUEST_ID_HEADER
 from pubswap_server.http.certificates import vouched_certificate
 from pubswap_server.http.problems import SAFETY_HEADERS, refusal
+from pubswap_server.monitoring.logs import REQUEST
 from pubswap_server.monitoring.metrics import Metrics
 from pubswap_server.notifications import Turns
 
@@ -184,7 +185,7 @@ class RequestLog:
             self.metrics.body_bytes.labels(route, "in").inc(received)
             self.metrics.body_bytes.labels(route, "out").inc(sent)
             log.info(
-                "request",
+                REQUEST,
                 method=scope["method"],
                 route=route,
                 status=status,

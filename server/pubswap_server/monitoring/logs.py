@@ -9,6 +9,8 @@ import structlog
 
 from pubswap_protocol.command_line.logs import Form, log_to, values
 
+REQUEST = "request"  # the line of a request that was answered
+
 # uvicorn's warnings that any client can trigger; they do not name it, or suggest adding websockets.
 _NOISE = ("Unsupported upgrade", "No supported WebSocket", "Invalid HTTP request")
 
@@ -17,6 +19,8 @@ def configure_logs(form: Form, level: str, stream: TextIO = sys.stderr) -> loggi
     """Write all log lines of this process to `stream`, each with its request's context."""
     handler = log_to(stream, form, level)
     handler.addFilter(_with_context)
+    if form == "console" and level != "debug":
+        handler.addFilter(lambda record: not _is_routine(record))
     logging.getLogger("uvicorn.error").addFilter(
         lambda record: not record.getMessage().startswith(_NOISE)
     )
@@ -34,6 +38,11 @@ def _with_context(record: logging.LogRecord) -> bool:
     bound = structlog.contextvars.get_contextvars()
     vars(record).update(values(**bound | getattr(record, "values", {})))
     return True
+
+
+def _is_routine(record: logging.LogRecord) -> bool:
+    """Whether it is the line of a request that succeeded; a run has hundreds in a minute."""
+    return record.getMessage() == REQUEST and getattr(record, "values", {}).get("status", 500) < 400
 
 
 def _as_record(

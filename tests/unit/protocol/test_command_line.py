@@ -24,7 +24,7 @@ from pubswap_protocol.command_line.logs import Form, Lines, values
 from pubswap_protocol.command_line.settings import entries
 from pubswap_protocol.command_line.toml_values import value_text
 from pubswap_protocol.errors import ProtocolMismatch
-from pubswap_server.monitoring.logs import configure_logs
+from pubswap_server.monitoring.logs import REQUEST, configure_logs
 
 WIDE = {"COLUMNS": "1000", "TERM": "dumb"}
 
@@ -94,33 +94,65 @@ def test_the_settings_of_a_run_are_listed_with_their_bounds() -> None:
     assert "PUBSWAP_CLIENT_STATE (string; default: pubswap-state)" in told
 
 
-def test_coordinator_and_daemon_log_in_the_same_form(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As key=value or JSON, for structlog events and standard logging records alike."""
+@pytest.fixture
+def own_logs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The process's logs as they were, after a test that configures them."""
     bound = structlog.get_config()
     root = logging.getLogger()
     monkeypatch.setattr(root, "handlers", [])
     monkeypatch.setattr(root, "level", root.level)
-    try:
-        for form in get_args(Form):
-            stream = io.StringIO()
-            handler = configure_logs(form, "info", stream)
-            with structlog.contextvars.bound_contextvars(request_id="r1"):
-                coordinator = structlog.get_logger(f"coordinator.{form}")
-                coordinator.warning("update refused", member="a b", size=3, share=math.nan)
-                daemon = logging.getLogger("daemon")
-                daemon.warning("update refused", extra=values(member="a b", size=3, share=math.nan))
-            handler.close()
-            one, other = (line.partition("Z")[2] for line in stream.getvalue().splitlines())
-            if form == "json":
-                one, other = (json.loads(line) for line in stream.getvalue().splitlines())
-                assert one.pop("timestamp") <= other.pop("timestamp")
-                fields = {"request_id": "r1", "member": "a b", "size": 3, "share": "nan"}
-                assert one == other == fields | {"event": "update refused", "level": "warning"}
-            else:
-                assert one == ' warning  update refused request_id=r1 member="a b" size=3 share=nan'
-                assert other == one
-    finally:
-        structlog.configure(**bound)
+    yield
+    structlog.configure(**bound)
+
+
+def test_coordinator_and_daemon_log_in_the_same_form(own_logs: None) -> None:
+    """As key=value or JSON, for structlog events and standard logging records alike."""
+    for form in get_args(Form):
+        stream = io.StringIO()
+        handler = configure_logs(form, "info", stream)
+        with structlog.contextvars.bound_contextvars(request_id="r1"):
+            coordinator = structlog.get_logger(f"coordinator.{form}")
+            coordinator.warning("update refused", member="a b", size=3, share=math.nan)
+            daemon = logging.getLogger("daemon")
+            daemon.warning("update refused", extra=values(member="a b", size=3, share=math.nan))
+        handler.close()
+        one, other = (line.partition("Z")[2] for line in stream.getvalue().splitlines())
+        if form == "json":
+            one, other = (json.loads(line) for line in stream.getvalue().splitlines())
+            assert one.pop("timestamp") <= other.pop("timestamp")
+            fields = {"request_id": "r1", "member": "a b", "size": 3, "share": "nan"}
+            assert one == other == fields | {"event": "update refused", "level": "warning"}
+        else:
+            assert one == ' warning  update refused request_id=r1 member="a b" size=3 share=nan'
+            assert other == one
+
+
+@pytest.mark.parametrize(
+    ("form", "level", "shown"),
+    [
+        ("console", "info", [404, 500]),
+        ("console", "debug", [200, 303, 404, 500]),
+        ("json", "info", [200, 303, 404, 500]),
+    ],
+)
+def test_requests_that_succeed_do_not_flood_a_terminal(
+    own_logs: None, form: Form, level: str, shown: list[int]
+) -> None:
+    """The console has the others, and all at the level debug; JSON always has all."""
+    stream = io.StringIO()
+    handler = configure_logs(form, level, stream)
+    for status in (200, 303, 404, 500):
+        structlog.get_logger(f"requests.{form}.{level}").info(REQUEST, status=status)
+    handler.close()
+    assert [int(found) for found in re.findall(r"status\W+(\d+)", stream.getvalue())] == shown
+
+
+def test_another_setting_of_a_run_than_its_clients_is_refused_with_what_to_do() -> None:
+    """Before anything is sent."""
+    done = CliRunner().invoke(build_app(), ["run", "set", "r", "rounds", "5"], env=WIDE)
+    assert done.exit_code == 2
+    assert "Only clients can be changed, and only before the start." in done.output
+    assert "cancel the run and create a new one" in done.output
 
 
 def test_nothing_that_is_logged_passes_for_another_line() -> None:
