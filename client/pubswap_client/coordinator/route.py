@@ -58,7 +58,7 @@ def proxy_to(url: httpx.URL, tls: TlsFiles) -> httpx.Proxy | None:
     address in NO_PROXY and does not say which proxy it uses.
     """
     netloc = url.netloc.decode("ascii")
-    if _is_loopback(url.host) or proxy_bypass(netloc) or proxy_bypass(url.host):
+    if is_loopback(url.host) or proxy_bypass(netloc) or proxy_bypass(url.host):
         return None
     proxies = getproxies()
     address = proxies.get(url.scheme) or proxies.get("all")
@@ -80,7 +80,7 @@ def proxy_to(url: httpx.URL, tls: TlsFiles) -> httpx.Proxy | None:
     return proxy
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
+from urllib.parse import urlsplit
 
 import typer
 
@@ -71,6 +72,14 @@ def client_with(
 
     tls = from_environment(ca_file)
     return CoordinatorClient(url, token or operator_token(token_file), ONCE, tls=tls)
+
+
+def print_elsewhere(url: str) -> None:
+    """Say what replaces a loopback address that was just printed; nothing for any other one."""
+    from pubswap_client.coordinator.route import is_loopback
+
+    if is_loopback(urlsplit(url).hostname or ""):
+        typer.echo(f"On another machine, replace {url} by the coordinator's address there.")
 
 
 def connected(

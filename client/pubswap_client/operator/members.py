@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 from pubswap_client.asking import AsJson, Name, Run
-from pubswap_client.operator.connecting import connected
+from pubswap_client.operator.connecting import connected, print_elsewhere
 from pubswap_client.operator.tables import members_table
 from pubswap_protocol import paths
 from pubswap_protocol.bounds import escaped
@@ -56,6 +56,7 @@ def print_invite(issued: Invite, url: str, quiet: bool) -> None:
         f"Invite for {issued.name} ({issued.role}), valid until {issued.expires_at:%F %T %Z}:"
     )
     typer.echo(f"  pubswap client enroll --coordinator {url} --invite {issued.invite}")
+    print_elsewhere(url)
 
 
 @connected

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pubswap_client.asking import AsJson, valid_name
-from pubswap_client.operator.connecting import connected
+from pubswap_client.operator.connecting import connected, print_elsewhere
 
 if TYPE_CHECKING:
     from pubswap_client.coordinator.client import CoordinatorClient
@@ -23,6 +23,7 @@ def add(api: "CoordinatorClient", name: Name) -> None:
     viewer = api.add_viewer(name)
     typer.echo(f"{name} signs in at {api.url}/ with this token, until you remove it:")
     typer.echo(f"  {viewer.token}")
+    print_elsewhere(api.url)
 
 
 @connected

@@ -131,7 +131,13 @@ async def invite(
     view = await run.read(runs.view)
     url = f"{request.url.scheme}://{request.url.netloc}"
     return page(
-        "invited.html", session=session, run=view, code=code, url=url, member=form["member"]
+        "invited.html",
+        session=session,
+        run=view,
+        code=code,
+        url=url,
+        local=request.url.hostname in LOCAL,
+        member=form["member"],
     )
 
 
