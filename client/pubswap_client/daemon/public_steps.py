@@ -54,9 +54,9 @@ class PublicSteps:
         The private step `ahead`, if there is one, is sampled before the update.
         """
         prompts, responses = self._ahead.pop(step) if step in self._ahead else self._sampled(step)
-        self.reporter.doing(f"public step {step}: waiting for the other organisations")
+        self.reporter.doing(f"public step {prompts.swap}: waiting for the other organisations")
         received, waited = self._received(step, prompts, responses)
-        self.reporter.doing(f"public step {step}: updating")
+        self.reporter.doing(f"public step {prompts.swap}: updating")
         metrics = self.trainer.public_step(step, _problems(prompts), received, ahead)
         return replace(metrics, waited=waited)
 
@@ -67,7 +67,7 @@ class PublicSteps:
         """
         swap = public_step(self.run.settings, step)
         assert swap is not None
-        self.reporter.doing(f"public step {step}: sampling")
+        self.reporter.doing(f"public step {swap}: sampling")
         prompts = self._prompts(swap)
         problems, key, rules = _problems(prompts), self._key(prompts), self._rules(prompts)
         saved = self.journal.sampled(key)
@@ -149,7 +149,7 @@ class PublicSteps:
         swap, rules, started = self.run.settings.swap, self._rules(prompts), time.monotonic()
         chosen_locally = swap.donors == "likely"
         try:
-            waiting = f"public step {step}: waiting for"
+            waiting = f"public step {prompts.swap}: waiting for"
             answer = self.api.exchanged(
                 *(self.run.id, self.key.round, prompts.swap),
                 lambda reason: self.reporter.doing(f"{waiting} {reason}"),

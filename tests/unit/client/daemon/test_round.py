@@ -793,6 +793,21 @@ def test_a_rollback_finds_a_client_the_same_whether_it_was_killed_or_not(
     assert (going.adapters() == fresh.adapters()) is ("optimizer_state" in grpo)
 
 
+def test_a_public_step_has_the_exchange_s_number(world: Callable[..., World]) -> None:
+    """As in the coordinator's words, whichever local step it is."""
+    heard: list[str] = []
+
+    class Listening(LogLines):
+        def doing(self, what: str) -> None:
+            heard.append(what)
+
+    one = world()
+    one.live(Listening())
+    told = {what.partition(":")[0] for what in heard if what.startswith("public step")}
+    numbers = {swap for _, swap in one.coordinator.submitted}
+    assert told == {f"public step {number}" for number in numbers}
+
+
 def test_responses_to_other_prompts_are_not_sent_again(world: Callable[..., World]) -> None:
     """After a rollback a public step may ask other prompts, for instance informative ones."""
     one = world()
