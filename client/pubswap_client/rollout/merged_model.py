@@ -52,6 +52,8 @@ def write_merged_model(
         merged.save_pretrained(folder)
     except SafetensorError as error:
         raise NotSaved(f"The merged model could not be saved: {error}. Make room.") from None
+    for weights in folder.glob("*.safetensors"):  # safetensors makes them readable by us alone
+        weights.chmod((folder / _GENERATION).stat().st_mode)
     for name in _TOKENIZER:
         if (base / name).exists():
             shutil.copyfile(base / name, folder / name)

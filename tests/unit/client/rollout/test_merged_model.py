@@ -63,6 +63,8 @@ def test_each_adapted_weight_is_the_sum_rounded_once(
     for name, weight in after.items():
         assert weight.dtype == dtype
         assert torch.equal(weight, expected[name]), name
+    modes = {path.stat().st_mode for path in (tmp_path / "merged").iterdir()}
+    assert len(modes) == 1, "whoever may read one file may read all"
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # PEFT's own
