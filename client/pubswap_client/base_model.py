@@ -63,7 +63,8 @@ def model_folder(source: str, revision: str | None = None) -> Path:
         reason, *_ = str(error).splitlines() or [type(error).__name__]
         raise InvalidSettings(
             f"{source!r} is not a folder, and downloading it from the hub failed ({reason}). Check "
-            "the name, or download it yourself and give the folder (the client: with --model)."
+            "the name, or download it yourself and give its folder, with --model or as a run "
+            "file's model.source."
         ) from None
 
 

@@ -66,9 +66,10 @@ class ModelCard(ModelDigests):
         differing = [f for f in fields if getattr(self, f) != getattr(other, f)]
         if differing:
             names = ", ".join(field.removesuffix("_digest") for field in differing)
+            revision = f" at revision {self.revision}" if self.revision else ""
             raise BaseModelMismatch(
-                f"The base model differs from the run's in: {names}. The run uses {self.source} "
-                f"at revision {self.revision or 'unset'}; point `model` at these files."
+                f"The base model differs from the run's in: {names}. The run uses {self.source}"
+                f"{revision}; point `model` at these files."
             )
 
 

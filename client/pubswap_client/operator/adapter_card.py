@@ -1,6 +1,7 @@
 """The model card of an exported adapter: the README.md of its folder."""
 
 import json
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator
@@ -22,8 +23,16 @@ def adapter_text(run: WholeRun, number: int) -> str:
     return f"the adapter after round {number} of {run.settings.rounds}"
 
 
+def _on_hub(source: str) -> bool:
+    """Whether a base model's source is a hub id, or else the name of the operator's folder."""
+    return re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", source) is not None
+
+
 def loading(run: WholeRun, adapter: bytes, folder: str, merged: bool) -> Iterator[str]:
-    """How to load an exported folder: a line of Python, and a vLLM command."""
+    """How to load an exported folder: a line of Python, and a vLLM command.
+
+    The operator's folder of a base model has another name elsewhere, so it is called BASE.
+    """
     if merged:
         yield f"transformers.AutoModelForCausalLM.from_pretrained({folder!r})"
         yield f"vllm serve {shlex.quote(folder)}"
@@ -33,9 +42,12 @@ def loading(run: WholeRun, adapter: bytes, folder: str, merged: bool) -> Iterato
     if rank > LORA_RANKS[-1]:
         yield f"(vLLM serves ranks up to {LORA_RANKS[-1]}, not {rank}: export with --format merged)"
         return
-    base = [model.source, *(["--revision", model.revision] if model.revision else [])]
+    base = [model.source if _on_hub(model.source) else "BASE"]
+    base += ["--revision", model.revision] if model.revision else []
     options = ["--enable-lora", "--max-lora-rank", str(lora_rank(rank))]
     yield shlex.join(["vllm", "serve", *base, *options, "--lora-modules", f"{run.name}={folder}"])
+    if not _on_hub(model.source):
+        yield f"BASE is the base model's folder, {model.source} in the run"
 
 
 def card_text(run: WholeRun, number: int, adapter: bytes, merged: bool = False) -> str:
@@ -47,12 +59,15 @@ def card_text(run: WholeRun, number: int, adapter: bytes, merged: bool = False) 
 def _head(run: WholeRun, number: int, adapter: bytes, merged: bool) -> Iterator[str]:
     model = run.model
     library = "transformers" if merged else "peft"
-    yield from ("---", f"base_model: {json.dumps(model.source)}", f"library_name: {library}")
+    yield "---"
+    if _on_hub(model.source):  # the hub's metadata know no folders
+        yield f"base_model: {json.dumps(model.source)}"
+    yield f"library_name: {library}"
     yield from ("pipeline_tag: text-generation", "---", "")
     yield f"# {run.name}: {adapter_text(run, number)}{', merged into its base' if merged else ''}"
     yield ""
-    revision = model.revision or "unset"
-    yield f"- Base model: `{model.source}`, revision {revision}, {model.architecture}"
+    revision = f"revision {model.revision}, " if model.revision else ""
+    yield f"- Base model: `{model.source}`, {revision}{model.architecture}"
     for name in ("config", "tokenizer", "weights"):
         yield f"- Its {name}: `{getattr(model, name + '_digest')}`"
     yield f"- Adapter: `{digest_of(adapter)}`"

@@ -153,7 +153,8 @@ def cost_lines(
     because machines differ too much.
     """
     rounds, tau, grpo, sweep = recipe.rounds, recipe.local_steps, recipe.grpo, recipe.sweep
-    yield f"{recipe.name}: {recipe.method}, {recipe.clients} clients, base {recipe.model.source}"
+    members = f"{recipe.method}, {recipe.clients} clients"
+    yield f"{recipe.name}: {members}, base model: {recipe.model.source}"
     yield f"steps:     {rounds} rounds x {tau} = {rounds * tau} per client"
     yield f"           {rounds * public_steps_per_round(recipe)} of them public"
     yield f"responses: {max_responses(recipe)} per client, at most"
@@ -168,7 +169,8 @@ def cost_lines(
         yield f"time:      {longest} per client at {tokens_per_second:g} tokens/s, if all"
         yield "           responses reach their limit; waiting for others comes on top"
     if layout is None:
-        yield "adapter:   size unknown, because the base model is not here"
+        yield f"adapter:   size unknown: no folder {recipe.model.source} here; taken as a hub id,"
+        yield "           and its files are not here"
     else:
         sent = largest_update(layout, recipe)
         yield (

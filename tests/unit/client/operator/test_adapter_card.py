@@ -130,6 +130,20 @@ def test_the_serving_command_has_a_rank_that_holds_the_adapter(rank: int, allowe
     )
 
 
+def test_a_base_model_that_is_a_folder_has_a_placeholder_in_the_serving_command() -> None:
+    """Its name leads nowhere on another machine, nor on the hub."""
+    run = finished()
+    for source in ("model", "./model", "deploy/recipes/small/model"):
+        card = model_card(MODEL, SETTINGS.lora, source, None)
+        local = run.model_copy(update={"model": card})
+        _, serve, base = loading(local, adapter_of(run, 8), "a", merged=False)
+        assert serve.startswith("vllm serve BASE --enable-lora")
+        assert base == f"BASE is the base model's folder, {source} in the run"
+        text = card_text(local, 1, adapter_of(run))
+        assert "base_model:" not in text
+        assert f"- Base model: `{source}`, {card.architecture}\n" in text
+
+
 def test_an_adapter_of_too_high_a_rank_for_vllm_is_to_be_merged() -> None:
     """FedEx-LoRA's rank may become too high over many rounds."""
     run = finished()

@@ -177,7 +177,7 @@ def test_check_downloads_no_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     done = recipe("check", "qwen3-1.7b-math")
     assert done.exit_code == 0, done.stdout
-    assert "adapter:   size unknown, because the base model is not here" in done.stdout
+    assert "size unknown: no folder Qwen/Qwen3-1.7B here; taken as a hub id" in done.stdout
 
 
 def test_check_lists_all_that_is_wrong() -> None:
