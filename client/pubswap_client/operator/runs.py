@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console, Group, RenderableType
@@ -161,11 +161,21 @@ def log(
         typer.echo(line)
 
 
+def _changeable(key: str) -> str:
+    """Return a setting that can be changed; raises BadParameter, saying what to do for others."""
+    if key != "clients":
+        raise typer.BadParameter(
+            "Only clients can be changed, and only before the start. For another setting, cancel "
+            "the run and create a new one."
+        )
+    return key
+
+
 @connected
 def set_(
     api: "CoordinatorClient",
     run: Run,
-    key: Annotated[Literal["clients"], typer.Argument(help="The setting.")],
+    key: Annotated[str, typer.Argument(help="The setting: clients.", callback=_changeable)],
     value: Annotated[int, typer.Argument(min=1, max=MAX_NUMBER, help="The new value.")],
 ) -> None:
     """Change the number of clients of a run that has not started."""
