@@ -183,15 +183,21 @@ def set_(
     typer.echo(f"Run {view.name} starts with {view.settings.clients} clients: {key} = {value}.")
 
 
-def _move(api: "CoordinatorClient", run: str, path: str) -> None:
+def _move(api: "CoordinatorClient", run: str, path: str) -> RunView:
     view: RunView = api.move_run(run, path)
     typer.echo(f"Run {view.name} is {state_text(view)}.")
+    return view
 
 
 @connected
 def start(api: "CoordinatorClient", run: Run) -> None:
     """Start round 1, once all clients have enrolled, or at least members.minimum of them."""
-    _move(api, run, paths.RUN_START)
+    view = _move(api, run, paths.RUN_START)
+    if all(member.role is not Role.EVALUATOR for member in view.members):
+        typer.echo(
+            "No evaluator has enrolled, so no pass@1 is measured. Invite one now, or after the "
+            f"run: pubswap invite {view.name} judge --role evaluator"
+        )
 
 
 @connected

@@ -13,7 +13,7 @@ from pubswap_client.state.history import HeldOutScore, RoundFigures
 from pubswap_protocol import __version__
 from pubswap_protocol.bounds import plain
 from pubswap_protocol.command_line.amounts import duration_text
-from pubswap_protocol.messages import Evaluation, WholeRun
+from pubswap_protocol.messages import Evaluation, RunState, WholeRun
 
 MAX_POINTS = 1000
 LEFT, RIGHT, TOP, BOTTOM = 46, 632, 8, 196  # the axes' ends in the page's plots
@@ -28,7 +28,11 @@ def lines(run: WholeRun) -> Iterator[str]:
     """The gain, overall and by topic, the best round, and what is not known yet."""
     scores = measured(run)
     if len(scores) < 2:
-        yield "No round has a pass@1: the run has no evaluator, or it is not done yet."
+        later = " One that enrols now still measures all rounds."
+        yield (
+            "No round has a pass@1: the run has no evaluator, or it is not done yet."
+            f"{'' if run.state is RunState.CANCELLED else later}"
+        )
         return
     (_, base), (last, final) = scores[0], scores[-1]
     best, highest = max(((n, each.pass_at_1) for n, each in scores[1:]), key=lambda one: one[1])
