@@ -6,11 +6,13 @@ from datetime import timedelta
 from io import StringIO
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from pubswap_client.operator.members import print_invite
 from pubswap_protocol import paths
 from pubswap_protocol.cli import build_app
+from pubswap_protocol.errors import NotFound
 from pubswap_protocol.messages import CreateInvite, Evaluation, Invite, Role, TaskKind
 from pubswap_server.clock import process_clock
 from support.coordinator.coordinator import (
@@ -126,3 +128,12 @@ def test_an_evaluator_that_comes_after_the_end_measures_all_rounds(server: Serve
         score = Evaluation(pass_at_1=0.5, by_topic={}, problems=4, seconds=1.0)
         judge.submit_evaluation(fed.run.id, round_, score)
     assert judge.task(fed.run.id).kind is TaskKind.FINISHED
+
+
+def test_an_adapter_that_does_not_exist_is_refused_with_those_that_do(server: Server) -> None:
+    """Such as a mistyped `best`."""
+    fed = begun(server, clients=1)
+    with pytest.raises(NotFound, match=r"'bst'; give final, best .* is kept, 0\."):
+        fed.operator.adapter_of_round(fed.run.id, "bst")
+    with pytest.raises(NotFound, match=r"'final'; the run has none yet\."):
+        fed.operator.adapter_of_round(create(server).run.id, "final")

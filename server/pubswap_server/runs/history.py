@@ -10,6 +10,7 @@ from statistics import fmean, median
 from sqlalchemy import false, func, select
 from sqlalchemy.orm import Session
 
+from pubswap_protocol.command_line.amounts import first_few
 from pubswap_protocol.errors import NotFound
 from pubswap_protocol.messages import (
     Drift,
@@ -218,9 +219,10 @@ def means_of(session: Session, run: str, round_: int, updates: Sequence[UpdateRo
 
 def chosen(session: Session, run: str, which: str) -> tuple[int, str]:
     """A round and its adapter: the `final`, the `best` or a numbered one; raises NotFound."""
-    query = select(RoundRow.round, RoundRow.adapter).where(
+    kept = select(RoundRow.round, RoundRow.adapter).where(
         RoundRow.run_id == run, RoundRow.adapter.is_not(None)
     )
+    query = kept
     if which == "best":
         query = query.where(RoundRow.evaluation.is_not(None))
         query = query.order_by(_PASS_AT_1.desc(), RoundRow.round)
@@ -232,5 +234,11 @@ def chosen(session: Session, run: str, which: str) -> tuple[int, str]:
         query = query.where(false())
     row = session.execute(query.limit(1)).first()
     if row is None:
-        raise NotFound(f"There is no adapter {which!r} yet, or it was freed.")
+        rounds = [round_ for round_, _ in session.execute(kept.order_by(RoundRow.round))]
+        there = (
+            f"give final, best (of evaluated rounds) or a round that is kept, {first_few(rounds)}"
+        )
+        raise NotFound(
+            f"There is no adapter {which!r}; {there if rounds else 'the run has none yet'}."
+        )
     return row[0], str(row[1])

@@ -96,7 +96,9 @@ def enroll(
     if row.used_at is not None:
         raise InviteUsed("This invite was already used; ask the operator for a new one.")
     if row.expires_at <= now():
-        raise InviteExpired("This invite has expired; ask the operator for a new one.")
+        raise InviteExpired(
+            "This invite has expired, or a newer one has replaced it; ask the operator."
+        )
     if member is None:
         member = MemberRow(run_id=row.run_id, name=row.name, role=row.role)
         session.add(member)

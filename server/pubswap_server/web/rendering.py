@@ -1,6 +1,7 @@
 """Render pages from templates, with a security policy; errors become pages or the sign-in."""
 
 import hashlib
+import re
 from collections.abc import Callable, Coroutine
 from functools import cache
 from pathlib import Path
@@ -12,11 +13,12 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from pubswap_protocol.bounds import NAME_FORM
 from pubswap_protocol.command_line.amounts import duration_text, size_text
 from pubswap_protocol.command_line.toml_values import value_text
-from pubswap_protocol.errors import Invalid, PubSwapError, fault_text
+from pubswap_protocol.errors import Invalid, PubSwapError, UnknownRun, fault_text
 from pubswap_server.clock import now
 
 # No foreign content, nothing inline, no form to another site, no framing.
@@ -56,7 +58,8 @@ class PageRoute(APIRoute):
             except (PubSwapError, RequestValidationError) as error:
                 if isinstance(error, RequestValidationError):
                     error = Invalid(fault_text(error.errors()[0]))
-                run = request.path_params.get("run")
+                unknown = isinstance(error, UnknownRun)
+                run = None if unknown else request.path_params.get("run")
                 problem = error.problem()
                 return page("error.html", error.status, problem=problem, session=None, run=run)
 
@@ -102,6 +105,11 @@ def detail_text(value: object) -> str:
     return f"{text[:19]}\N{HORIZONTAL ELLIPSIS}" if text.startswith("blake3:") else text
 
 
+def marked_words(text: str) -> Markup:
+    """A message with its commands and names, between backticks, as code; the rest is escaped."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 - escaped
+
+
 _environment = Environment(
     loader=PackageLoader(__package__),
     autoescape=True,
@@ -118,6 +126,7 @@ _FILTERS: dict[str, Callable[..., str]] = {
     "score": lambda value: "\N{EN DASH}" if value is None else f"{value:.3f}",
     "detail": detail_text,
     "value": value_text,
+    "words": marked_words,
 }
 _environment.filters |= _FILTERS
 _environment.globals |= {"static": _static_url, "name_form": NAME_FORM}

@@ -15,6 +15,7 @@ from pubswap_protocol.messages import (
     Progress,
 )
 from pubswap_server.web import pages
+from pubswap_server.web.rendering import marked_words
 from support.coordinator.coordinator import (
     Server,
     begun,
@@ -35,6 +36,24 @@ def test_a_run_says_whom_it_waits_for(server: Server, browser: httpx.Client) -> 
     assert re.search(r"Waits for <strong>a</strong>", page)
     assert "1 of 2" in page and "0.625" in page
     assert "waits" not in browser.get("/runs/nothing").text.lower()
+
+
+def test_an_unknown_run_leads_back_to_the_runs(server: Server, browser: httpx.Client) -> None:
+    """Its own page would be another error; an unknown page of a run leads back to the run."""
+    assert '<a href="/">Back to the runs</a>' in browser.get("/runs/nothing").text
+    fed = create(server)
+    page = browser.get(f"/runs/{fed.run.id}/adapters/bst").text
+    assert (
+        f'<a href="/runs/{fed.run.id}">Back to the run</a>, or to <a href="/">all runs</a>' in page
+    )
+
+
+def test_a_command_in_a_message_is_marked_as_code() -> None:
+    """Instead of with backticks; everything else stays text."""
+    marked = marked_words("See `pubswap run show <RUN>`; <b>then</b> 5` or 6.")
+    assert marked == (
+        "See <code>pubswap run show &lt;RUN&gt;</code>; &lt;b&gt;then&lt;/b&gt; 5` or 6."
+    )
 
 
 def test_what_is_said_of_a_member_is_apart_from_its_name(
