@@ -145,6 +145,23 @@ def test_long_words_make_no_page_wider_than_a_phone(browser: Browser, fed: Feder
         assert page.evaluate("document.documentElement.scrollWidth") <= 360, path
 
 
+def test_a_phone_shows_what_happened_and_that_a_table_goes_on(
+    browser: Browser, fed: Federation
+) -> None:
+    """The log's details and the runs' activities are on the screen; a wide table has a shadow."""
+    page, _ = opened(browser, fed.server.url, viewport={"width": 390, "height": 844})
+    for path, region in (("/", "Runs"), (f"/runs/{fed.run.id}/log", "Events")):
+        page.goto(f"{fed.server.url}{path}")
+        words = page.get_by_role("region", name=region).locator("td.words").first
+        box = words.bounding_box()
+        assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= 390
+        assert box["width"] > 300
+    page.goto(f"{fed.server.url}/runs/{fed.run.id}")
+    members = page.get_by_role("region", name="Members")
+    assert members.evaluate("region => region.scrollWidth > region.clientWidth")
+    assert "gradient" in members.evaluate("region => getComputedStyle(region).backgroundImage")
+
+
 def test_a_run_is_created_and_an_organisation_invited_by_clicks(
     browser: Browser, fed: Federation
 ) -> None:
