@@ -50,8 +50,9 @@ def aggregate(
     """Aggregate a round by the run's settings.
 
     `state` is the file of the previous round's `server_state`, if there is one. The same updates
-    give the same digests, whatever the order in which they arrived. Drift is measured, and updates
-    that stand out are sought, in a `sample` of the clients. Raises InvalidAdapter for a result that would be refused as an upload.
+    give the same digests, whatever the order in which they arrived. Drift is measured on a `sample`
+    of the clients, and updates that stand out are sought there. Raises InvalidAdapter for a result
+    that would be refused as an upload.
     """
     rule, notes = rule_for(settings, len(updates.sources))
     gram, members = None, updates.members
