@@ -364,9 +364,19 @@ def first_fault(error: ValidationError) -> str:
     return fault_text(error.errors()[0])
 
 
+# pydantic's own words take its vocabulary for granted.
+_PLAIN = {
+    "extra_forbidden": "there is no such field",
+    "missing": "it is missing",
+    "string_type": "it must be text, in quotes",
+}
+
+
 def fault_text(fault: Mapping[str, Any]) -> str:
     """A validation error as text: `key: message`, or the message alone if it has no key."""
-    message = fault["msg"].removeprefix("Value error, ")
+    message = _PLAIN.get(fault["type"]) or fault["msg"].removeprefix("Value error, ")
+    if fault["type"] == "string_too_short" and not fault["input"]:
+        message = "it is empty"
     if fault.get("ctx", {}).get("pattern") == NAME_PATTERN:
         message = f"{fault['input']!r} is not a valid name: a name is {NAME_FORM}"
     key = ".".join(map(str, fault["loc"]))

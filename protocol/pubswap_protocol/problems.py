@@ -1,6 +1,6 @@
 """Problems: prompts with checkable answers. Private, public and test sets are JSONL of these."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -11,10 +11,19 @@ from pydantic.config import ExtraValues
 
 from pubswap_protocol.bounds import MAX_TOPICS, VALUE_LIMITS, Label, Strict, Topic, too_many_values
 from pubswap_protocol.command_line.amounts import first_few
-from pubswap_protocol.errors import InvalidProblems, first_fault
+from pubswap_protocol.errors import InvalidProblems, fault_text
 
 MAX_TEXT = 1 << 20  # characters
 MAX_LINE = 1 << 24  # characters: JSON escapes may lengthen a prompt and an answer six times
+
+# Other formats of an export, by suffix, and how pandas reads them with every value as text. "[" is
+# the beginning of a JSON array.
+_OTHER_FORMATS = {
+    ".csv": 'read_csv("{}", dtype=str)',
+    ".tsv": 'read_csv("{}", sep="\\t", dtype=str)',
+    ".parquet": 'read_parquet("{}").astype("string")',
+    "[": 'read_json("{}", dtype=False).astype("string")',
+}
 
 
 class Problem(Strict):
@@ -46,10 +55,11 @@ def parse_problem(line: str, where: str, extra: ExtraValues | None = None) -> Pr
     try:
         return Problem.model_validate_json(line, extra=extra)
     except ValidationError as error:
-        raise InvalidProblems(
-            f"{where}: {first_fault(error)}. "
-            'A line looks like {"id": "1", "prompt": "2 + 2 =", "answer": "4"}.'
-        ) from None
+        fault = error.errors()[0]
+        advice = 'A line looks like {"id": "1", "prompt": "2 + 2 =", "answer": "4"}.'
+        if fault["type"] == "extra_forbidden":
+            advice = "Move further fields into `metadata`."
+        raise InvalidProblems(f"{where}: {fault_text(fault)}. {advice}") from None
 
 
 def parse_problems(
@@ -57,18 +67,23 @@ def parse_problems(
 ) -> list[Problem]:
     """Problems from JSONL, in order.
 
-    Raises InvalidProblems, naming the line, for an empty line, a missing field, an unknown field
-    unless `extra` is "ignore", text that is not JSON, or a repeated id.
+    Raises InvalidProblems, naming the line, for an empty line before another, a missing field, an
+    unknown field unless `extra` is "ignore", text that is not JSON, or a repeated id.
     """
     problems: dict[str, Problem] = {}
-    # Split at newlines only, because JSON may contain other separators, such as U+2028. Editors on
-    # Windows put a byte-order mark first.
-    for number, line in enumerate(StringIO(text.removeprefix("\ufeff")), start=1):
+    for number, line in numbered_lines(text):
         problem = parse_problem(line, f"{source}, line {number}", extra)
         if problem.id in problems:
             raise InvalidProblems(f"{source}, line {number}: id {problem.id!r} occurs twice.")
         problems[problem.id] = problem
     return list(problems.values())
+
+
+def numbered_lines(text: str) -> Iterator[tuple[int, str]]:
+    """The lines of a JSONL text, with their numbers from 1, without empty ones at the end."""
+    # Split at newlines only, because JSON may contain other separators, such as U+2028. Editors on
+    # Windows put a byte-order mark first.
+    return enumerate(StringIO(text.removeprefix("\ufeff").rstrip()), start=1)
 
 
 def check_topics(problems: Iterable[Problem], source: str) -> None:
@@ -80,12 +95,31 @@ def check_topics(problems: Iterable[Problem], source: str) -> None:
         )
 
 
+def read_jsonl(path: Path) -> str:
+    """A JSONL file's text; raises InvalidProblems if it cannot be read or has another format."""
+    try:
+        data = path.read_bytes()
+        array = data[:100].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
+        if reader := _OTHER_FORMATS.get("[" if array else path.suffix.lower()):
+            raise InvalidProblems(
+                f"{path} is not JSONL, which PubSwap reads. Convert it with pandas: "
+                f"pd.{reader.format(path)}"
+                '.to_json("private.jsonl", orient="records", lines=True, force_ascii=False)'
+            )
+        return data.decode()
+    except OSError as error:
+        raise InvalidProblems(
+            f"{path} cannot be read: {error.strerror}. Check the path and its permissions."
+        ) from None
+    except UnicodeDecodeError as error:
+        raise InvalidProblems(
+            f"{path} cannot be read: byte {error.start + 1} is not UTF-8. Save the file as UTF-8."
+        ) from None
+
+
 def read_problems(path: Path) -> list[Problem]:
     """The problems of a JSONL file; raises InvalidProblems if it has none or an unusable one."""
-    try:
-        problems = parse_problems(path.read_text(encoding="utf-8"), str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidProblems(f"{path} cannot be read: {error}") from error
+    problems = parse_problems(read_jsonl(path), str(path))
     if not problems:
         raise InvalidProblems(f"{path} has no problems.")
     return problems

@@ -19,7 +19,7 @@ from pubswap_client.data.tasks import TaskSpec
 from pubswap_protocol.command_line.progress_bar import progress_bar
 from pubswap_protocol.draws import rng_for
 from pubswap_protocol.errors import InvalidProblems, first_fault
-from pubswap_protocol.problems import Problem, PromptLimit
+from pubswap_protocol.problems import Problem, PromptLimit, numbered_lines, read_jsonl
 from pubswap_protocol.verifiers import check_usable
 
 _ROW = TypeAdapter(dict[str, Any])
@@ -31,12 +31,8 @@ def jsonl_problems(path: Path, spec: DataSpec) -> Iterator[Problem]:
     Raises InvalidProblems, naming the line and the column, for anything unusable, because the user
     can correct the file.
     """
-    try:
-        with path.open(encoding="utf-8-sig") as lines:
-            for number, line in enumerate(lines, start=1):
-                yield _problem_of_line(line, number, f"{path}, line {number}", spec)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidProblems(f"from: {path} cannot be read: {error}.") from None
+    for number, line in numbered_lines(read_jsonl(path)):
+        yield _problem_of_line(line, number, f"{path}, line {number}", spec)
 
 
 def _problem_of_line(line: str, number: int, where: str, spec: DataSpec) -> Problem:

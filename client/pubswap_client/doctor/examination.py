@@ -203,8 +203,7 @@ class Examination:
             self.findings["private data"] = failure("no private problems are given", advice)
         else:
             self._stage("reading the private problems")
-            advice = f"Give a JSONL file in UTF-8 with --data, not {path}."
-            self._file = self._check("private data", _private_data, path, advice=advice)
+            self._file = self._check("private data", _private_data, path)
 
         def count(file: Survey, run: RunView) -> Finding:
             private_settings = own_settings(self.settings, run.settings)

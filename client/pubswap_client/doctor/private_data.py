@@ -12,7 +12,7 @@ from pubswap_client.data.holdout import split
 from pubswap_client.doctor.findings import Finding, failure, ok, skipped, warning
 from pubswap_protocol.command_line.amounts import first_few
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
-from pubswap_protocol.problems import Problem, parse_problem
+from pubswap_protocol.problems import Problem, numbered_lines, parse_problem, read_jsonl
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.verifiers import check_usable
 
@@ -31,35 +31,43 @@ def survey(path: Path) -> Survey:
     """Read a whole file; raises InvalidProblems if that is impossible."""
     problems, faults, repeated = [], [], []
     seen: set[str] = set()
-    try:
-        with path.open(encoding="utf-8-sig") as file:
-            for number, line in enumerate(file, start=1):
-                try:
-                    problem = parse_problem(line, f"line {number}")
-                except InvalidProblems as error:
-                    faults.append(error.detail)
-                    continue
-                if problem.id in seen:
-                    repeated.append(f"line {number} ({problem.id})")
-                    continue
-                seen.add(problem.id)
-                problems.append(problem)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidProblems(f"{path} cannot be read: {error}") from error
+    for number, line in numbered_lines(read_jsonl(path)):
+        try:
+            problem = parse_problem(line, f"line {number}")
+        except InvalidProblems as error:
+            faults.append(error.detail)
+            continue
+        if problem.id in seen:
+            repeated.append(f"line {number} ({problem.id})")
+            continue
+        seen.add(problem.id)
+        problems.append(problem)
     return Survey(path, tuple(problems), tuple(faults), tuple(repeated))
 
 
 def check_file(file: Survey) -> Finding:
-    """Check that every line is a problem, and that no id occurs twice."""
+    """Check that every line is a problem, and that no id and no prompt occurs twice."""
     if file.faults:
         return failure(
             f"{len(file.faults)} lines of {file.path} are not problems: {file.faults[0]}",
-            f"Correct or remove {first_few(fault.partition(':')[0] for fault in file.faults)}.",
+            f"Correct {first_few(fault.partition(':')[0] for fault in file.faults)}.",
         )
     if file.repeated:
         return failure(
             f"{len(file.repeated)} ids occur twice: {first_few(file.repeated)}",
             "Give each problem an id of its own, or remove the second ones.",
+        )
+    prompts: dict[str, str] = {}
+    copies = [
+        f"{problem.id} of {first}"
+        for problem in file.problems
+        if (first := prompts.setdefault(problem.prompt, problem.id)) != problem.id
+    ]
+    if copies:
+        return warning(
+            f"{len(copies)} problems have the prompt of another: {first_few(copies)}",
+            "Remove the copies. Each is trained on as often as the first, so that differential "
+            "privacy (privacy.epsilon) protects that prompt half as well.",
         )
     return ok(f"{file.path} is readable")
 

@@ -329,7 +329,7 @@ def test_starting_before_enrolling_says_how_to_enrol(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ('{"id": "1", "prompt": "1 + 1 ="}\n', "line 1: answer"),
-        ('{"id": "1", "prompt": "1 + 1 =", "answer": "2"}\n\n', "line 2: the line is empty"),
+        ('{"id": "1", "prompt": "1 + 1 =", "answer": "2"}\n\n{}', "line 2: the line is empty"),
     ],
 )
 def test_unusable_private_data_is_named_by_line(tmp_path: Path, text: str, message: str) -> None:

@@ -503,7 +503,7 @@ def test_a_run_opens_when_its_files_are_there_and_starts_when_its_clients_are(
     [
         (b"", "has no problems"),
         (b"\xff\xfe", "not UTF-8"),
-        (b'{"id": "1", "prompt": "x", "answer": "y"}\n\n', "line 2: the line is empty"),
+        (b'{"id": "1", "prompt": "x", "answer": "y"}\n\n{}', "line 2: the line is empty"),
         (b'{"id": "1", "prompt": "x"}\n', "line 1: answer"),
         (b'{"id": "1", "prompt": "x", "answer": "y", "note": 1}\n', "line 1: note"),
         (b'{"id": "1", "prompt": "x", "answer": "y"}\n' * 2, "'1' occurs twice"),

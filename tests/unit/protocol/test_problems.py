@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from pubswap_protocol.errors import InvalidProblems
@@ -30,10 +31,14 @@ def test_problems_are_read_as_they_were_written(tmp_path: Path) -> None:
     [
         (b"", "has no problems"),
         (b"{", "line 1"),
-        (b'{"id": "1", "prompt": "x", "answer": "y"}\n\n', "line 2: the line is empty"),
-        (b'{"id": "1", "answer": "y"}', "line 1: prompt"),
-        (b'{"id": "1", "prompt": "", "answer": "y"}', "line 1: prompt"),
-        (b'{"id": "1", "prompt": "x", "answer": "y", "z": 1}', "line 1: z"),
+        (b'{"id": "1", "prompt": "x", "answer": "y"}\n\n{}', "line 2: the line is empty"),
+        (b'{"id": "1", "answer": "y"}', "line 1: prompt: it is missing"),
+        (b'{"id": "1", "prompt": "", "answer": "y"}', "line 1: prompt: it is empty"),
+        (b'{"id": "1", "prompt": "x", "answer": 4}', "line 1: answer: it must be text, in quotes"),
+        (
+            b'{"id": "1", "prompt": "x", "answer": "y", "z": 1}',
+            "line 1: z: there is no such field. Move further fields into `metadata`",
+        ),
         (b'{"id": "1", "prompt": "x", "answer": "y", "topic": "a\\u0000"}', "line 1: topic"),
         (b'{"id": "1", "prompt": "x", "answer": "y"}\n' * 2, "line 2: id '1' occurs twice"),
         (b"\xff\xff", "cannot be read"),
@@ -73,9 +78,41 @@ def test_a_line_ends_at_newlines_alone() -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    """The message repeats the path, so that a typo is visible."""
-    with pytest.raises(InvalidProblems, match=r"nowhere.jsonl cannot be read"):
+    """The message has the path once, so that a typo is visible."""
+    with pytest.raises(InvalidProblems) as refused:
         read_problems(tmp_path / "nowhere.jsonl")
+    assert refused.value.detail.startswith(
+        f"{tmp_path / 'nowhere.jsonl'} cannot be read: No such file or directory. "
+    )
+    assert refused.value.detail.count("nowhere.jsonl") == 1
+
+
+def test_empty_lines_at_the_end_are_not_problems() -> None:
+    """Editors leave them. The numbers of the lines before stay."""
+    line = '{"id": "1", "prompt": "x", "answer": "y"}'
+    assert len(parse_problems(line + "\r\n\n  \n")) == 1
+
+
+@pytest.mark.parametrize("name", ["data.csv", "data.tsv", "data.parquet", "data.json"])
+def test_another_format_is_refused_with_the_line_that_converts_it(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line writes ids and answers as text, and leaves an empty cell without a value."""
+    monkeypatch.chdir(tmp_path)
+    table = pd.DataFrame({"id": [1, 2], "prompt": ["é?", "2 + 2 ="], "answer": [4.5, None]})
+    if name == "data.parquet":
+        table.to_parquet(name)
+    elif name == "data.json":
+        table.to_json(name, orient="records")
+    else:
+        table.to_csv(name, index=False, sep="\t" if name == "data.tsv" else ",")
+    with pytest.raises(InvalidProblems, match="not JSONL") as refused:
+        read_problems(Path(name))
+    eval(refused.value.detail.split("with pandas: ")[1], {"pd": pd})
+    with pytest.raises(InvalidProblems, match="line 2: answer: it must be text"):
+        read_problems(Path("private.jsonl"))
+    lines = Path("private.jsonl").read_text().splitlines()
+    assert parse_problems(lines[0]) == [Problem(id="1", prompt="é?", answer="4.5")]
 
 
 def test_the_name_of_a_verifier_moves_no_cursor() -> None:

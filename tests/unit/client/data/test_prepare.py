@@ -292,6 +292,13 @@ def test_a_jsonl_may_call_its_columns_anything(tmp_path: Path) -> None:
     )
 
 
+def test_a_table_is_not_read_as_jsonl(tmp_path: Path) -> None:
+    """The message has the line that converts it."""
+    (tmp_path / "own.csv").write_text("id,prompt,answer\n1,2 + 2 =,4\n")
+    with pytest.raises(InvalidProblems, match=r"not JSONL.*pd\.read_csv"):
+        prepare(spec_for("jsonl", tmp_path / "own.csv"), tmp_path / "split")
+
+
 def test_repeated_prompts_are_used_once(tmp_path: Path) -> None:
     """Prompts that differ only in surrounding white space are left out and counted."""
     rows = [*numbered(60), *({**row, "prompt": f" {row['prompt']} "} for row in numbered(20))]

@@ -72,6 +72,15 @@ def test_ids_that_occur_twice_are_named(data: Path) -> None:
     assert "line 41 (p4)" in finding.found
 
 
+def test_prompts_that_occur_twice_are_a_warning(data: Path) -> None:
+    """The message has the ids of both problems, and no prompt."""
+    copy = '{"id": "copy", "prompt": "4 + 1 =", "answer": "5"}\n'
+    data.write_text(data.read_text() + copy + "\n\n")
+    finding = check_file(survey(data))
+    assert finding.status is Status.WARNING
+    assert "1 problems have the prompt of another: copy of p4" in finding.found
+
+
 def test_a_file_that_is_not_there_or_no_text_is_refused(tmp_path: Path) -> None:
     """The message names the path."""
     with pytest.raises(InvalidProblems, match=r"none\.jsonl"):
