@@ -19,6 +19,7 @@ from pubswap_client.data.commands import data_commands
 from pubswap_client.demo.commands import demo, demo_federate
 from pubswap_client.ledger.commands import audit_commands
 from pubswap_client.operator import ending, members, runs, viewers
+from pubswap_client.operator.connecting import Url
 from pubswap_client.operator.exporting import export, verify
 from pubswap_client.options import CommonOptions, Data, Engine, Processes, computing
 from pubswap_client.organisation.commands import adapter, leave, relay, status
@@ -97,7 +98,7 @@ def register(app: typer.Typer) -> None:
 
 @client_commands.command("enroll")
 def enroll(
-    coordinator: Annotated[str, typer.Option(help="The coordinator's address.")],
+    coordinator: Url,
     invite: Annotated[str, typer.Option(help="The one-time code from the operator.")],
     state: Annotated[
         Path, typer.Option(help="State folder for the token and the progress.")

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     from pubswap_client.settings import ClientSettings
 
 Config = Annotated[Path | None, typer.Option(help="A client.toml with these settings.")]
-State = Annotated[Path | None, typer.Option(help="The state folder, with token and progress.")]
+State = Annotated[
+    Path | None,
+    typer.Option(help="The state folder, with token and progress.", show_default="pubswap-state"),
+]
 Model = Annotated[str | None, typer.Option(help="The base model: a folder or a hub id.")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
 Threads = Annotated[

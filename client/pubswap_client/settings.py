@@ -20,7 +20,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from pubswap_client.toml_files import read_toml
 from pubswap_protocol.bounds import MAX_FACTOR, MAX_NUMBER, MAX_SECONDS, CpuSeconds, TimeSpan
-from pubswap_protocol.errors import InvalidSettings, first_fault
+from pubswap_protocol.command_line.keys import dotted_keys, key_fault
+from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.files import expanded
 
 Positive = Annotated[int, Field(gt=0, le=MAX_NUMBER)]
@@ -236,7 +237,8 @@ def load_settings(config: Path | None, **overrides: Any) -> ClientSettings:
     try:
         return ClientSettings(**values)
     except ValidationError as error:
-        raise InvalidSettings(f"{config or 'settings'}: {first_fault(error)}") from None
+        fault = key_fault(error.errors()[0], dotted_keys(ClientSettings))
+        raise InvalidSettings(f"{config or 'settings'}: {fault}") from None
     except SettingsError as error:
         raise InvalidSettings(
             f"settings: {error}: in the environment, write a list or a table as JSON, such as "

@@ -5,10 +5,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import entry_points
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
+from typer.core import TyperGroup
 
 from pubswap_protocol import __version__
 from pubswap_protocol.bounds import printable
@@ -45,10 +46,20 @@ _REMEDIES = {
 }
 
 
+class _Commands(TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")  # pydantic's, by typer
+            raise
+
+
 def build_app() -> typer.Typer:
     """The command tree, from the `pubswap.commands` entry points of the installed packages."""
     app = typer.Typer(
         name="pubswap",
+        cls=_Commands,
         help="Federated RLVR between organisations that cannot share data.\n\n"
         "Try it: `pubswap demo`. Operators: `pubswap serve`, `pubswap run`, `pubswap invite`. "
         "Organisations: `pubswap client enroll`, then `pubswap client start`.\n\n"

@@ -340,6 +340,8 @@ _PROXY_ADVICE = (
     "Give the proxy's user and password in HTTPS_PROXY (http://USER:PASSWORD@HOST:PORT), ask those "
     "who run it to let the coordinator through, or name the coordinator's host in NO_PROXY."
 )
+# OpenSSL's reasons, before and since 3.2, when the answer is not TLS.
+_NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
 _ADDRESS_ADVICE = "Is there something else at this address, or a proxy in front of it?"
 
 
@@ -349,4 +351,6 @@ def _advice(error: Exception) -> str:
             "Name the CA of its certificate, or of a proxy that intercepts TLS, with `--ca-file` "
             "(an organisation does so when it enrols) or in SSL_CERT_FILE."
         )
+    if any(reason in str(error) for reason in _NOT_TLS):
+        return "Does it serve plain http? Then its address begins with http://."
     return "Is it running, and is the address right?"

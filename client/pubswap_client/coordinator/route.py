@@ -23,7 +23,10 @@ def parsed_url(url: str) -> httpx.URL:
     except httpx.InvalidURL as error:
         raise InvalidSettings(f"{url!r} is not a coordinator's address: {error}.") from None
     if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query:
-        raise InvalidSettings(f"{url!r} is not a coordinator's address, such as https://host:8470.")
+        scheme = "" if "://" in url else ": the scheme is missing, http:// or https://"
+        raise InvalidSettings(
+            f"{url!r} is not a coordinator's address, such as https://host:8470{scheme}."
+        )
     return parsed
 
 

@@ -262,9 +262,11 @@ def _open_session(
     stored = load_membership(settings.state)
     membership = stored.membership
     if membership.role is not role:
+        command = "evaluate" if membership.role is Role.EVALUATOR else "client start"
         raise Forbidden(
             f"{settings.state} is the membership of {membership.name}, whose role is "
-            f"{membership.role}; this command needs the role {role}."
+            f"{membership.role}; this command needs the role {role}. "
+            f"Use `pubswap {command} --state {settings.state}`."
         )
     with (
         locked(settings.state),

@@ -78,6 +78,10 @@ def leave(config: Config = None, state: State = None) -> None:
     member = stored.membership
     away = Away(code="left", detail="It left with `pubswap client leave`.")
     with locked(folder), member_client(folder, stored, Backoff(tries=3)) as api:
+        run = api.run(member.run)
+        if run.state.ended:
+            typer.echo(f"Run {run.name} is {run.state}: there is nothing to leave.")
+            return
         api.away(member.run, away)
     typer.echo(f"{member.name} has left run {member.run_name}, and nobody waits for it.")
     typer.echo(f"To come back: pubswap client start --state {folder}")

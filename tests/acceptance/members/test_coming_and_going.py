@@ -109,6 +109,8 @@ def test_daemons_come_and_go_and_the_run_goes_on(tmp_path: Path) -> None:
             run.resume()
             done = wait_finished(coordinator, view)
             assert daemon.wait() == 0
+            over = pubswap("client", "leave", "--state", str(beta))
+            assert (over.returncode, "there is nothing to leave" in over.stdout) == (0, True)
             steps = {update["round"]: update for update in run.log("alpha", "fewer steps")}
             away = run.log("beta", "away")
     assert [details["code"] for details in away] == ["left"]

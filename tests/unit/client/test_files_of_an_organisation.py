@@ -10,6 +10,7 @@ import pytest
 from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
 
 from pubswap_client.base_model import local_folder, model_folder, own_model
+from pubswap_client.daemon.session import run_evaluator
 from pubswap_client.demo.demo import prepare_folder
 from pubswap_client.demo.federation import MODEL, RUN_FILE
 from pubswap_client.operator.connecting import operator_token
@@ -18,7 +19,7 @@ from pubswap_client.recipes.runfile import prepare
 from pubswap_client.settings import load_settings
 from pubswap_client.state.membership import StoredMembership, load_membership, save_membership
 from pubswap_protocol.command_line.amounts import size_text
-from pubswap_protocol.errors import BaseModelMismatch, InvalidProblems, InvalidSettings
+from pubswap_protocol.errors import BaseModelMismatch, Forbidden, InvalidProblems, InvalidSettings
 from pubswap_protocol.messages import Membership, Role, RunState, RunView
 from pubswap_protocol.model import model_card
 from pubswap_protocol.settings import RunSettings
@@ -50,6 +51,13 @@ def test_a_damaged_membership_is_refused(tmp_path: Path) -> None:
     save_membership(tmp_path, MEMBERSHIP).write_text("{")
     with pytest.raises(InvalidSettings, match="enroll again"):
         load_membership(tmp_path)
+
+
+def test_a_folder_of_another_role_names_its_own_command(tmp_path: Path) -> None:
+    """Before anything is sent or loaded."""
+    save_membership(tmp_path, MEMBERSHIP)
+    with pytest.raises(Forbidden, match=f"Use `pubswap client start --state {tmp_path}`"):
+        run_evaluator(load_settings(None, state=tmp_path))
 
 
 def test_client_settings_come_from_the_file_and_then_the_options(tmp_path: Path) -> None:
@@ -91,7 +99,8 @@ def test_the_vllm_table_is_read_from_the_file_and_the_environment(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("devise = 'cpu'", "devise"),
+        ("devise = 'cpu'", "devise: there is no such key; did you mean device?"),
+        ("vllm.url = ['http://a']", r"vllm\.url: there is no such key; did you mean vllm\.urls"),
         ("engine = 'sglang'", "engine"),
         ("engine = 'vllm-server'", r"vllm\.urls and vllm\.adapter_dir"),
         ("vllm.tensor_parallel = 0", r"vllm\.tensor_parallel"),

@@ -60,6 +60,13 @@ def test_no_word_of_a_help_text_is_lost(command: str) -> None:
         assert word in shown
 
 
+def test_a_wrong_choice_is_refused_in_plain_words() -> None:
+    """Without pydantic's prefix, which typer leaves in."""
+    done = CliRunner().invoke(APP, ["client", "doctor", "--role", "evaluater"], env=WIDE)
+    assert done.exit_code == 2
+    assert "'--role': 'evaluater' is not one of 'client', 'evaluator'" in done.output
+
+
 @pytest.mark.parametrize(
     "command", [name for name in COMMANDS if name.startswith(("run ", "member ", "invite"))]
 )
@@ -73,6 +80,13 @@ def test_an_operators_command_takes_address_token_and_ca(command: str) -> None:
     ):
         assert option in shown
         assert f"env var: {variable}" in shown
+
+
+def test_an_organisation_may_name_the_coordinator_and_its_folder_like_others() -> None:
+    """Enrolment takes the address from the environment; commands show the default state folder."""
+    assert "env var: PUBSWAP_COORDINATOR" in help_of("client enroll")
+    for command in ("start", "doctor", "status", "leave", "adapter", "personalize"):
+        assert "(pubswap-state)" in help_of(f"client {command}")
 
 
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name.endswith(("list", "show"))])

@@ -24,6 +24,7 @@ from pubswap_protocol import paths
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import (
     DigestMismatch,
+    InvalidSettings,
     NameTaken,
     ProtocolMismatch,
     ProxyFault,
@@ -251,6 +252,18 @@ def test_an_unreachable_coordinator_says_what_to_check() -> None:
 
     with pytest.raises(Unreachable, match=r"http://c cannot be reached.*Is it running"):
         wait_until_ready(client(handler), 0.0)
+
+
+def test_a_coordinator_without_tls_and_an_address_without_scheme_are_recognised() -> None:
+    """The message says what the address must begin with."""
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)")
+
+    with pytest.raises(Unreachable, match="begins with http://"):
+        wait_until_ready(client(handler), 0.0)
+    with pytest.raises(InvalidSettings, match="the scheme is missing, http:// or https://"):
+        CoordinatorClient("127.0.0.1:8470")
 
 
 def test_an_operator_is_not_told_to_enrol_for_a_private_ca() -> None:
