@@ -1,5 +1,6 @@
 """Problems: prompts with checkable answers. Private, public and test sets are JSONL of these."""
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from io import StringIO
@@ -11,6 +12,7 @@ from pydantic.config import ExtraValues
 
 from pubswap_protocol.bounds import MAX_TOPICS, VALUE_LIMITS, Label, Strict, Topic, too_many_values
 from pubswap_protocol.command_line.amounts import first_few
+from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import InvalidProblems, fault_text
 
 MAX_TEXT = 1 << 20  # characters
@@ -134,6 +136,11 @@ def problem_lines(problems: Iterable[Problem]) -> bytes:
     """Problems as the bytes of a JSONL file, without the fields that have their defaults."""
     lines = [problem.model_dump_json(exclude_defaults=True) + "\n" for problem in problems]
     return "".join(lines).encode()
+
+
+def prompts_digest(problems: Iterable[Problem]) -> str:
+    """The digest of ids and prompts in their order, which a schedule's draws depend on."""
+    return digest_of(json.dumps([(problem.id, problem.prompt) for problem in problems]).encode())
 
 
 @dataclass(frozen=True)

@@ -53,9 +53,15 @@ from pubswap_client.training.accountant import check_installed
 from pubswap_protocol.draws import seed_for
 from pubswap_protocol.errors import Forbidden, InvalidProblems, InvalidSettings
 from pubswap_protocol.files import write_whole
-from pubswap_protocol.messages import Hello, Role, RunState, RunView, SetKind
+from pubswap_protocol.messages import Digest, Hello, Role, RunState, RunView, SetKind
 from pubswap_protocol.model import ModelCard
-from pubswap_protocol.problems import Problem, check_topics, parse_problems, read_problems
+from pubswap_protocol.problems import (
+    Problem,
+    check_topics,
+    parse_problems,
+    prompts_digest,
+    read_problems,
+)
 from pubswap_protocol.required import check_required
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import Adapter, AdapterFile
@@ -89,10 +95,11 @@ def run_client(settings: ClientSettings, end: float | None = None) -> RunState |
     if settings.data is None:
         raise InvalidSettings("Say where the private problems are: --data private.jsonl")
     problems = read_problems(settings.data)
+    trained, _ = split(problems, settings.holdout)
     with (
         open_process_group(settings) as process_group,
         _open_session(settings, Role.CLIENT, process_group) as session,
-        _reporter(settings, session, end) as reporter,
+        _reporter(settings, session, prompts_digest(trained), end) as reporter,
     ):
         return make_daemon(settings, session, problems, reporter, process_group).work()
 
@@ -148,7 +155,9 @@ def make_daemon(
 
 
 @contextmanager
-def _reporter(settings: ClientSettings, session: Session, end: float | None) -> Iterator[Reporter]:
+def _reporter(
+    settings: ClientSettings, session: Session, problems: Digest, end: float | None
+) -> Iterator[Reporter]:
     """Report to the state folder, to the terminal or as log lines, and to the settings' trackers.
 
     With `end`, also end this process in time.
@@ -156,7 +165,7 @@ def _reporter(settings: ClientSettings, session: Session, end: float | None) -> 
     console, run = Console(stderr=True, markup=False), session.run
     with ExitStack() as stack:
         reporters: list[Reporter] = [
-            stack.enter_context(Recorder(settings.state, run, session.api)),
+            stack.enter_context(Recorder(settings.state, run, session.api, problems)),
             stack.enter_context(LiveDisplay(console)) if console.is_terminal else LogLines(),
         ]
         if settings.track:

@@ -13,7 +13,7 @@ from pubswap_client.policy.policy import Policy
 from pubswap_client.policy.self_check import check_packed_path
 from pubswap_client.policy.tokenizer import PromptTokenizer
 from pubswap_client.privacy.attacks import Attacker, Likelihoods
-from pubswap_client.privacy.problem_sets import checked, counted, of_run
+from pubswap_client.privacy.problem_sets import checked, effective, of_run
 from pubswap_client.privacy.report import AuditReport, audited
 from pubswap_client.rollout.transformers_engine import TransformersEngine
 from pubswap_client.settings import ClientSettings
@@ -46,7 +46,7 @@ def audit(
     run, number, adapter = _released(settings.state, stored, round_)
     if members is None:
         history = read(settings.state / HISTORY, run.id, RoundFigures)
-        rounds = counted(history, run.rounds, number)
+        rounds = effective(history, run.rounds, number)
         if settings.data is None:
             raise InvalidSettings("Say what was trained on: --data private.jsonl, as for `start`.")
         client, private_settings = stored.membership.name, own_settings(settings, run.settings)

@@ -1,5 +1,6 @@
 """Separate members, the problems that the adapter was trained on, from others."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -9,18 +10,20 @@ from pubswap_client.state.history import RoundFigures
 from pubswap_protocol.command_line.amounts import first_few
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
 from pubswap_protocol.messages import RoundSummary
-from pubswap_protocol.problems import Problem, read_problems
+from pubswap_protocol.problems import Problem, prompts_digest, read_problems
 from pubswap_protocol.schedule import private_position, private_prompts, public_step, update_order
 from pubswap_protocol.settings import RunSettings
+
+log = logging.getLogger(__name__)
 
 MIN_PROBLEMS, MAX_PROBLEMS = 10, 500
 _GIVE_BOTH = "Give the problems that were trained on with --members, and others with --others."
 
 
-def counted(
+def effective(
     history: Sequence[RoundFigures], rounds: Sequence[RoundSummary], last: int
-) -> dict[int, int]:
-    """The number of steps made in each round that led to the adapter of round `last`.
+) -> list[RoundFigures]:
+    """The rounds that led to the adapter of round `last`.
 
     A round was undone by a rollback if the run's round began after another number of rollbacks. If
     the coordinator does not report that, or was restored from a backup, a round was also undone if
@@ -29,14 +32,14 @@ def counted(
     adapters = {each.round: each.adapter for each in rounds}
     rollbacks = {each.round: each.rollbacks for each in rounds}
     begun = {(each.round, each.rollbacks): each.start for each in history}
-    return {
-        past.round: past.steps
+    return [
+        past
         for past in history
         if past.round <= last
         and rollbacks.get(past.round) in (None, past.rollbacks)
         and adapters.get(past.round - 1) in (None, past.start)
         and begun.get((past.round + 1, past.rollbacks)) in (None, adapters.get(past.round))
-    }
+    ]
 
 
 def drawn(settings: RunSettings, client: str, size: int, rounds: Mapping[int, int]) -> set[int]:
@@ -76,15 +79,16 @@ def of_run(
     others: Path | None,
     settings: RunSettings,
     client: str,
-    rounds: Mapping[int, int],
+    rounds: Sequence[RoundFigures],
     holdout: int = 0,
 ) -> tuple[list[Problem], list[Problem]]:
     """Members and others in a client's private file, by the run's own schedule.
 
-    `settings` and `rounds` are as for `drawn`, `holdout` is the client's. Others are the problems
-    that no step has drawn, including held-out ones, unless a file gives them.
+    `settings` and `holdout` are the client's, `rounds` those that led to the adapter. Others are
+    the problems that no step has drawn, including held-out ones, unless a file gives them.
 
-    Raises InvalidSettings if the draws cannot be known.
+    Raises InvalidSettings if the draws cannot be known, and InvalidProblems if these rounds were
+    trained on other problems.
     """
     if not rounds:
         raise InvalidSettings(
@@ -92,11 +96,28 @@ def of_run(
             + _GIVE_BOTH
         )
     problems, held_out = split(read_problems(data), holdout)
-    indices = drawn(settings, client, len(problems), rounds)
+    _check_trained(problems, rounds, data)
+    steps = {past.round: past.steps for past in rounds}
+    indices = drawn(settings, client, len(problems), steps)
     members = [problem for index, problem in enumerate(problems) if index in indices]
     trained = {problem.prompt for problem in members}  # a prompt may occur twice
     rest = [problem for problem in problems if problem.prompt not in trained]
     return members, read_problems(others) if others else [*rest, *held_out]
+
+
+def _check_trained(problems: Sequence[Problem], rounds: Sequence[RoundFigures], data: Path) -> None:
+    digests = {past.problems for past in rounds}
+    if digests - {None, prompts_digest(problems)}:
+        raise InvalidProblems(
+            f"The run was trained on other problems than {data}, in another order, or with another "
+            f"holdout. Give the file and the client.toml of `pubswap client start`. {_GIVE_BOTH}"
+        )
+    if None in digests:
+        log.warning(
+            "An earlier version of PubSwap trained and did not record its problems: make sure that "
+            "%s, and the holdout, are those of `pubswap client start`.",
+            data,
+        )
 
 
 def checked(

@@ -21,10 +21,15 @@ class RoundFigures(BaseModel, frozen=True):
     round: int
     start: Digest = Field(description="Global adapter at the round's start.")
     rollbacks: int = Field(default=0, description="The run's rollbacks when the round began.")
+    problems: Digest | None = Field(
+        default=None, description="Of the problems trained on; unknown to earlier versions."
+    )
     at: AwareDatetime = Field(description="Time of its last step.")
     steps: int
-    rewards: list[float | None] = Field(description="By step, in the order of the updates.")
-    reward: float | None
+    rewards: list[float | None] = Field(
+        description="On its own problems, in the order of the updates; None for a public step."
+    )
+    reward: float | None = Field(description="Mean over the private steps.")
     loss: float | None
     kl: float | None
     clip_share: float | None

@@ -20,7 +20,9 @@ class DaemonStatus(BaseModel, frozen=True):
     round: int = 0
     step: int = Field(default=0, description="The last step completed.")
     steps: int
-    rewards: list[float | None] = Field(default=[], description="By step, so far.")
+    rewards: list[float | None] = Field(
+        default=[], description="On its own problems, by step so far; None for a public step."
+    )
     step_seconds: float | None = Field(default=None, description="Mean time of a step, with waits.")
     tokens_per_second: float | None = Field(default=None, description="Of the last step.")
     sent_bytes: int = Field(default=0, description="In request bodies, since enrolment.")

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import time
 from collections.abc import Callable
+from statistics import fmean
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -28,6 +29,7 @@ from pubswap_client.rollout.transformers_engine import (
 from pubswap_client.state.history import HISTORY, RoundFigures, read
 from pubswap_client.state.journal import Journal, JournalOwner, ReducedUpdate
 from pubswap_client.state.residuals import Residuals
+from pubswap_client.state.status import read_status
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol.digests import digest_of
@@ -49,6 +51,7 @@ from pubswap_protocol.messages import (
     Task,
     TaskKind,
 )
+from pubswap_protocol.schedule import public_step, update_order
 from pubswap_protocol.settings import AggregationSettings, SwapSettings, WireSettings
 from pubswap_protocol.tensors.adapter import (
     Adapter,
@@ -67,7 +70,7 @@ from support.client.one_client import (
 
 def recorder(one: World) -> Recorder:
     connection: Any = SimpleNamespace(sent=1, received=2)
-    return Recorder(one.state, one.coordinator.run, connection)
+    return Recorder(one.state, one.coordinator.run, connection, digest_of(b"its problems"))
 
 
 def rounds_of(one: World) -> list[dict[str, Any]]:
@@ -199,6 +202,22 @@ def test_a_client_that_dies_again_and_again_hands_in_the_same(
     assert killed.coordinator.mismatches == 0
     for number, update in undisturbed.coordinator.updates.items():
         assert steps_of(killed.coordinator.updates[number]) == steps_of(update)
+
+
+@pytest.mark.parametrize("mode", ["synchronous", "pipelined"])
+def test_rewards_are_those_on_its_own_problems(world: Callable[..., World], mode: str) -> None:
+    """In status and history; a public step has none, wherever its update comes."""
+    one = world(swap=SwapSettings(period=2, mode=mode))
+    one.live(recorder(one))
+    run = one.coordinator.run
+    found, status = read(one.state / HISTORY, run.id, RoundFigures), read_status(one.state, run.id)
+    public = [public_step(run.settings, step) is not None for step in update_order(run.settings)]
+    assert sum(public) == 2
+    for each in found:
+        assert [reward is None for reward in each.rewards] == public
+        assert each.reward == fmean(reward for reward in each.rewards if reward is not None)
+        assert each.problems == digest_of(b"its problems")
+    assert status is not None and status.rewards == found[-1].rewards
 
 
 def test_a_public_step_of_more_prompts_than_the_run_s_is_refused(
@@ -756,8 +775,9 @@ def test_a_rollback_to_the_same_adapter_restarts_the_round(
                 raise Killed
 
     one.coordinator.submit_update = _dying  # type: ignore[method-assign]
+    connection: Any = SimpleNamespace(sent=1, received=2)
     with pytest.raises(Killed):
-        one.live(Ends(one.state, one.coordinator.run, SimpleNamespace(sent=1, received=2)))
+        one.live(Ends(one.state, one.coordinator.run, connection, digest_of(b"")))
     del one.coordinator.submit_update  # type: ignore[attr-defined]
     one.coordinator.submitted.clear()
     for each in (one, fresh):

@@ -13,8 +13,8 @@ from pubswap_client.privacy.problem_sets import (
     MAX_PROBLEMS,
     MIN_PROBLEMS,
     checked,
-    counted,
     drawn,
+    effective,
     of_run,
 )
 from pubswap_client.rollout.transformers_engine import TransformersEngine
@@ -25,7 +25,7 @@ from pubswap_client.training.memory import TokenBudget
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
 from pubswap_protocol.messages import RoundSummary
-from pubswap_protocol.problems import Problem, write_problems
+from pubswap_protocol.problems import Problem, prompts_digest, write_problems
 from pubswap_protocol.settings import PrivacySettings, RunSettings
 from pubswap_protocol.tensors.adapter import initial_adapter
 
@@ -34,6 +34,25 @@ def numbered(first: int, count: int) -> list[Problem]:
     return [
         Problem(id=f"p{n}", prompt=f"{n} =", answer=str(n)) for n in range(first, first + count)
     ]
+
+
+DIGESTS = [digest_of(str(n).encode()) for n in range(9)]
+
+
+def made(
+    round_: int, start: int, rollbacks: int = 0, steps: int = 3, problems: str | None = None
+) -> RoundFigures:
+    figures = dict.fromkeys(
+        ("reward", "loss", "kl", "clip_share", "zero_variance_share", "response_tokens")
+    )
+    return RoundFigures(
+        **{"run": "r", "round": round_, "start": DIGESTS[start], "rollbacks": rollbacks},
+        **{"at": "2026-01-01T00:00:00Z", "steps": steps, "rewards": [], "tokens": 0},
+        **{"seconds": 1.0, "waited": 0.0, "problems": problems, **figures},
+    )
+
+
+TWO_ROUNDS = [made(1, 0, steps=2), made(2, 1, steps=2)]
 
 
 def test_drawn_is_what_the_trainer_takes(
@@ -66,23 +85,17 @@ def test_drawn_is_what_the_trainer_takes(
 
 def test_rounds_that_a_rollback_has_undone_were_not_trained() -> None:
     """Even if the member was away when they were repeated."""
-    digest = [digest_of(str(n).encode()) for n in range(9)]
-
-    def made(round_: int, start: int, rollbacks: int = 0) -> RoundFigures:
-        figures = dict.fromkeys(
-            ("reward", "loss", "kl", "clip_share", "zero_variance_share", "response_tokens")
-        )
-        return RoundFigures(
-            **{"run": "r", "round": round_, "start": digest[start], "rollbacks": rollbacks},
-            **{"at": "2026-01-01T00:00:00Z", "steps": 3, "rewards": [], "tokens": 0},
-            **{"seconds": 1.0, "waited": 0.0, **figures},
-        )
 
     def rounds(*adapters: int, rollbacks: Sequence[int | None] = [None] * 5) -> list[RoundSummary]:
         return [
-            RoundSummary(round=number, adapter=digest[adapter], rollbacks=count)
+            RoundSummary(round=number, adapter=DIGESTS[adapter], rollbacks=count)
             for number, (adapter, count) in enumerate(zip(adapters, rollbacks, strict=False))
         ]
+
+    def counted(
+        history: Sequence[RoundFigures], rounds: Sequence[RoundSummary], last: int
+    ) -> dict[int, int]:
+        return {past.round: past.steps for past in effective(history, rounds, last)}
 
     undone = [made(1, 0), made(2, 1), made(3, 2), made(4, 3)]
     adapters = rounds(0, 1, 6, 7, 8)
@@ -104,12 +117,12 @@ def test_others_are_what_no_step_has_drawn(tmp_path: Path, run_settings: RunSett
     data, more = tmp_path / "private.jsonl", tmp_path / "others.jsonl"
     write_problems(data, numbered(0, 10))
     write_problems(more, numbered(10, 3))
-    members, others = of_run(data, None, run_settings, "a", {1: 2, 2: 2})
+    members, others = of_run(data, None, run_settings, "a", TWO_ROUNDS)
     assert len(members) == 6 and len(others) == 4
     assert {problem.id for problem in (*members, *others)} == {f"p{n}" for n in range(10)}
-    assert of_run(data, more, run_settings, "a", {1: 2, 2: 2}) == (members, numbered(10, 3))
+    assert of_run(data, more, run_settings, "a", TWO_ROUNDS) == (members, numbered(10, 3))
     trained, held_out = split(numbered(0, 10), 3)
-    members, others = of_run(data, None, run_settings, "a", {1: 2, 2: 2}, holdout=3)
+    members, others = of_run(data, None, run_settings, "a", TWO_ROUNDS, holdout=3)
     assert members == [
         trained[index] for index in sorted(drawn(run_settings, "a", 7, {1: 2, 2: 2}))
     ]
@@ -125,9 +138,28 @@ def test_a_copy_of_a_drawn_prompt_is_not_among_the_others(
     twin = problems[drawn_once].model_copy(update={"id": "twin"})
     data = tmp_path / "private.jsonl"
     write_problems(data, [*problems, twin])
-    members, others = of_run(data, None, run_settings, "a", {1: 2})
+    members, others = of_run(data, None, run_settings, "a", TWO_ROUNDS[:1])
     assert problems[drawn_once] in members and twin not in others
     assert not {each.prompt for each in members} & {each.prompt for each in others}
+
+
+def test_another_file_than_was_trained_on_is_refused(
+    tmp_path: Path, run_settings: RunSettings, caplog: pytest.LogCaptureFixture
+) -> None:
+    """So is another holdout. Rounds that do not record their problems are told with a warning."""
+    data = tmp_path / "private.jsonl"
+    write_problems(data, numbered(0, 12))
+    trained, _ = split(numbered(0, 12), 2)
+    rounds = [made(1, 0, steps=2, problems=prompts_digest(trained))]
+    of_run(data, None, run_settings, "a", rounds, holdout=2)
+    assert not caplog.messages
+    with pytest.raises(InvalidProblems, match=r"trained on other problems than .* or with another"):
+        of_run(data, None, run_settings, "a", rounds)
+    write_problems(data, numbered(12, 12))
+    with pytest.raises(InvalidProblems, match=r"trained on other problems"):
+        of_run(data, None, run_settings, "a", rounds, holdout=2)
+    of_run(data, None, run_settings, "a", TWO_ROUNDS[:1])
+    assert "did not record its problems" in caplog.text
 
 
 def test_what_the_schedule_does_not_tell_is_asked_for(
@@ -135,7 +167,7 @@ def test_what_the_schedule_does_not_tell_is_asked_for(
 ) -> None:
     """Rounds missing from the history, resampling, and draws from a secret."""
     with pytest.raises(InvalidSettings, match=r"no history.*--members"):
-        of_run(tmp_path / "none", None, run_settings, "a", {})
+        of_run(tmp_path / "none", None, run_settings, "a", [])
     grpo = run_settings.grpo.model_copy(update={"resample": 2})
     privacy = PrivacySettings(epsilon=8.0)
     for name, value in (("grpo", grpo), ("privacy", privacy)):
