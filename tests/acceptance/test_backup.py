@@ -27,7 +27,8 @@ from support.coordinator.places import StorageFactory, admin, environment_of, st
 from support.forked import Forked
 
 RIGHT = {"a": [0, 3], "b": [4, 2]}
-CLOCK = {"members": {"__all__": {"unseen_seconds"}}}  # all that changes from moment to moment
+# All that changes from moment to moment.
+CLOCK = {"left_seconds": True, "members": {"__all__": {"unseen_seconds"}}}
 
 
 @pytest.fixture(scope="module")

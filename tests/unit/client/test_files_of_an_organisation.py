@@ -202,7 +202,7 @@ def test_a_model_that_is_neither_a_folder_nor_on_the_hub_is_refused(
 ) -> None:
     """If it is not cached and the hub is offline, the message says what to do."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(InvalidSettings, match="download it yourself and give the folder"):
+    with pytest.raises(InvalidSettings, match="download it yourself and give its folder"):
         model_folder("no-such-organisation/no-such-model")
     with pytest.raises(InvalidSettings, match="neither a folder nor a hub id"):
         model_folder("not//an id")
