@@ -3,12 +3,12 @@
 import unicodedata
 
 from pubswap_protocol.problems import Problem
-from pubswap_protocol.verifiers.extract import extract_answer
+from pubswap_protocol.verifiers.extract import extract_answer, opened
 
 
 def score_exact(response: str, problem: Problem) -> float:
     """1.0 if the extracted answer equals the problem's, up to white space and Unicode form."""
-    return float(_normal(extract_answer(response)) == _normal(problem.answer))
+    return float(_normal(extract_answer(response)) == _normal(opened(problem.answer)))
 
 
 def _normal(text: str) -> str:

@@ -13,16 +13,34 @@ Reader = Callable[[str], str | None]
 
 # These patterns run without a time limit, so all their repetitions are bounded or possessive.
 _TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
-_LINE = re.compile(r"answer\*{0,2}(?:\s{0,9}is)?\s{0,9}:\s*+([^\n]*)", re.IGNORECASE)
+# An answer may be below its heading, in a formula or a block of code.
+_LINE = re.compile(
+    r"answer[*_]{0,2}(?:\s{0,9}is)?\s{0,9}:(?:[*_]{1,2}(?=\s))?"
+    r"(?:\s|\*\*|(?:\$\$|\\\[|```\w{0,20})[ \t]{0,9}\n)*+([^\n]*)",
+    re.IGNORECASE,
+)
 _BRACE = re.compile(r"\\[\\{}]|\\(?:boxed|fbox|framebox)\s{0,9}\{|[{}]")
 _AND = re.compile(r"(?:[\s$,;]|\\[\\()\[\]]|\\q?quad|\\text\{\s?(?:and|or)\s?\}|and|or|\w\s?=)*+")
+
+_FORMULA = re.compile(
+    r"\s*+(?:\$\$?([^$]++)\$\$?|\\[(\[]((?:[^\\]|\\[^()\[\]])++)\\[)\]])\s*+\.?\s*+"
+    r"|\s*+`([^`]++)`\s*+"
+)
 
 
 def extract_answer(response: str) -> str:
     r"""The last <answer>...</answer>, else the rest of the last line with "Answer:", else the last
-    \boxed{...}, else the last line that is not empty; "" if there is none.
+    \boxed{...}, else the last line that is not empty; "" if there is none. A box, a formula or code
+    is opened.
     """
-    return first_of(response, tagged, answer_line, last_boxed, last_line) or ""
+    return opened(first_of(response, tagged, answer_line, last_boxed, last_line) or "")
+
+
+def opened(answer: str) -> str:
+    """The content of the answer's last box, and of the formula or code that is all of it."""
+    answer = last_boxed(answer) or answer
+    formula = _FORMULA.fullmatch(answer)
+    return next(filter(None, formula.groups())).strip() if formula else answer
 
 
 def first_of(response: str, *readers: Reader) -> str | None:
@@ -42,9 +60,11 @@ def tagged(text: str) -> str | None:
 
 
 def answer_line(text: str) -> str | None:
-    """The rest of the last line with "Answer:", without the asterisks of bold print around it."""
-    lines = _LINE.findall(text)
-    return str(lines[-1]).strip().removeprefix("**").removesuffix("**") if lines else None
+    """The rest of the last line with "Answer:", or the next line below such a heading, without the
+    asterisks of bold print around it.
+    """
+    lines = list(filter(None, _LINE.findall(text)))
+    return str(lines[-1]).strip().removesuffix("**") if lines else None
 
 
 def last_boxed(text: str) -> str | None:

@@ -28,6 +28,21 @@ def problem(answer: str, **fields: object) -> Problem:
         ("one\ntwo\n\n", "two"),
         ("", ""),
         ("**Answer: 7**", "7"),
+        ("**Answer:**\n\n7", "7"),
+        ("*Answer:*\n7", "7"),
+        ("**Final Answer:**\n\n$$\n\\boxed{7}\n$$", "7"),
+        ("The answer is:\n\\[\n7\n\\]", "7"),
+        ("Answer:\n```text\n7\n```", "7"),
+        (r"The answer is: $\boxed{7}$", "7"),
+        (r"<answer>\boxed{7}</answer>", "7"),
+        ("Answer: $7$", "7"),
+        (r"**Answer: \(7\).**", "7"),
+        ("Answer: `7`", "7"),
+        ("Answer: $7", "$7"),
+        ("Answer: `6` or `7`", "`6` or `7`"),
+        ("Answer: __init__", "__init__"),
+        ("Answer: 7\nThis is the answer:", "7"),
+        ("7\nSo the answer:\n", "So the answer:"),
         (r"\boxed{1}, \boxed{2}", "1, 2"),
         (r"\boxed{1} is less than \fbox {\{3}", r"\{3"),
         ("<think>Answer: 3</think>\nfour", "four"),
@@ -87,6 +102,9 @@ def test_the_answer_is_where_a_person_would_look(text: str, answer: str) -> None
         ("choice", "**Answer**: (C)", "C", True),
         ("choice", "### Answer:\n**C**", "C", True),
         ("choice", "Answer: `C`", "C", True),
+        ("choice", "The answer is:\n\\[\n\\text{The answer is (C)}\n\\]", "C", True),
+        ("choice", "Answer:\n\\[\nC \\text{ or } D\n\\]", "C", False),
+        ("choice", "The answer is (C).\n\nFinal Answer:", "C", True),
         ("choice", r"Answer: $\boxed{\text{C}}$", "C", True),
         ("choice", "Answer: Option C", "C", True),
         ("choice", "Answer: C, because A and B are wrong", "C", True),
@@ -123,6 +141,8 @@ def test_the_answer_is_where_a_person_would_look(text: str, answer: str) -> None
         ("exact", "<think>Answer: Paris", "Paris", False),
         ("exact", "<answer>Paris</answer>\nAnswer: Rome", "Rome", False),
         ("exact", "\uff14\uff12", "42", True),
+        ("exact", "Answer: $x$", "$x$", True),
+        ("exact", "Answer: `x`", "x", True),
         ("exact", "Forty two", "forty two", False),
         ("exact", "x" * (MAX_RESPONSE_CHARACTERS + 1), "x", False),
         ("reasoning_gym:chain_sum", "Steps: 1+1=2. Answer: 2", "2", True),
@@ -153,6 +173,9 @@ def test_verdicts(name: str, response: str, answer: str, right: bool) -> None:
         "".join(f"\\boxed{{{number}}}," for number in range(4500)),
         "answer: C" + " (" * 32000,
         "answer is $1$" + " ," * 32000,
+        "answer:" + "$$\n```\n" * 9000,
+        "answer:```" * 6553,
+        "answer: \\(" + "\\x" * 32000,
     ],
     ids=lambda text: text[:16],
 )
@@ -183,6 +206,6 @@ def test_an_unknown_reasoning_gym_task_is_refused(task: str) -> None:
 
 def test_versions_name_the_rule_and_the_library() -> None:
     """Another version of math-verify may give other rewards."""
-    assert verifier_version("exact") == "exact@8"
-    assert verifier_version("math").startswith("math@8+0.")
-    assert verifier_version("reasoning_gym:gcd").startswith("reasoning_gym:gcd@8+0.")
+    assert verifier_version("exact") == "exact@9"
+    assert verifier_version("math").startswith("math@9+0.")
+    assert verifier_version("reasoning_gym:gcd").startswith("reasoning_gym:gcd@9+0.")
