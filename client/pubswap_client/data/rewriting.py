@@ -16,6 +16,7 @@ _INTEGER = re.compile(r"-?\d+")
 _THOUSANDS = re.compile(r"-?\d{1,3}(?:(?:,|\{,\})\d{3})+(?:\.\d+)?(?:\s[A-Za-z\s]+)?")
 _FRACTION = re.compile(r"(-?)(\d*)\s*\\[dt]?frac(?:\{(\d+)\}\{(\d+)\}|(\d)(\d))")
 _SCIENTIFIC = re.compile(r"(-?(?:\d+\.\d+|1)|-?\d+(?=e\d))e\+?(-?\d+)", re.IGNORECASE)
+_COUNTED = re.compile(r"(-?[\d.,:/]+)\s+\([A-Za-z][^()\d]*\)")
 _ROOT = re.compile(r"(-?)(\d*)\s*\\sqrt(?:\{(\d+)\}|(\d))")
 _LOSS = re.compile(r"\\?\$\s*\((\d[\d,.]*)\)([ a-z]*)")
 _SUM = re.compile(
@@ -23,7 +24,7 @@ _SUM = re.compile(
 )
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d+)?|\.\d+)")
 _AROUND = re.compile(  # what may surround a number that is the whole answer
-    r"(?:\s[A-Za-z]{2,})+\.?\s*$"
+    r"(?:\s[A-Za-z]{2,})+\.?\s*$|\s\([A-Za-z][^()\d]*\)\s*$"
     r"|\\(?:text\w*|mbox|mathrm)(?:\s?\{[^{}\d]*\}(?:\^\d)?)?|\\?%|\^\{?\\circ\}?|_\{?\d+\}?|\\\$"
     r"|^\s*\$?\s*[a-zA-Z]\s*=|\\[,;! ]|[\s(){}$\u20ac\u00a3\u00a5.]"
 )
@@ -53,6 +54,8 @@ def rewritten(answer: str) -> str:
     if loss := _LOSS.fullmatch(answer):
         return f"-{loss[1]}{loss[2]}"
     plain = " ".join(_SPACES.sub("", answer).split()).rstrip(".")
+    if counted := _COUNTED.fullmatch(plain):
+        return counted[1]
     if _THOUSANDS.fullmatch(plain):
         return re.sub("[{},]", "", plain)
     if _INTEGER.fullmatch(plain):

@@ -55,6 +55,10 @@ _NAMED = re.compile(
     rf"([^A-Za-z]*\d)(?:{_GAP}++(?!(?:percent|dozen|hundred|and)\b)"
     r"((?:[A-Za-z]{3,}|mL)(?:[\s-][A-Za-z]{2,})*+))?[\s.$]*"
 )
+# ASDiv names what is counted in parentheses: 21 (books).
+_COUNTED = re.compile(
+    r"\s*+(-?[\d.,:/]++)\s++\(([A-Za-z]++\.?(?:-[A-Za-z]{2,}| [A-Za-z]++)*+)\)\s*+"
+)
 # 0.5% is not 0.5, but 92.5 for 92.5% only omits what the question says.
 _PERCENT = re.compile(
     rf"^(\s*+[-+]?\s*+[1-9][\d,]*+(?:\.\d++)?+){_BEFORE_UNIT}*+(?:\\?%|percent\b)[\s}}.]*$",
@@ -101,8 +105,10 @@ def score_math(response: str, problem: Problem) -> float:
         _LOSS.sub(r"-\1\2", side.translate(_RAISED))
         for side in (last_boxed(problem.answer) or problem.answer, answer)
     )
-    if _bare_text(gold) == _bare_text(answer):
+    named_gold = _named(gold)
+    if _bare_text(answer) in (_bare_text(gold), _bare_text(named_gold)):
         return 1.0
+    gold = named_gold
     marks = ((_BASE, 1), (_TIME, 3), (_UNIT, 1), (_DEGREES, 2))
     if any(_differ(mark, group, gold, answer) for mark, group in marks):
         return 0.0
@@ -119,6 +125,15 @@ def score_math(response: str, problem: Problem) -> float:
     return float(
         _equal(gold, answer) or ((plain, short) != (gold, answer) and _equal(plain, short))
     )
+
+
+def _named(gold: str) -> str:
+    """A gold answer such as 21 (books) as 21 books."""
+    counted = _COUNTED.fullmatch(gold)
+    if counted is None:
+        return gold
+    named = f"{counted[1]} {counted[2]}"
+    return named if _NAMED.fullmatch(named) else f"{counted[1]}\\text{{ {counted[2]}}}"
 
 
 def _names_fit(gold: str | None, answer: str | None, prompt: str) -> bool:

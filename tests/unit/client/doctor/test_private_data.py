@@ -177,6 +177,8 @@ def test_good_answers_are_read(verifier: str, answer: str) -> None:
         ("$(31.5)", "-31.5", "$(32.5)"),
         ("2020-03-14", "2020-03-14", "2020"),
         ("[1, 1]", "[1, 1]", "1"),
+        ("21 (books)", "21", "22 (books)"),
+        ("36 (sq. inches)", "36", "37 (sq. inches)"),
     ],
 )
 def test_answers_are_rewritten_and_mutated(answer: str, other: str, wrong: str) -> None:
