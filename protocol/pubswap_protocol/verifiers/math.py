@@ -209,7 +209,30 @@ def _parsed(answer: str) -> list[Any]:
     # It warns at every call that its timeout is off.
     logging.getLogger("math_verify").setLevel(logging.ERROR)
     boxed = f"\\boxed{{{_plain(answer)}}}"
-    return list(parse(boxed, [LatexExtractionConfig()], parsing_timeout=None))
+    parsed = parse(boxed, [LatexExtractionConfig()], parsing_timeout=None)
+    return [_with_imaginary_unit(value) for value in parsed]
+
+
+def _with_imaginary_unit(value: Any) -> Any:
+    r"""The value with the imaginary unit for i.
+
+    The library reads two different symbols in 3i/5 and \frac{3}{5}i.
+    """
+    from sympy import Basic, Eq, FiniteSet, I, MatrixBase
+
+    if isinstance(value, FiniteSet):
+        return value.func(*map(_with_imaginary_unit, value.args))
+    if isinstance(value, Eq):  # not evaluated, because the z of z = 2i is a real symbol
+        left, right = value.args
+        left = left if left.is_Symbol else _with_imaginary_unit(left)
+        return Eq(left, _with_imaginary_unit(right), evaluate=False)
+    if not isinstance(value, Basic | MatrixBase):
+        return value
+    units = {symbol: I for symbol in value.free_symbols if symbol.name == "i"}
+    try:
+        return value.subs(units) if units else value
+    except (TypeError, ValueError):  # such as i < 5, where i is a variable
+        return value
 
 
 def _plain(answer: str) -> str:
