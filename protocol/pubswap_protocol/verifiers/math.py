@@ -23,7 +23,7 @@ _TIME = re.compile(
     rf"(\d\d?)(:\d\d)?(?:[\s~}}]|\\[ ,;!]|{_TEXT})*([ap])\.?\s?m\b\.?", re.IGNORECASE
 )
 _BASE = re.compile(r"\d_\{?(\d+)\}?$")
-_WORDS = re.compile(rf"{_TEXT}([^{{}}]*(?:[\d,]|\band\b|\bor\b)[^{{}}]*)\}}")
+_LIST_IN_TEXT = re.compile(rf"{_TEXT}([^{{}}]*(?:[\d,]|\band\b|\bor\b)[^{{}}]*)\}}")
 _NO_SPACE = re.compile(r"\s*+\\!\s*+")
 _TIE = re.compile(r"(?<!\\)~")
 _SCIENTIFIC = re.compile(
@@ -54,6 +54,11 @@ _SCALED = re.compile(
 _NAMED = re.compile(
     rf"([^A-Za-z]*\d)(?:{_GAP}++(?!(?:percent|dozen|hundred|and)\b)"
     r"((?:[A-Za-z]{3,}|mL)(?:[\s-][A-Za-z]{2,})*+))?[\s.$]*"
+)
+# Words in any case: True, does not exist. BD may be two options, and mgRh a product.
+_WORDS = re.compile(
+    r"(?!.*\b(?:and|or)\b)(?=.*[aeiou])(?=.*[k-z])(?=.*[a-z]{4})[a-z]++(?: [a-z]++)*+\.?",
+    re.IGNORECASE,
 )
 # ASDiv names what is counted in parentheses: 21 (books).
 _COUNTED = re.compile(
@@ -106,8 +111,12 @@ def score_math(response: str, problem: Problem) -> float:
         for side in (last_boxed(problem.answer) or problem.answer, answer)
     )
     named_gold = _named(gold)
-    if _bare_text(answer) in (_bare_text(gold), _bare_text(named_gold)):
+    bare_gold, bare_answer = _bare_text(gold), _bare_text(answer)
+    if bare_answer in (bare_gold, _bare_text(named_gold)):
         return 1.0
+    # The library multiplies the letters of some words, and evaluates others.
+    if _WORDS.fullmatch(bare_gold) and _WORDS.fullmatch(bare_answer):
+        return float(bare_gold.rstrip(".").casefold() == bare_answer.rstrip(".").casefold())
     gold = named_gold
     marks = ((_BASE, 1), (_TIME, 3), (_UNIT, 1), (_DEGREES, 2))
     if any(_differ(mark, group, gold, answer) for mark, group in marks):
@@ -254,7 +263,7 @@ def _plain(answer: str) -> str:
     answer = _UNIT_IN_LIST.sub("", answer)
     answer = _IMAGINARY.sub("i", answer)
     answer = _TIME.sub(lambda time: time[1] + (time[2] or "").replace(":00", ""), answer)
-    answer = _AND.sub(", ", _WORDS.sub(r" \1 ", _NO_SPACE.sub("", answer)))
+    answer = _AND.sub(", ", _LIST_IN_TEXT.sub(r" \1 ", _NO_SPACE.sub("", answer)))
     answer = _EDGES.sub("", _MIXED.sub(r"\1\\frac{\2}{\3}", answer))
     return _VARIABLE.sub(r"\g<0>\\,", answer)
 
