@@ -7,6 +7,7 @@ looks only for numbers, and reads 2 in 2\sqrt{3}.
 import logging
 import math
 import re
+import unicodedata
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any
@@ -27,8 +28,8 @@ _LIST_IN_TEXT = re.compile(rf"{_TEXT}([^{{}}]*(?:[\d,]|\band\b|\bor\b)[^{{}}]*)\
 _NO_SPACE = re.compile(r"\s*+\\!\s*+")
 _TIE = re.compile(r"(?<!\\)~")
 _SCIENTIFIC = re.compile(
-    r"(?<![\w.,^])(?:(\d{1,9}(?:\.\d{1,15})?)\s*\\(?:times|cdot)\s*10\s*\^"
-    r"(?:\{\s*(-?\d{1,2})\s*\}|(-?\d{1,2})(?!\d))"
+    r"(?<![\w.,^])(?:(\d{1,9}(?:\.\d{1,15})?)\s*(?:\\(?:times|cdot)|[*x])\s*10\s*\^"
+    r"(?:[{(]\s*(-?\d{1,2})\s*[})]|(-?\d{1,2})(?!\d))"
     # 2e-1 may be a difference.
     r"|(\d{1,9}\.\d{1,15}|1(?=e[+-])|\d{1,9}(?=e\d))e\+?(-?\d{1,2})(?![\w^]|\.\d))",
     re.IGNORECASE,
@@ -69,7 +70,27 @@ _PERCENT = re.compile(
     rf"^(\s*+[-+]?\s*+[1-9][\d,]*+(?:\.\d++)?+){_BEFORE_UNIT}*+(?:\\?%|percent\b)[\s}}.]*$",
     re.IGNORECASE,
 )
-_RAISED = {0xB2: "^2", 0xB3: "^3"}
+_UNICODE = str.maketrans(
+    {
+        "\u00d7": r"\times ",
+        "\u00b7": r"\cdot ",
+        "\u22c5": r"\cdot ",
+        "\u2212": "-",
+        "\u221a": r"\sqrt ",
+        "\u221e": r"\infty ",
+        "\u222a": r"\cup ",
+        "\u2229": r"\cap ",
+        "\u2208": r"\in ",
+        "\u2a7d": r"\leq ",
+        "\u2a7e": r"\geq ",
+        "\u2205": r"\emptyset ",
+        "\u00bc": r"\frac{1}{4}",
+        "\u00bd": r"\frac{1}{2}",
+        "\u00be": r"\frac{3}{4}",
+    }
+)
+_RAISED = re.compile("[\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207b]+")
+_ROOT = re.compile(r"\u221a\s*+(?:(\d++(?:\.\d++)?|[a-z])|\(([^()]*+)\))")
 # An accountant's $(9.8) is -9.8; without the dollar sign it may be 9.8.
 _LOSS = re.compile(r"^\s*+(\\?\$)\s*+\((\d[\d,]*+(?:\.\d++)?)\)(?=\s*+(?:[a-z.]|$))")
 _LEADING = re.compile(r"^\s*+(?:=++|\\approx\b|\u2248)")
@@ -107,7 +128,7 @@ def score_math(response: str, problem: Problem) -> float:
     if not answer or len(answer) > MAX_ANSWER_CHARACTERS or "\\boxed" in answer:
         return 0.0
     gold, answer = (
-        _LOSS.sub(r"-\1\2", side.translate(_RAISED))
+        _LOSS.sub(r"-\1\2", _latex(side))
         for side in (last_boxed(problem.answer) or problem.answer, answer)
     )
     named_gold = _named(gold)
@@ -134,6 +155,13 @@ def score_math(response: str, problem: Problem) -> float:
     return float(
         _equal(gold, answer) or ((plain, short) != (gold, answer) and _equal(plain, short))
     )
+
+
+def _latex(text: str) -> str:
+    """The text with Unicode's mathematical characters in LaTeX."""
+    text = _RAISED.sub(lambda digits: f"^{{{unicodedata.normalize('NFKC', digits[0])}}}", text)
+    text = _ROOT.sub(lambda root: rf"\sqrt{{{root[1] or root[2]}}}", text)
+    return text.translate(_UNICODE)
 
 
 def _named(gold: str) -> str:
