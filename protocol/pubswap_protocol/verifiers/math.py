@@ -13,12 +13,14 @@ from functools import lru_cache
 from typing import Any
 
 from pubswap_protocol.problems import Problem
-from pubswap_protocol.verifiers.extract import first_of, last_boxed, tagged
+from pubswap_protocol.verifiers.extract import first_of, last_boxed, opened, tagged
 
 MAX_ANSWER_CHARACTERS = 2000
 
 _TEXT = r"\\(?:text\w*|mbox|mathrm)\s?\{"
 _TEXT_CONTENT = re.compile(rf"{_TEXT}([^{{}}]*)\}}")
+# 1, 234 is no 1,234, and 1 2 no 12.
+_USELESS_SPACE = re.compile(r" (?![\dA-Za-z])|(?<![\dA-Za-z,]) |(?<=,) (?!\d)|(?<=\d) (?=[A-Za-z])")
 _SPACE = re.compile(r"\\[,;: ]|~")
 _TIME = re.compile(
     rf"(\d\d?)(:\d\d)?(?:[\s~}}]|\\[ ,;!]|{_TEXT})*([ap])\.?\s?m\b\.?", re.IGNORECASE
@@ -65,9 +67,14 @@ _WORDS = re.compile(
 _COUNTED = re.compile(
     r"\s*+(-?[\d.,:/]++)\s++\(([A-Za-z]++\.?(?:-[A-Za-z]{2,}| [A-Za-z]++)*+)\)\s*+"
 )
+_PERCENT_WORD = re.compile(
+    rf"(?<=\d){_GAP}*+(?:{_TEXT}{_GAP}*+(?:\\?%|per\s?cent){_GAP}*+\}}|per\s?cent\b)", re.IGNORECASE
+)
 # 0.5% is not 0.5, but 92.5 for 92.5% only omits what the question says.
-_PERCENT = re.compile(
-    rf"^(\s*+[-+]?\s*+[1-9][\d,]*+(?:\.\d++)?+){_BEFORE_UNIT}*+(?:\\?%|percent\b)[\s}}.]*$",
+_PERCENT = re.compile(rf"^(\s*+[-+]?\s*+[1-9][\d,]*+(?:\.\d++)?+){_BEFORE_UNIT}*+\\?%[\s}}.]*$")
+_STYLE = re.compile(
+    rf"\\(?:left|right)(?=\\[{{}}])|\\(?:large|huge)(?![A-Za-z])"
+    rf"|\\(?:text)?color\s?\{{[^{{}}]*\}}|^\s*+{_TEXT}[^{{}}\d]*\banswer(?:\s+is)?\b:?\s*\}}",
     re.IGNORECASE,
 )
 _UNICODE = str.maketrans(
@@ -97,8 +104,14 @@ _LEADING = re.compile(r"^\s*+(?:=++|\\approx\b|\u2248)")
 _AND = re.compile(r"[\s,]*+\b(?:and|or)\b")
 _VARIABLE = re.compile(r"(?<![\\A-Za-z])(?<!\d\s)(?:[a-z]|ab|bc|st)$")
 _EDGES = re.compile(r"^(?:\s|\\[,;:! ])++|(?<!\\)(?:\\[,;:! ]|[\s.,;:])++$")
-_FORMULA = re.compile(r"\s*+(?:\$\$?([^$]++)\$\$?|\\\(([^$]+?)\\\)|\\\[([^$]+?)\\\])\s*+\.?\s*+")
 _IMAGINARY = re.compile(r"(?<=[\d}])(?:\s|\\[,;! ]|\\cdot\b)++i(?![A-Za-z])")
+_BAR = re.compile(r"(\\\{\s*+[a-z]\s*+)(?:\\mid\b|\\vert\b|:)")
+# The set of the x for which one relation holds.
+_BUILDER = re.compile(
+    r"\\\{\s*+[a-z]\s*+\|(?=[^|]*(?:[<>]|\\(?:[gl]t|[gln]eq?)\b))"
+    r"((?:[^,;|\\]|\\(?!text|mathrm|in\b|wedge|vee|l?and\b|l?or\b|[{}]))++)\\\}"
+)
+_EQUATIONS = re.compile(r"[^=()]*=[^=()]*,[^=()]*=")
 _DATE = re.compile(r"^\s*+(?=\S*\d{4})(\d{1,4})([/-])(\d\d?)\2(\d{1,4})[\s.]*$")
 _TWICE = re.compile(r"^\s*+\[\s*+([^,\[\]]+?)\s*+,\s*+\1\s*+\][\s.]*$")
 _MIXED = re.compile(r"(?<![\d./^_])(\d+)\s+(\d+)/(\d+)(?![\d.])")
@@ -127,10 +140,7 @@ def score_math(response: str, problem: Problem) -> float:
     answer = first_of(response, last_boxed, _tagged, stated_answer, _only_line)
     if not answer or len(answer) > MAX_ANSWER_CHARACTERS or "\\boxed" in answer:
         return 0.0
-    gold, answer = (
-        _LOSS.sub(r"-\1\2", _latex(side))
-        for side in (last_boxed(problem.answer) or problem.answer, answer)
-    )
+    gold, answer = (_LOSS.sub(r"-\1\2", _latex(opened(side))) for side in (problem.answer, answer))
     named_gold = _named(gold)
     bare_gold, bare_answer = _bare_text(gold), _bare_text(answer)
     if bare_answer in (bare_gold, _bare_text(named_gold)):
@@ -158,10 +168,11 @@ def score_math(response: str, problem: Problem) -> float:
 
 
 def _latex(text: str) -> str:
-    """The text with Unicode's mathematical characters in LaTeX."""
+    """The text in plain LaTeX: without colours, with percent signs, and Unicode converted."""
+    text = _BAR.sub(r"\1|", _STYLE.sub("", text)).replace(r"\varnothing", r"\emptyset")
     text = _RAISED.sub(lambda digits: f"^{{{unicodedata.normalize('NFKC', digits[0])}}}", text)
     text = _ROOT.sub(lambda root: rf"\sqrt{{{root[1] or root[2]}}}", text)
-    return text.translate(_UNICODE)
+    return _PERCENT_WORD.sub(r"\%", text.translate(_UNICODE))
 
 
 def _named(gold: str) -> str:
@@ -231,8 +242,8 @@ def _bare(mark: str) -> str:
 
 def _bare_text(text: str) -> str:
     r"""The text without \text: 12 N is 12 \text{ N}, but with 12 as gold it may be 12 times N."""
-    words = " ".join(_SPACE.sub(" ", _TEXT_CONTENT.sub(r" \1 ", text)).split())
-    return words.replace(" ,", ",")
+    words = _SPACE.sub(" ", _TEXT_CONTENT.sub(r" \1 ", text))
+    return _USELESS_SPACE.sub("", " ".join(words.split()))
 
 
 def _currencies(text: str) -> list[str]:
@@ -242,11 +253,14 @@ def _currencies(text: str) -> list[str]:
 @lru_cache(maxsize=256)  # the responses of a group share their gold
 def _parsed(answer: str) -> list[Any]:
     from math_verify import LatexExtractionConfig, parse
+    from sympy import Expr
 
     # It warns at every call that its timeout is off.
     logging.getLogger("math_verify").setLevel(logging.ERROR)
     boxed = f"\\boxed{{{_plain(answer)}}}"
     parsed = parse(boxed, [LatexExtractionConfig()], parsing_timeout=None)
+    if _EQUATIONS.match(answer):  # of which the library may have read only the last number
+        parsed = [value for value in parsed if not isinstance(value, Expr)]
     return [_with_imaginary_unit(value) for value in parsed]
 
 
@@ -255,20 +269,22 @@ def _with_imaginary_unit(value: Any) -> Any:
 
     The library reads two different symbols in 3i/5 and \frac{3}{5}i.
     """
-    from sympy import Basic, Eq, FiniteSet, I, MatrixBase
+    from sympy import And, Basic, Eq, FiniteSet, I, MatrixBase
 
-    if isinstance(value, FiniteSet):
-        return value.func(*map(_with_imaginary_unit, value.args))
-    if isinstance(value, Eq):  # not evaluated, because the z of z = 2i is a real symbol
-        left, right = value.args
-        left = left if left.is_Symbol else _with_imaginary_unit(left)
-        return Eq(left, _with_imaginary_unit(right), evaluate=False)
     if not isinstance(value, Basic | MatrixBase):
         return value
     units = {symbol: I for symbol in value.free_symbols if symbol.name == "i"}
     try:
+        if units and isinstance(value, FiniteSet | And):  # the library needs their order
+            parts = getattr(value, "_unsorted_args", value.args)
+            parts = [_with_imaginary_unit(part) for part in parts]
+            return parts[0] if len(set(parts)) == 1 else value.func(*parts)
+        if units and isinstance(value, Eq):  # not evaluated: the z of z = 2i is a real symbol
+            left, right = value.args
+            left = left if left.is_Symbol else _with_imaginary_unit(left)
+            return Eq(left, _with_imaginary_unit(right), evaluate=False)
         return value.subs(units) if units else value
-    except (TypeError, ValueError):  # such as i < 5, where i is a variable
+    except (AttributeError, TypeError, ValueError):  # such as i < 5, where i is a variable
         return value
 
 
@@ -277,9 +293,7 @@ def _plain(answer: str) -> str:
 
     The library drops words at the end as units, even "or 41", and variables such as the t of 4t.
     """
-    if formula := _FORMULA.fullmatch(answer):
-        answer = formula[1] or formula[2] or formula[3]
-    answer = _LEADING.sub("", _TIE.sub(" ", answer))
+    answer = _LEADING.sub("", _TIE.sub(" ", _BUILDER.sub(r"\1", answer)))
     # A date is not a quotient or difference, and [1, 1] is a list, not the interval {1}.
     answer = _TWICE.sub(r"(\1, \1)", _DATE.sub(r"(\1, \3, \4)", answer))
     answer = _DEGREES.sub(r"\1", answer).replace("\u00b0", r"^\circ ")
