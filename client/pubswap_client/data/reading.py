@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from pubswap_protocol.errors import InvalidProblems, first_fault
 from pubswap_protocol.problems import Problem, PromptLimit, numbered_lines, read_jsonl
 from pubswap_protocol.verifiers import check_usable
 
+_MAX_PLAIN = 20
 _ROW = TypeAdapter(dict[str, Any])
 
 
@@ -62,10 +64,21 @@ def _value(row: dict[str, Any], column: str, role: str, where: str) -> Any:
             f"name one with --{role}-column."
         )
     value = row[column]
-    # An answer may be a number in the file, but a response is compared with its text.
-    if isinstance(value, int | float) and not isinstance(value, bool) and role != "prompt":
-        value = json.dumps(value)
+    # An answer may be a number or true in the file, but a response is compared with its text.
+    if isinstance(value, int | float) and role != "prompt":
+        value = _written(value)
     return value.strip() if isinstance(value, str) else value
+
+
+def _written(value: float) -> str:
+    """A number as responses write it: 0.00003 or 3.0e-36, where JSON has 3e-05 and 3e-36."""
+    mantissa, power, exponent = json.dumps(value).partition("e")
+    if not power or isinstance(value, bool):
+        return json.dumps(value)
+    plain = f"{Decimal(mantissa).scaleb(int(exponent)):f}"
+    if len(plain) <= _MAX_PLAIN:
+        return plain
+    return f"{mantissa}{'' if '.' in mantissa else '.0'}e{int(exponent)}"
 
 
 @dataclass(frozen=True)

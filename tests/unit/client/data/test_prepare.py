@@ -22,6 +22,7 @@ from pubswap_client.data.manifest import (
     read_manifest,
 )
 from pubswap_client.data.prepare import prepare
+from pubswap_client.data.reading import jsonl_problems
 from pubswap_client.data.sources import HUB_SETS
 from pubswap_client.data.spec import DataSpec, SourceName, SplitSizes
 from pubswap_client.data.tasks import half_of
@@ -487,6 +488,29 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, reason: str) -> None:
     path.write_text(json.dumps(numbered(1)[0]) + "\n" + line + "\n")
     with pytest.raises(PubSwapError, match=reason):
         prepare(spec_for("jsonl", path), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        ("12", "12"),
+        ("0.5", "0.5"),
+        ("3e-05", "0.00003"),
+        ("-2.5E-7", "-0.00000025"),
+        ("1e16", "10000000000000000"),
+        ("3e-36", "3.0e-36"),
+        ("6.63e-34", "6.63e-34"),
+        ("5e+22", "5.0e22"),
+        ("true", "true"),
+        ("false", "false"),
+    ],
+)
+def test_an_answer_may_be_a_number(tmp_path: Path, number: str, text: str) -> None:
+    """It becomes the text that responses contain, not Python's 3e-05."""
+    path = tmp_path / "own.jsonl"
+    path.write_text(f'{{"prompt": "a", "answer": {number}, "topic": "t"}}\n')
+    spec = spec_for("jsonl", path)
+    assert [problem.answer for problem in jsonl_problems(path, spec)] == [text]
 
 
 def test_topics_are_shown_as_they_are_written(tmp_path: Path) -> None:
