@@ -22,11 +22,13 @@ _LOSS = re.compile(r"\\?\$\s*\((\d[\d,.]*)\)([ a-z]*)")
 _SUM = re.compile(
     r"(?!\d+-\d+-\d{4}$|\d{4}-)(?:[\w\s+\-^{}()./]|\\[dt]?frac(?=[\d{])|\\sqrt|\\pi)+"
 )
+_LIST_IN_WORDS = re.compile(r"\b(?:and|or)\b")
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d+)?|\.\d+)")
 _AROUND = re.compile(  # what may surround a number that is the whole answer
     r"(?:\s[A-Za-z]{2,})+\.?\s*$|\s\([A-Za-z][^()\d]*\)\s*$"
-    r"|\\(?:text\w*|mbox|mathrm)(?:\s?\{[^{}\d]*\}(?:\^\d)?)?|\\?%|\^\{?\\circ\}?|_\{?\d+\}?|\\\$"
-    r"|^\s*\$?\s*[a-zA-Z]\s*=|\\[,;! ]|[\s(){}$\u20ac\u00a3\u00a5.]"
+    r"|\\(?:text\w*|mbox|mathrm)(?:\s?\{[^{}\d]*\}(?:\^\{?\d\}?)?)?|\\?%|\^\{?\\circ\}?|_\{?\d+\}?|\\\$"
+    r"|^\s*\$?\s*[a-zA-Z]+(?:\([^()]*\))?\s*=|(?<=\d)(?:th|st|nd|rd)\b"
+    r"|\\[,;! {}]|[\s(){}\[\]$\u20ac\u00a3\u00a5.]"
 )
 
 
@@ -70,9 +72,11 @@ def rewritten(answer: str) -> str:
         sign, factor, *radicands = root.groups()
         radicand = next(int(part) for part in radicands if part)
         return f"{sign}\\sqrt{{{int(factor or 1) ** 2 * radicand}}}"
+    if _LIST_IN_WORDS.search(plain):
+        return plain
     mark = ";" if ";" in plain else ","
     items = _split(plain, mark)
-    if len(items) > 1 and "and" not in plain:
+    if len(items) > 1:
         return f"{mark} ".join(item.strip(",; ") for item in reversed(items))
     if _SUM.fullmatch(plain):
         terms = [term.strip() for term in _split(plain, "+-")]

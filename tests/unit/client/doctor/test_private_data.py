@@ -179,6 +179,14 @@ def test_good_answers_are_read(verifier: str, answer: str) -> None:
         ("[1, 1]", "[1, 1]", "1"),
         ("21 (books)", "21", "22 (books)"),
         ("36 (sq. inches)", "36", "37 (sq. inches)"),
+        ("$E(X)=6$", "E(X)=6", "$E(X)=7$"),
+        ("AB = 5", "AB = 5", "AB = 6"),
+        ("f(1) = 3", "f(1) = 3", "1"),
+        (r"$\{-2\}$", r"\{-2\}", r"$\{-1\}$"),
+        ("[3]", "[3]", "[4]"),
+        ("6th", "6th", "7th"),
+        (r"0.5 \mathrm{yd}^{2}", r"0.5 \mathrm{yd}^{2}", r"1.5 \mathrm{yd}^{2}"),
+        ("1 or -1", "1 or -1", "1"),
     ],
 )
 def test_answers_are_rewritten_and_mutated(answer: str, other: str, wrong: str) -> None:
