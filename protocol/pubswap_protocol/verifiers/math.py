@@ -7,26 +7,23 @@ looks only for numbers, and reads 2 in 2\sqrt{3}.
 import logging
 import math
 import re
-import unicodedata
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.verifiers.extract import first_of, last_boxed, opened, tagged
+from pubswap_protocol.verifiers.latex import GAP, TEXT, plain_latex
 
 MAX_ANSWER_CHARACTERS = 2000
 
-_TEXT = r"\\(?:text\w*|mbox|mathrm)\s?\{"
-_TEXT_CONTENT = re.compile(rf"{_TEXT}([^{{}}]*)\}}")
+_TEXT_CONTENT = re.compile(rf"{TEXT}([^{{}}]*)\}}")
 # 1, 234 is no 1,234, and 1 2 no 12.
 _USELESS_SPACE = re.compile(r" (?![\dA-Za-z])|(?<![\dA-Za-z,]) |(?<=,) (?!\d)|(?<=\d) (?=[A-Za-z])")
 _SPACE = re.compile(r"\\[,;: ]|~")
-_TIME = re.compile(
-    rf"(\d\d?)(:\d\d)?(?:[\s~}}]|\\[ ,;!]|{_TEXT})*([ap])\.?\s?m\b\.?", re.IGNORECASE
-)
+_TIME = re.compile(rf"(\d\d?)(:\d\d)?(?:[\s~}}]|\\[ ,;!]|{TEXT})*([ap])\.?\s?m\b\.?", re.IGNORECASE)
 _BASE = re.compile(r"\d_\{?(\d+)\}?$")
-_LIST_IN_TEXT = re.compile(rf"{_TEXT}([^{{}}]*(?:[\d,]|\band\b|\bor\b)[^{{}}]*)\}}")
+_LIST_IN_TEXT = re.compile(rf"{TEXT}([^{{}}]*(?:[\d,]|\band\b|\bor\b)[^{{}}]*)\}}")
 _NO_SPACE = re.compile(r"\s*+\\!\s*+")
 _TIE = re.compile(r"(?<!\\)~")
 _SCIENTIFIC = re.compile(
@@ -38,15 +35,14 @@ _SCIENTIFIC = re.compile(
 )
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:\s|\\[,;: ])\d{3})++(?![\d/])")
 _UNIT_IN_LIST = re.compile(
-    rf"(?<=\d)(?:\s|\\[,;: ])*+{_TEXT}[^{{}}\d,]*\}}(?:\^\{{?\d\}}?)?(?=\s*[,;])"
+    rf"(?<=\d)(?:\s|\\[,;: ])*+{TEXT}[^{{}}\d,]*\}}(?:\^\{{?\d\}}?)?(?=\s*[,;])"
 )
-_GAP = r"(?:[\s~]|\\[,;: ])"
-_BEFORE_UNIT = rf"(?:{_GAP}|{_TEXT})"
+_BEFORE_UNIT = rf"(?:{GAP}|{TEXT})"
 _UNIT = re.compile(rf"(?<=\d){_BEFORE_UNIT}++([ckm]?m(?:/[sh])?(?:\}}?\^\{{?[23])?)\}}*[\s.]*$")
 _DEGREES = re.compile(
     rf"^([-\d.,\s]++)(?:\^\{{?\\circ\}}?|\u00b0){_BEFORE_UNIT}*+([CF])\}}?[\s.]*$"
 )
-_CURRENCIES = (r"\\\$|dollar|\bUSD\b", r"\u20ac|euro|\bEUR\b", "\u00a3", "\u00a5")
+_CURRENCIES = (r"\\\$|dollar|\bUSD\b", r"\u20ac|euro|\bEUR\b", "\u00a3", "\u00a5", r"\bcents?\b")
 _MONEY = re.compile(r"[\u20ac\u00a3\u00a5]|(?<=\d)\s*+(?:dollars?|USD|EUR)\b")
 _SCALES = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _SCALED = re.compile(
@@ -55,7 +51,7 @@ _SCALED = re.compile(
 )
 # A number and perhaps its name: 19, 19 people, or 10 miles per hour.
 _NAMED = re.compile(
-    rf"([^A-Za-z]*\d)(?:{_GAP}++(?!(?:percent|dozen|hundred|and)\b)"
+    rf"([^A-Za-z]*\d)(?:{GAP}++(?!(?:percent|dozen|hundred|and)\b)"
     r"((?:[A-Za-z]{3,}|mL)(?:[\s-][A-Za-z]{2,})*+))?[\s.$]*"
 )
 # Words in any case: True, does not exist. BD may be two options, and mgRh a product.
@@ -65,39 +61,10 @@ _WORDS = re.compile(
 )
 # ASDiv names what is counted in parentheses: 21 (books).
 _COUNTED = re.compile(
-    r"\s*+(-?[\d.,:/]++)\s++\(([A-Za-z]++\.?(?:-[A-Za-z]{2,}| [A-Za-z]++)*+)\)\s*+"
-)
-_PERCENT_WORD = re.compile(
-    rf"(?<=\d){_GAP}*+(?:{_TEXT}{_GAP}*+(?:\\?%|per\s?cent){_GAP}*+\}}|per\s?cent\b)", re.IGNORECASE
+    r"\s*+(-?[\d.,:/]++)\s++\(([A-Za-z]++\.?(?:-[A-Za-z]{2,}| [A-Za-z]++)*+)\)[\s.]*+"
 )
 # 0.5% is not 0.5, but 92.5 for 92.5% only omits what the question says.
 _PERCENT = re.compile(rf"^(\s*+[-+]?\s*+[1-9][\d,]*+(?:\.\d++)?+){_BEFORE_UNIT}*+\\?%[\s}}.]*$")
-_STYLE = re.compile(
-    rf"\\(?:left|right)(?=\\[{{}}])|\\(?:large|huge)(?![A-Za-z])"
-    rf"|\\(?:text)?color\s?\{{[^{{}}]*\}}|^\s*+{_TEXT}[^{{}}\d]*\banswer(?:\s+is)?\b:?\s*\}}",
-    re.IGNORECASE,
-)
-_UNICODE = str.maketrans(
-    {
-        "\u00d7": r"\times ",
-        "\u00b7": r"\cdot ",
-        "\u22c5": r"\cdot ",
-        "\u2212": "-",
-        "\u221a": r"\sqrt ",
-        "\u221e": r"\infty ",
-        "\u222a": r"\cup ",
-        "\u2229": r"\cap ",
-        "\u2208": r"\in ",
-        "\u2a7d": r"\leq ",
-        "\u2a7e": r"\geq ",
-        "\u2205": r"\emptyset ",
-        "\u00bc": r"\frac{1}{4}",
-        "\u00bd": r"\frac{1}{2}",
-        "\u00be": r"\frac{3}{4}",
-    }
-)
-_RAISED = re.compile("[\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207b]+")
-_ROOT = re.compile(r"\u221a\s*+(?:(\d++(?:\.\d++)?|[a-z])|\(([^()]*+)\))")
 # An accountant's $(9.8) is -9.8; without the dollar sign it may be 9.8.
 _LOSS = re.compile(r"^\s*+(\\?\$)\s*+\((\d[\d,]*+(?:\.\d++)?)\)(?=\s*+(?:[a-z.]|$))")
 _LEADING = re.compile(r"^\s*+(?:=++|\\approx\b|\u2248)")
@@ -105,7 +72,6 @@ _AND = re.compile(r"[\s,]*+\b(?:and|or)\b")
 _VARIABLE = re.compile(r"(?<![\\A-Za-z])(?<!\d\s)(?:[a-z]|ab|bc|st)$")
 _EDGES = re.compile(r"^(?:\s|\\[,;:! ])++|(?<!\\)(?:\\[,;:! ]|[\s.,;:])++$")
 _IMAGINARY = re.compile(r"(?<=[\d}])(?:\s|\\[,;! ]|\\cdot\b)++i(?![A-Za-z])")
-_BAR = re.compile(r"(\\\{\s*+[a-z]\s*+)(?:\\mid\b|\\vert\b|:)")
 # The set of the x for which one relation holds.
 _BUILDER = re.compile(
     r"\\\{\s*+[a-z]\s*+\|(?=[^|]*(?:[<>]|\\(?:[gl]t|[gln]eq?)\b))"
@@ -140,7 +106,9 @@ def score_math(response: str, problem: Problem) -> float:
     answer = first_of(response, last_boxed, _tagged, stated_answer, _only_line)
     if not answer or len(answer) > MAX_ANSWER_CHARACTERS or "\\boxed" in answer:
         return 0.0
-    gold, answer = (_LOSS.sub(r"-\1\2", _latex(opened(side))) for side in (problem.answer, answer))
+    gold, answer = (
+        _LOSS.sub(r"-\1\2", plain_latex(opened(side))) for side in (problem.answer, answer)
+    )
     named_gold = _named(gold)
     bare_gold, bare_answer = _bare_text(gold), _bare_text(answer)
     if bare_answer in (bare_gold, _bare_text(named_gold)):
@@ -148,7 +116,8 @@ def score_math(response: str, problem: Problem) -> float:
     # The library multiplies the letters of some words, and evaluates others.
     if _WORDS.fullmatch(bare_gold) and _WORDS.fullmatch(bare_answer):
         return float(bare_gold.rstrip(".").casefold() == bare_answer.rstrip(".").casefold())
-    gold = named_gold
+    if named_gold != gold:
+        gold, answer = named_gold, _named(answer)
     marks = ((_BASE, 1), (_TIME, 3), (_UNIT, 1), (_DEGREES, 2))
     if any(_differ(mark, group, gold, answer) for mark, group in marks):
         return 0.0
@@ -167,19 +136,11 @@ def score_math(response: str, problem: Problem) -> float:
     )
 
 
-def _latex(text: str) -> str:
-    """The text in plain LaTeX: without colours, with percent signs, and Unicode converted."""
-    text = _BAR.sub(r"\1|", _STYLE.sub("", text)).replace(r"\varnothing", r"\emptyset")
-    text = _RAISED.sub(lambda digits: f"^{{{unicodedata.normalize('NFKC', digits[0])}}}", text)
-    text = _ROOT.sub(lambda root: rf"\sqrt{{{root[1] or root[2]}}}", text)
-    return _PERCENT_WORD.sub(r"\%", text.translate(_UNICODE))
-
-
-def _named(gold: str) -> str:
-    """A gold answer such as 21 (books) as 21 books."""
-    counted = _COUNTED.fullmatch(gold)
+def _named(answer: str) -> str:
+    """An answer such as 21 (books) as 21 books."""
+    counted = _COUNTED.fullmatch(answer)
     if counted is None:
-        return gold
+        return answer
     named = f"{counted[1]} {counted[2]}"
     return named if _NAMED.fullmatch(named) else f"{counted[1]}\\text{{ {counted[2]}}}"
 
