@@ -72,8 +72,15 @@ def parse_problems(
     Raises InvalidProblems, naming the line, for an empty line before another, a missing field, an
     unknown field unless `extra` is "ignore", text that is not JSON, or a repeated id.
     """
+    # Split at newlines only, because JSON may contain other separators, such as U+2028.
+    return _problems(_numbered(StringIO(text)), source, extra)
+
+
+def _problems(
+    lines: Iterable[tuple[int, str]], source: str, extra: ExtraValues | None = None
+) -> list[Problem]:
     problems: dict[str, Problem] = {}
-    for number, line in numbered_lines(text):
+    for number, line in lines:
         problem = parse_problem(line, f"{source}, line {number}", extra)
         if problem.id in problems:
             raise InvalidProblems(f"{source}, line {number}: id {problem.id!r} occurs twice.")
@@ -81,11 +88,18 @@ def parse_problems(
     return list(problems.values())
 
 
-def numbered_lines(text: str) -> Iterator[tuple[int, str]]:
-    """The lines of a JSONL text, with their numbers from 1, without empty ones at the end."""
-    # Split at newlines only, because JSON may contain other separators, such as U+2028. Editors on
-    # Windows put a byte-order mark first.
-    return enumerate(StringIO(text.removeprefix("\ufeff").rstrip()), start=1)
+def _numbered(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """The lines with their numbers from 1, without empty ones at the end."""
+    empty: list[tuple[int, str]] = []
+    for number, line in enumerate(lines, start=1):
+        if number == 1:  # editors on Windows put a byte-order mark first
+            line = line.removeprefix("\ufeff")
+        if not line.strip():
+            empty.append((number, line))
+            continue
+        yield from empty
+        empty.clear()
+        yield number, line
 
 
 def check_topics(problems: Iterable[Problem], source: str) -> None:
@@ -97,31 +111,36 @@ def check_topics(problems: Iterable[Problem], source: str) -> None:
         )
 
 
-def read_jsonl(path: Path) -> str:
-    """A JSONL file's text; raises InvalidProblems if it cannot be read or has another format."""
+def read_jsonl(path: Path) -> Iterator[tuple[int, str]]:
+    """A JSONL file's lines with their numbers, without empty ones at the end, one in memory.
+
+    Raises InvalidProblems if the file cannot be read or has another format.
+    """
+    number = 0
     try:
-        data = path.read_bytes()
-        array = data[:100].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
-        if reader := _OTHER_FORMATS.get("[" if array else path.suffix.lower()):
-            raise InvalidProblems(
-                f"{path} is not JSONL, which PubSwap reads. Convert it with pandas: "
-                f"pd.{reader.format(path)}"
-                '.to_json("private.jsonl", orient="records", lines=True, force_ascii=False)'
-            )
-        return data.decode()
+        with path.open("rb") as file:
+            array = file.peek(100)[:100].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
+            if reader := _OTHER_FORMATS.get("[" if array else path.suffix.lower()):
+                raise InvalidProblems(
+                    f"{path} is not JSONL, which PubSwap reads. Convert it with pandas: "
+                    f"pd.{reader.format(path)}"
+                    '.to_json("private.jsonl", orient="records", lines=True, force_ascii=False)'
+                )
+            for number, line in _numbered(line.decode() for line in file):
+                yield number, line
     except OSError as error:
         raise InvalidProblems(
             f"{path} cannot be read: {error.strerror}. Check the path and its permissions."
         ) from None
-    except UnicodeDecodeError as error:
+    except UnicodeDecodeError:
         raise InvalidProblems(
-            f"{path} cannot be read: byte {error.start + 1} is not UTF-8. Save the file as UTF-8."
+            f"{path} cannot be read: line {number + 1} is not UTF-8. Save the file as UTF-8."
         ) from None
 
 
 def read_problems(path: Path) -> list[Problem]:
     """The problems of a JSONL file; raises InvalidProblems if it has none or an unusable one."""
-    problems = parse_problems(read_jsonl(path), str(path))
+    problems = _problems(read_jsonl(path), str(path))
     if not problems:
         raise InvalidProblems(f"{path} has no problems.")
     return problems

@@ -62,8 +62,8 @@ class Attendance:
 
         For example after a rollback. The policy is observed meanwhile.
         """
-        refusal = Refusal(Code.DIVERGED, fault)
-        self.api.away(self.run, away_message((refusal,)))
+        away = away_message((Refusal(Code.DIVERGED, fault),))
+        self.api.away(self.run, away)
         log.warning(
             "Away (%s) until round %d or its adapter is another.", Code.DIVERGED, task.round
         )
@@ -71,12 +71,14 @@ class Attendance:
             doing(f"away ({Code.DIVERGED}): {fault}")
             time.sleep(ASK_SECONDS)
             try:
-                if not same_work(self.api.task(self.run, 0.0), task):
-                    break
+                now = self.api.task(self.run, 0.0)
+                if not same_work(now, task):
+                    if self.hello is not None and not now.state.ended:
+                        self.api.hello(self.run, self.hello)
+                    return
             except RefusedByPolicy:
-                self.wait(doing)
-        if self.hello is not None:
-            self.api.hello(self.run, self.hello)
+                self.wait(doing)  # which ends with a hello
+                self.api.away(self.run, away)
 
     def _refusals(self, back: bool) -> tuple[Refusal, ...]:
         """What is refused now. With `back`, say hello again once nothing is refused.

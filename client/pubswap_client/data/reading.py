@@ -20,7 +20,7 @@ from pubswap_client.data.tasks import TaskSpec
 from pubswap_protocol.command_line.progress_bar import progress_bar
 from pubswap_protocol.draws import rng_for
 from pubswap_protocol.errors import InvalidProblems, first_fault
-from pubswap_protocol.problems import Problem, PromptLimit, numbered_lines, read_jsonl
+from pubswap_protocol.problems import Problem, PromptLimit, read_jsonl
 from pubswap_protocol.verifiers import check_usable
 
 _MAX_PLAIN = 20
@@ -33,7 +33,7 @@ def jsonl_problems(path: Path, spec: DataSpec) -> Iterator[Problem]:
     Raises InvalidProblems, naming the line and the column, for anything unusable, because the user
     can correct the file.
     """
-    for number, line in numbered_lines(read_jsonl(path)):
+    for number, line in read_jsonl(path):
         yield _problem_of_line(line, number, f"{path}, line {number}", spec)
 
 

@@ -12,7 +12,7 @@ from pubswap_client.data.holdout import split
 from pubswap_client.doctor.findings import Finding, failure, ok, skipped, warning
 from pubswap_protocol.command_line.amounts import first_few
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
-from pubswap_protocol.problems import Problem, numbered_lines, parse_problem, read_jsonl
+from pubswap_protocol.problems import Problem, parse_problem, read_jsonl
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.verifiers import check_usable
 
@@ -31,7 +31,7 @@ def survey(path: Path) -> Survey:
     """Read a whole file; raises InvalidProblems if that is impossible."""
     problems, faults, repeated = [], [], []
     seen: set[str] = set()
-    for number, line in numbered_lines(read_jsonl(path)):
+    for number, line in read_jsonl(path):
         try:
             problem = parse_problem(line, f"line {number}")
         except InvalidProblems as error:

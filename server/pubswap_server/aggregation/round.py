@@ -24,7 +24,7 @@ from pubswap_server.aggregation.updates import Updates
 from pubswap_server.storage.store import BlobStore
 
 STANDS_OUT = "update stands out"
-MOST_TIMES = 20.0  # the median norm of the other updates, for one that does not stand out
+OUTLIER_RATIO = 20.0  # of an update's norm to the median of the others'
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def standing_out(members: Sequence[str], norms: Sequence[float]) -> list[Note]:
     for n, (member, norm) in enumerate(zip(members, norms, strict=True)):
         others = [*norms[:n], *norms[n + 1 :]]
         median = statistics.median(others) if others else 0.0
-        if 0 < MOST_TIMES * median < norm:
+        if 0 < OUTLIER_RATIO * median < norm:
             details = {"member": member, "norm": norm, "median_of_others": median}
             notes.append(Note(STANDS_OUT, details))
     return notes

@@ -3,6 +3,7 @@
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 
 from pubswap_protocol import paths
@@ -11,9 +12,16 @@ from pubswap_server.http.problems import SAFETY_HEADERS
 from pubswap_server.http.routes import runs as run_routes
 from pubswap_server.http.routes import uploads as upload_routes
 from pubswap_server.rate_limits import Rate
-from support.coordinator.coordinator import Server, begun, serving, settings_for
+from support.coordinator.coordinator import Federation, Server, begun, serving, settings_for
 
 PROGRESS = Progress(round=1, step=1, steps=2).model_dump(exclude_none=True)
+
+
+def opened(http: httpx.Client, fed: Federation) -> str:
+    """The path of a new upload of 20 bytes."""
+    body = {"digest": "blake3:" + "0" * 64, "size": 20}
+    reply = http.post(paths.UPLOADS.format(run=fed.run.id), json=body).json()
+    return paths.UPLOAD.format(run=fed.run.id, upload=reply["upload"])
 
 
 def test_a_member_that_asks_too_often_is_told_when_to_come_again(tmp_path: Path) -> None:
@@ -47,9 +55,7 @@ def test_chunks_of_no_upload_count_and_those_of_an_upload_do_not(
         server.app.state.services.limits.members.rate = Rate(0.001, 6)  # including its hello
         fed = begun(server)
         with server.http(fed.tokens["a"]) as http:
-            body = {"digest": "blake3:" + "0" * 64, "size": 20}
-            opened = http.post(paths.UPLOADS.format(run=fed.run.id), json=body).json()
-            path = paths.UPLOAD.format(run=fed.run.id, upload=opened["upload"])
+            path = opened(http, fed)
             for place in range(20):
                 headers = {"Content-Range": f"{place}-{place}"}
                 assert http.patch(path, content=b"x", headers=headers).status_code == 202
@@ -67,19 +73,12 @@ def test_tiny_chunks_count_but_the_last(tmp_path: Path) -> None:
         server.app.state.services.limits.members.rate = Rate(0.001, 6)  # including its hello
         fed = begun(server)
         with server.http(fed.tokens["a"]) as http:
-            body = {"digest": "blake3:" + "0" * 64, "size": 20}
-            opened = http.post(paths.UPLOADS.format(run=fed.run.id), json=body).json()
-            path = paths.UPLOAD.format(run=fed.run.id, upload=opened["upload"])
-            statuses = [
-                http.patch(path, content=b"x", headers={"Content-Range": f"{n}-{n}"}).status_code
-                for n in range(3)
-            ]
-            last = {"Content-Range": "3-19"}
-            statuses += [http.patch(path, content=b"x" * 17, headers=last).status_code] * 1
-            statuses += [
-                http.patch(path, content=b"x", headers={"Content-Range": "0-0"}).status_code
-                for _ in range(2)
-            ]
+            path = opened(http, fed)
+            statuses = []
+            for first, last in ((0, 0), (1, 1), (2, 2), (3, 19), (0, 0), (0, 0)):
+                headers = {"Content-Range": f"{first}-{last}"}
+                reply = http.patch(path, content=b"x" * (last - first + 1), headers=headers)
+                statuses.append(reply.status_code)
         assert statuses == [202, 202, 202, 202, 416, 429]
 
 

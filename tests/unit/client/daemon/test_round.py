@@ -37,6 +37,7 @@ from pubswap_protocol.errors import (
     Diverged,
     InvalidProblems,
     PubSwapError,
+    RefusedByPolicy,
     RoundClosed,
     RunCancelled,
     UnknownBlob,
@@ -109,12 +110,16 @@ def test_a_round_that_diverges_is_sat_out_until_another_task(
     poisoned = training(one, 2)
     again = training(one).model_copy(update={"rollbacks": 1})
     finished = Task(kind=TaskKind.FINISHED, state=RunState.FINISHED)
-    given = iter([poisoned, poisoned, poisoned, again, again, finished])
+    refused = RefusedByPolicy("until the policy is read again")
+    given = iter([poisoned, poisoned, refused, poisoned, again, again, finished])
     now, fake = [poisoned], cast(Any, api)
 
     def task(*_: object) -> Task:
-        now.append(next(given))
-        return now[-1]
+        one_of_them = next(given)
+        if isinstance(one_of_them, RefusedByPolicy):
+            raise one_of_them
+        now.append(one_of_them)
+        return one_of_them
 
     fake.task = task
     asked: Any = SimpleNamespace(
@@ -141,7 +146,7 @@ def test_a_round_that_diverges_is_sat_out_until_another_task(
         member.work()
     member.attendance = Attendance(asked, run.id, policy, hello)
     assert member.work() is RunState.FINISHED
-    assert said == ["diverged", "hello"]
+    assert said == ["diverged", "diverged", "hello"]  # again after the refusal
     assert [*api.updates] == [1]
 
 
