@@ -204,8 +204,8 @@ def _keep(status: str, **order: Any) -> None:
     os.close(1)
     _, exit_code = os.waitpid(child, 0)
     half = Path(f"{status}.half")
-    half.write_text(str(os.waitstatus_to_exitcode(exit_code)))
     with contextlib.suppress(FileNotFoundError):  # the tests are over
+        half.write_text(str(os.waitstatus_to_exitcode(exit_code)))
         half.rename(status)
     os._exit(0)
 

@@ -81,7 +81,11 @@ class Ray:
         line = [program, "start", "--block", "--disable-usage-stats", *options]
         with (Path(self._folder) / f"{len(self._nodes)}.log").open("wb") as log:
             node = subprocess.Popen(
-                [*line, "--object-store-memory=80000000"], stdout=log, stderr=log
+                [*line, "--object-store-memory=80000000"],
+                # Ray's workers are nice by default: beside other tests they would hardly run.
+                env=os.environ | {"RAY_worker_niceness": "0"},
+                stdout=log,
+                stderr=log,
             )
         self._nodes.append(node)
         return node
@@ -113,6 +117,7 @@ def ray() -> Iterator[Ray]:
 
 
 @pytest.mark.full
+@pytest.mark.timeout(600)
 def test_a_run_whose_ray_node_dies_is_done_on_another(
     tmp_path: Path, recipe: Path, here: dict[str, Any], ray: Ray
 ) -> None:
@@ -121,7 +126,7 @@ def test_a_run_whose_ray_node_dies_is_done_on_another(
     node = ray.join()
     env = os.environ | {"RAY_ADDRESS": ray.address}
     process = Forked(command(recipe, store, *SWEEP, "--backend", "ray"), log, env=env)
-    until(lambda: half_done(store) or process.poll() is not None)
+    until(lambda: half_done(store) or process.poll() is not None, 300)
     kill(node)
     assert process.poll() is None, log.read_text()
     assert half_done(store)
