@@ -19,6 +19,7 @@ from pubswap_protocol.bounds import (
     Strict,
     Word,
 )
+from pubswap_protocol.digests import PATTERN
 from pubswap_protocol.tensors.safetensors_header import MAX_TENSORS
 
 TemplateOptions = Annotated[
@@ -508,6 +509,11 @@ class RunSettings(Strict):
     chat_template_options: TemplateOptions = Field(
         default={},
         description="Arguments of the chat template, such as enable_thinking = false.",
+    )
+    initial_adapter: Annotated[str, Field(pattern=PATTERN)] | None = Field(
+        default=None,
+        description="Digest of the adapter that round 1 starts from, set by `pubswap run create "
+        "--initial-adapter FOLDER`. Unset: B = 0 and a random A.",
     )
     lora: LoraSettings = LoraSettings()
     grpo: GrpoSettings = GrpoSettings()

@@ -8,6 +8,7 @@ from typing import Any
 
 from anyio import CapacityLimiter
 
+from pubswap_protocol.errors import DamagedBlob, InvalidSettings
 from pubswap_protocol.messages import SetKind
 from pubswap_protocol.problems import Problem, PromptLimit, parse_problems
 from pubswap_protocol.settings import RunSettings
@@ -90,10 +91,21 @@ class Services:
             if kind is SetKind.TEST or run.method == "pubswap":
                 limit.check(self.problems(digest), f"The {kind} set")
 
-    def initial_adapter(self, layout: AdapterLayout, seed: int) -> str:
-        """Store and check the adapter that a run begins from; returns its digest."""
-        digest = self.blobs.write(initial_file(layout, seed))[0]
-        AdapterFile(self.blobs.path(digest), layout).check()
+    def initial_adapter(self, layout: AdapterLayout, settings: RunSettings) -> str:
+        """Store and check the adapter that a run begins from; returns its digest.
+
+        Raises InvalidSettings for one that was to be sent and is not stored.
+        """
+        digest = settings.initial_adapter
+        if digest is None:
+            digest = self.blobs.write(initial_file(layout, settings.seed))[0]
+        try:
+            AdapterFile(self.blobs.path(digest), layout).check()
+        except DamagedBlob:
+            raise InvalidSettings(
+                f"initial_adapter: {digest} is not stored here; send it with `pubswap run create "
+                "--initial-adapter FOLDER`."
+            ) from None
         return digest
 
     def _read_problems(self, digest: str) -> list[Problem]:

@@ -63,15 +63,17 @@ class Coordinator:
         *,
         data: Path | str | None = None,
         set: Mapping[str, Any] | None = None,
+        initial_adapter: Path | str | None = None,
     ) -> Run:
         """Create a run from its file, or from a recipe's name, and open it for members.
 
         Sends the public and the test set to the coordinator. A recipe with `data.prepare` writes
         its sets to the folder `data`, by default NAME-data; the private ones stay there, for you
         to hand to their organisations. `set` overrides values of the file by dotted key:
-        `{"swap.period": 4}`.
+        `{"swap.period": 4}`. `initial_adapter` is the folder of the adapter to start from, as
+        `Run.adapter` or PEFT writes it.
 
-        Raises InvalidSettings or InvalidProblems before anything is sent.
+        Raises InvalidSettings, InvalidProblems or InvalidAdapter before anything is sent.
         """
         from pubswap_client.recipes.recipe import load_recipe
         from pubswap_client.recipes.runfile import create_and_open, make_sets, prepare
@@ -79,5 +81,6 @@ class Coordinator:
         with explained():
             loaded = load_recipe(recipe, dict(set or {}))
             files = make_sets(loaded, Path(data) if data is not None else None)
-            view = create_and_open(self._api, prepare(loaded, files))
+            start = Path(initial_adapter) if initial_adapter is not None else None
+            view = create_and_open(self._api, prepare(loaded, files, start))
         return Run(self._api, view.id, view.name)

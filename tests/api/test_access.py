@@ -50,6 +50,7 @@ ALLOWED = {
     "show_run": OPERATOR | MEMBER,
     "list_rounds": OPERATOR | MEMBER,
     "put_tokenizer": OPERATOR,
+    "put_initial_adapter": OPERATOR,
     "put_set": OPERATOR,
     "get_set": OPERATOR | MEMBER,
     "open_run": OPERATOR,

@@ -13,10 +13,12 @@ from api.test_access import BODIES
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.coordinator.retry import ONCE
 from pubswap_protocol import paths
+from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import ProtocolMismatch, UnknownSetting
 from pubswap_protocol.messages import ChangeRun, MemberList, Reissue, Rollback, RunView
 from pubswap_protocol.problems import parse_problems
 from pubswap_protocol.required import check_required
+from pubswap_protocol.tensors.adapter import encode_adapter
 from support.coordinator.coordinator import OPERATOR_TOKEN, Federation, Server, begun, create
 
 MAPS = {
@@ -111,6 +113,9 @@ def test_clients_ignore_fields_that_they_do_not_know(server: Server) -> None:
     operator.roll_back(run, Rollback(to=0))
     operator.add_viewer(f"board-{run}")
     assert operator.viewers() == plain.operator.viewers()
+    start = encode_adapter(fed.run.model.layout, fed.adapter(2))
+    next_run = create(grown_server, initial_adapter=digest_of(start)).run.id
+    assert operator.put_initial_adapter(next_run, start).digest == digest_of(start)
     operator.change_run(create(grown_server).run.id, ChangeRun(clients=1))
     for path in (paths.RUN_PAUSE, paths.RUN_RESUME, paths.RUN_CANCEL, paths.RUN_ARCHIVE):
         operator.move_run(run, path)

@@ -118,6 +118,11 @@ def test_an_adapter_is_a_folder_or_a_model(
     folder = run.adapter(str(tmp_path / "out"))
     data = fed.operator.global_adapter(fed.run.id, "1")
     assert (folder / "adapter_model.safetensors").read_bytes() == data
+    lora = fed.run.settings.lora.model_dump(exclude_defaults=True, mode="json")
+    changes = {"name": "following", **{f"lora.{key}": value for key, value in lora.items()}}
+    more = {"data": tmp_path / "split", "initial_adapter": folder}
+    following = coordinator.create("tour", set=changes, **more)
+    assert fed.operator.global_adapter(following.id, "0") == data
     with pytest.raises(InvalidSettings, match="already exists"):
         run.adapter(folder)
     with pytest.raises(LocalFault, match="cannot be created"):

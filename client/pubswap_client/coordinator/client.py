@@ -100,6 +100,10 @@ class CoordinatorClient(Connection):
         path = paths.RUN_SET.format(run=run, kind=kind.value)
         return self.call(messages.SetReceipt, "PUT", path, data)
 
+    def put_initial_adapter(self, run: str, data: bytes) -> messages.BlobReceipt:
+        """Send the adapter that the run starts from; its digest is in the run's settings."""
+        return self.call(messages.BlobReceipt, "PUT", paths.RUN_INITIAL.format(run=run), data)
+
     def move_run(self, run: str, path: str) -> RunView:
         """Open, start, pause, resume, cancel or archive a run; `path` is one of paths.RUN_*."""
         return self.call(RunView, "POST", path.format(run=run))

@@ -18,6 +18,8 @@ from pubswap_protocol.tensors.peft_folder import ranks_of
 
 def adapter_text(run: WholeRun, number: int) -> str:
     """Describe the adapter of a round; round 0's is never called trained."""
+    if number == 0 and run.settings.initial_adapter is not None:
+        return "the adapter that training starts from"
     if number == 0:
         return "the untrained initial adapter, which leaves the base model unchanged"
     return f"the adapter after round {number} of {run.settings.rounds}"
@@ -121,7 +123,8 @@ def _rounds(run: WholeRun) -> Iterator[str]:
     scores = [each.evaluation.by_topic for each in run.rounds if each.evaluation]
     topics = sorted({topic for by_topic in scores for topic in by_topic})
     headings = ["round", "updates", "pass@1", *map(_cell, topics), "drift", "adapter"]
-    yield from ("## Rounds", "", "Round 0 is the base model. Drift is the mean distance of two")
+    start = "the base model" if run.settings.initial_adapter is None else "the initial adapter"
+    yield from ("## Rounds", "", f"Round 0 is {start}. Drift is the mean distance of two")
     yield from ("clients' adapters at the end of a round.", "")
     yield f"| {' | '.join(headings)} |"
     yield "|---" * len(headings) + "|"

@@ -38,6 +38,12 @@ def create(
         Path | None,
         typer.Option(help="Folder for the sets of the recipe's data.prepare."),
     ] = None,
+    initial_adapter: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of the adapter to start from, as `pubswap run export` or PEFT writes it."
+        ),
+    ] = None,
     changes: Changes = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only print the cost and the whole run file.")
@@ -63,7 +69,7 @@ def create(
         return
     loaded = load_recipe(recipe, parse_set(changes or []))
     files = make_sets(loaded, data)
-    prepared = prepare(loaded, files)
+    prepared = prepare(loaded, files, initial_adapter)
     with connect(url, token_file, ca_file) as api:
         run = create_and_open(api, prepared)
     typer.echo(f"Run {run.name} is open: {run.id}")

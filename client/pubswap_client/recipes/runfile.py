@@ -11,11 +11,13 @@ from pubswap_client.data.manifest import check_files, local_files, read_manifest
 from pubswap_client.recipes.recipe import Recipe, set_sizes
 from pubswap_client.recipes.tables import DataFiles
 from pubswap_protocol import paths
+from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import Invalid, InvalidProblems, InvalidSettings
 from pubswap_protocol.messages import CreateRun, RunView, SetKind
 from pubswap_protocol.model import check_positions, model_card
 from pubswap_protocol.problems import read_problems
 from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.tensors.peft_folder import read_peft_folder
 
 
 @dataclass(frozen=True)
@@ -25,12 +27,13 @@ class Prepared:
     create: CreateRun
     tokenizer: bytes
     sets: dict[SetKind, bytes]
+    initial_adapter: bytes | None = None
 
 
-def prepare(recipe: Recipe, files: DataFiles) -> Prepared:
-    """Read the sets and the model's card.
+def prepare(recipe: Recipe, files: DataFiles, initial_adapter: Path | None = None) -> Prepared:
+    """Read the sets, the model's card, and the PEFT folder of an initial adapter if there is one.
 
-    Raises InvalidSettings or InvalidProblems before anything is sent.
+    Raises InvalidSettings, InvalidProblems or InvalidAdapter before anything is sent.
     """
     check_sets(recipe, files)  # before a model is downloaded
     folder = model_folder(recipe.model.location, recipe.model.revision)
@@ -39,17 +42,28 @@ def prepare(recipe: Recipe, files: DataFiles) -> Prepared:
     card = model_card(folder, settings.lora, model.source, model.revision, model.stop_token_ids)
     check_positions(json.loads((folder / "config.json").read_bytes()), settings.grpo.longest_row)
     check_lengths(folder, settings, files)
+    initial = None
+    if initial_adapter is not None:
+        initial = read_peft_folder(initial_adapter, card.layout, settings.lora)
+        settings = settings.model_copy(update={"initial_adapter": digest_of(initial)})
+    elif settings.initial_adapter is not None:
+        raise InvalidSettings(
+            "initial_adapter: only `pubswap run create` takes one; give its folder with "
+            "--initial-adapter."
+        )
     sets = {SetKind.PUBLIC: files.public.read_bytes(), SetKind.TEST: files.test.read_bytes()}
     create = CreateRun(name=recipe.name, settings=settings, model=card)
-    return Prepared(create, (folder / "tokenizer.json").read_bytes(), sets)
+    return Prepared(create, (folder / "tokenizer.json").read_bytes(), sets, initial)
 
 
 def create_and_open(api: CoordinatorClient, prepared: Prepared) -> RunView:
-    """Create the run, send its tokenizer and sets, and open it for members."""
+    """Create the run, send its files, and open it for members."""
     run = api.create_run(prepared.create)
     api.put_tokenizer(run.id, prepared.tokenizer)
     for kind, data in prepared.sets.items():
         api.put_set(run.id, kind, data)
+    if prepared.initial_adapter is not None:
+        api.put_initial_adapter(run.id, prepared.initial_adapter)
     return api.move_run(run.id, paths.RUN_OPEN)
 
 

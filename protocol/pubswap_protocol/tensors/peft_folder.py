@@ -1,14 +1,25 @@
 """An adapter as a folder that PEFT's `PeftModel.from_pretrained` and vLLM load."""
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from pubswap_protocol.errors import InvalidAdapter
 from pubswap_protocol.model import ModelCard, module_of, target_modules
 from pubswap_protocol.settings import LoraSettings
-from pubswap_protocol.tensors.adapter import stack_ranks
+from pubswap_protocol.tensors.adapter import (
+    AdapterLayout,
+    decode_adapter,
+    encode_adapter,
+    stack_ranks,
+)
 from pubswap_protocol.tensors.safetensors_header import read_header
 
+CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 
 
@@ -45,8 +56,39 @@ def write_peft_folder(
     folder.mkdir(parents=True, exist_ok=True)
     ranks = ranks_of(adapter, card)
     config = json.dumps(adapter_config(lora, card, base_model, ranks), indent=2) + "\n"
-    (folder / "adapter_config.json").write_text(config, encoding="utf-8")
+    (folder / CONFIG).write_text(config, encoding="utf-8")
     (folder / WEIGHTS).write_bytes(adapter)
+
+
+def read_peft_folder(folder: Path, layout: AdapterLayout, lora: LoraSettings) -> bytes:
+    """The canonical file of an adapter that PubSwap or PEFT has written.
+
+    Raises InvalidAdapter unless it has the run's tensors, not in bfloat16, and the run's scale.
+    """
+    try:
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        rank, alpha = float(config["r"]), float(config["lora_alpha"])
+        scale = alpha / math.sqrt(rank) if config.get("use_rslora") else alpha / rank
+        if config.get("alpha_pattern"):
+            raise InvalidAdapter(f"{folder} has another alpha in some modules, a run's has one.")
+        adapter = load_file(folder / WEIGHTS)
+    except OSError as error:
+        raise InvalidAdapter(f"{folder} is no adapter's folder: {error.strerror}.") from None
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise InvalidAdapter(f"{folder} holds no readable LoRA adapter: {error!r}") from None
+    except SafetensorError as error:
+        raise InvalidAdapter(f"{folder / WEIGHTS}: {error}") from None
+    if not math.isclose(scale, lora.alpha / lora.rank, rel_tol=1e-6):
+        raise InvalidAdapter(
+            f"{folder} was trained with alpha / r = {scale:g}, the run has "
+            f"{lora.alpha / lora.rank:g}; set lora.alpha = {scale * lora.rank:g}."
+        )
+    try:
+        file = encode_adapter(layout, adapter)
+        decode_adapter(layout, file)
+    except InvalidAdapter as error:
+        raise InvalidAdapter(f"{folder}: {error.detail}") from None
+    return file
 
 
 def ranks_of(adapter: bytes, card: ModelCard) -> dict[str, int]:

@@ -121,7 +121,7 @@ def verify(settings: ServerSettings, progress: Progress) -> StorageReport:
             )
             rounds, freed = [], 0
             for run, round_, adapter in rows:
-                try:  # round 0 has no inputs: it comes from the seed alone
+                try:  # round 0 has no inputs
                     inputs = inputs_of(session, run, round_) if round_ else None
                     rounds.append((run, round_, adapter, inputs))
                 except Gone:

@@ -91,11 +91,14 @@ def recompute(
 ) -> str:
     """Compute a round's outcome again; returns the adapter's digest.
 
-    `inputs` is None for round 0, whose adapter comes from the seed alone. Raises DamagedBlob
-    if an input is lost, too.
+    `inputs` is None for round 0, whose adapter was sent or comes from the seed alone. Raises
+    DamagedBlob if an input is lost, too.
     """
     if inputs is not None:
         return aggregate_round(inputs, blobs, into).adapter
+    if (sent := run.settings.initial_adapter) is not None:
+        blobs.path(sent)
+        return sent
     parts = initial_file(run.model.layout, run.settings.seed)
     return (into or blobs).write(parts)[0]
 

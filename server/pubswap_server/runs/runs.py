@@ -199,7 +199,7 @@ def open_run(session: Session, run: RunRow, initial: Digest) -> None:
     """Open a run that has all its files, with its initial adapter."""
     if run.state == RunState.OPEN:
         return
-    session.add(RoundRow(run_id=run.id, round=0, adapter=initial))
+    session.merge(RoundRow(run_id=run.id, round=0, adapter=initial))
     move(session, run, opened)
 
 

@@ -172,7 +172,7 @@ async def create(form: TypedForm, run: WebRun, session: OperatorSession) -> Resp
         if row.tokenizer is not None:
             await to_thread.run_sync(services.check_lengths, settings, row.tokenizer, digests)
         if form.get("sure"):
-            initial = await to_thread.run_sync(services.initial_adapter, layout, settings.seed)
+            initial = await to_thread.run_sync(services.initial_adapter, layout, settings)
             open_it = partial(
                 creating.create_open, wish=wish, initial=initial, key=form.get("key") or None
             )

@@ -148,6 +148,12 @@ def test_an_operator_runs_a_run_by_commands_alone(coordinator: Coordinator, tmp_
     assert "from_pretrained" in exported.stdout, exported.stderr
     check = ["export", "verify", str(tmp_path / "adapter"), "--key", f"{key}.pub"]
     assert pubswap(*check).returncode == 0
+    following = ["--set", "name=following", "--initial-adapter", str(tmp_path / "adapter")]
+    assert "following is open" in pubswap(*line, *following).stdout
+    first, second = (coordinator.api.whole_run(name).rounds[0] for name in ("typed", "following"))
+    assert first.adapter == second.adapter
+    misfit = pubswap(*line, *following, "--set", "lora.alpha=16", "--set", "name=misfit")
+    assert misfit.returncode == 1 and "set lora.alpha = " in misfit.stderr
     assert (tmp_path / "adapter" / "adapter_model.safetensors").exists()
     (tmp_path / "adapter" / "adapter_model.safetensors").write_bytes(b"somebody's best")
     found = pubswap(*check)

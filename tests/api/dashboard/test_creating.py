@@ -8,10 +8,12 @@ import httpx
 import pytest
 
 from pubswap_client.recipes.recipe import read_recipe
+from pubswap_protocol.digests import digest_of
 from pubswap_protocol.messages import (
     CreateRun,
     SetKind,
 )
+from pubswap_protocol.tensors.adapter import encode_adapter, initial_adapter
 from support.coordinator.coordinator import (
     OPERATOR_TOKEN,
     Server,
@@ -52,6 +54,24 @@ def test_a_run_like_another_is_checked_then_created_and_opened(
     for sure in ({}, {"sure": "1"}):
         again = browser.post(path, data=fields | sure)
         assert again.status_code == 409 and "choose another name" in unescape(again.text)
+
+
+def test_a_run_like_one_with_an_initial_adapter_starts_from_it_too(
+    server: Server, browser: httpx.Client
+) -> None:
+    """Unless it is not stored any more, which the page says."""
+    card = create(server).run.model
+    data = encode_adapter(card.layout, initial_adapter(card.layout, 99))
+    fed = create(server, initial_adapter=digest_of(data), swap={"period": 1})
+    path = f"/runs/{fed.run.id}/new"
+    asked = browser.get(path).text
+    fields = {"form_token": form_token(asked), "text": shown_file(asked), "sure": "1"}
+    refused = browser.post(path, data=fields)
+    assert refused.status_code == 422 and "--initial-adapter FOLDER" in unescape(refused.text)
+    fed.operator.put_initial_adapter(fed.run.id, data)
+    assert browser.post(path, data=fields).status_code == 200
+    [start] = fed.operator.whole_run(f"{fed.run.name}-2").rounds
+    assert start.adapter == digest_of(data)
 
 
 def test_a_run_is_created_once_however_often_its_button_is_clicked(

@@ -14,6 +14,7 @@ from pubswap_protocol import paths
 from pubswap_protocol.bounds import MAX_COUNT, MAX_NUMBER, Word
 from pubswap_protocol.errors import (
     BaseModelMismatch,
+    DigestMismatch,
     Forbidden,
     Invalid,
     InvalidProblems,
@@ -37,12 +38,12 @@ from pubswap_protocol.messages import (
 )
 from pubswap_protocol.model import fingerprint
 from pubswap_protocol.problems import check_topics, parse_problems
-from pubswap_protocol.tensors.adapter import AdapterLayout, open_stack
+from pubswap_protocol.tensors.adapter import AdapterFile, AdapterLayout, open_stack
 from pubswap_protocol.tokenizer import load_tokenizer
 from pubswap_protocol.verifiers import verifier_version
 from pubswap_server.aggregation.stacking import stacked
 from pubswap_server.clock import now
-from pubswap_server.database.tables import RunRow, SetRow
+from pubswap_server.database.tables import RoundRow, RunRow, SetRow
 from pubswap_server.http.blob_response import BlobResponse
 from pubswap_server.http.bodies import ADAPTER_REPLIES, CONDITIONAL, JSONL, SET_REPLIES, binary_body
 from pubswap_server.http.dependencies import (
@@ -169,11 +170,46 @@ async def put_tokenizer(run: OperatorRun, request: Request) -> BlobReceipt:
     return BlobReceipt(digest=received.digest, size=received.size)
 
 
+@router.put(
+    paths.RUN_INITIAL,
+    status_code=201,
+    summary="Send the adapter that the run starts from",
+    openapi_extra=binary_body(paths.TENSORS_TYPE, "The canonical file of all the run's tensors."),
+)
+async def put_initial_adapter(run: OperatorRun, request: Request) -> BlobReceipt:
+    """Its digest must be the settings' `initial_adapter`; only until the run is open."""
+    row = await run.read(lambda session, row: row)
+    _require_created(row)
+    layout = row.model.layout
+
+    def check(received: Received) -> None:
+        digest = AdapterFile(received.path, layout).digest()
+        if digest != row.settings.initial_adapter:
+            raise DigestMismatch(f"The run's settings say {row.settings.initial_adapter}.")
+
+    received, _ = await _stored(run, request, check, layout.file_bytes)
+
+    def note(session: Session, row: RunRow) -> None:
+        _require_created(row)
+        session.merge(RoundRow(run_id=row.id, round=0, adapter=received.digest))
+
+    await run.write(note)
+    return BlobReceipt(digest=received.digest, size=received.size)
+
+
+def _require_created(row: RunRow) -> None:
+    if row.state != RunState.CREATED:
+        raise WrongState(f"The run is {row.state}; its files can only be sent before it is opened.")
+
+
 async def _stored(
-    run: OperatorRun, request: Request, check: Callable[[Received], T]
+    run: OperatorRun,
+    request: Request,
+    check: Callable[[Received], T],
+    limit: int = MAX_SET_BYTES,
 ) -> tuple[Received, T]:
     """Check the request's body, store it as a blob, and return it with the check's result."""
-    received = await receive(run.services, request, MAX_SET_BYTES)
+    received = await receive(run.services, request, limit)
     try:
         checked = await to_thread.run_sync(check, received)
         await to_thread.run_sync(run.services.blobs.keep, received.path, received.digest)
@@ -194,10 +230,7 @@ async def put_set(run: OperatorRun, kind: SetKind, request: Request) -> SetRecei
     received, problems = await _stored(run, request, partial(_count_problems, kind=kind))
 
     def note(session: Session, row: RunRow) -> None:
-        if row.state != RunState.CREATED:
-            raise WrongState(
-                f"The run is {row.state}; its sets can only be sent before it is opened."
-            )
+        _require_created(row)
         digest = received.digest
         session.merge(SetRow(run_id=row.id, kind=kind, digest=digest, problems=problems))
 
@@ -247,7 +280,9 @@ async def get_set(run: PrincipalRun, kind: SetKind) -> Response:
 
 @router.post(paths.RUN_OPEN, summary="Open a run for members")
 async def open_run(run: OperatorRun) -> RunView:
-    """Makes the initial adapter (B = 0, A from the seed); needs the tokenizer and both sets.
+    """Makes the initial adapter (B = 0, A from the seed) unless it was sent.
+
+    Needs the tokenizer and both sets.
 
     Refused if a prompt in them has more tokens than the run allows.
     """
@@ -263,7 +298,7 @@ async def open_run(run: OperatorRun) -> RunView:
     def make() -> str:
         if row.state == RunState.CREATED:
             run.services.check_lengths(settings, row.tokenizer or "", sets)
-        return run.services.initial_adapter(layout, settings.seed)
+        return run.services.initial_adapter(layout, settings)
 
     initial = await to_thread.run_sync(make)
     return await _changed(run, lambda session, row: runs.open_run(session, row, initial))
@@ -376,7 +411,7 @@ async def get_adapter(run: PrincipalRun, which: Word) -> Response:
 
     Under FedEx-LoRA, the factors and all residuals are stacked as one adapter of a higher rank,
     for PEFT with lora_alpha / r as in the run's settings. X-PubSwap-Round is the adapter's round; 0
-    is the initial, untrained one.
+    is the initial one, untrained unless the operator sent one.
     """
 
     services = run.services

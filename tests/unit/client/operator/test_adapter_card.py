@@ -108,6 +108,14 @@ def test_an_untrained_adapter_is_called_so() -> None:
     assert "# consortium: the untrained initial adapter" in text and "final" not in text
 
 
+def test_an_adapter_that_training_started_from_is_not_called_untrained() -> None:
+    run = finished()
+    settings = run.settings.model_copy(update={"initial_adapter": digest_of(b"")})
+    text = card_text(run.model_copy(update={"settings": settings}), 0, adapter_of(run))
+    assert "# consortium: the adapter that training starts from" in text
+    assert "Round 0 is the initial adapter." in text and "untrained" not in text
+
+
 def test_a_merged_model_s_card_is_a_model_s() -> None:
     run = finished()
     text = card_text(run, 1, adapter_of(run), merged=True)
