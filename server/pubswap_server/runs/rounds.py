@@ -115,17 +115,18 @@ def counted_updates(session: Session, run: RunRow, round_: int) -> list[UpdateRo
 def exclude(session: Session, run: RunRow, round_: int, member: str) -> None:
     """Leave a member's update out of the round under way, as if it had come too late.
 
-    A closed round takes updates again. Raises WrongState for another round, NotFound if the member
-    has handed in nothing.
+    A closed round takes updates again. An update that is left out already stays so: the round may
+    have ended before the request was repeated. Raises WrongState for another round, NotFound if the
+    member has handed in nothing.
     """
+    row = session.get(UpdateRow, (run.id, round_, member))
+    if row is not None and row.late:
+        return
     reconsidered(runs.status_of(run))
     if round_ != run.round:
         raise WrongState(f"Round {run.round} is under way; only its updates can be excluded.")
-    row = session.get(UpdateRow, (run.id, round_, member))
     if row is None:
         raise NotFound(f"{member} has handed in no update of round {round_}.")
-    if row.late:
-        return
     row.late = True
     run.failure = None
     record(session, run.id, "excluded by operator", member=member, round=round_)
