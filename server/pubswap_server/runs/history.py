@@ -10,6 +10,7 @@ from statistics import fmean, median
 from sqlalchemy import false, func, select
 from sqlalchemy.orm import Session
 
+from pubswap_protocol.bounds import MAX_SECONDS
 from pubswap_protocol.command_line.amounts import first_few
 from pubswap_protocol.errors import NotFound
 from pubswap_protocol.messages import (
@@ -179,14 +180,15 @@ def last_round_ends(session: Session, run: str) -> list[datetime]:
 
 
 def expected_end(ends: Sequence[datetime], remaining: int, now: datetime) -> datetime | None:
-    """The expected time when `remaining` more rounds are done; None if no round has ended yet.
+    """The expected time when `remaining` more rounds are done; None if no round has ended yet, or
+    if it is further away than a message may say.
 
     `ends` is the beginning of the first of the last rounds, followed by their ends in order. The
     median duration counts, so one long wait does not. A round that already takes longer is expected
     to end now.
     """
     took = [(later - sooner).total_seconds() for sooner, later in pairwise(ends)]
-    if not took or remaining < 1:
+    if not took or remaining < 1 or remaining * median(took) > MAX_SECONDS:
         return None
     usual = timedelta(seconds=median(took))
     return max(ends[-1] + usual, now) + (remaining - 1) * usual

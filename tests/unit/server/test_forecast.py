@@ -28,3 +28,9 @@ def test_nothing_is_expected_before_a_round_has_ended_or_when_none_is_left() -> 
     assert expected_end([], 3, START) is None
     assert expected_end(at(0), 3, START) is None
     assert expected_end(at(0, 10), 0, START) is None
+
+
+def test_nothing_is_expected_that_no_message_may_say() -> None:
+    """A run of a million rounds goes on until it is cancelled."""
+    assert expected_end(at(0, 20), 10**6, START) is None
+    assert expected_end(at(0, 10**6), 10**6, START) is None
