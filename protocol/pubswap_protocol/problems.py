@@ -116,7 +116,6 @@ def read_jsonl(path: Path) -> Iterator[tuple[int, str]]:
 
     Raises InvalidProblems if the file cannot be read or has another format.
     """
-    number = 0
     try:
         with path.open("rb") as file:
             array = file.peek(100)[:100].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
@@ -126,15 +125,19 @@ def read_jsonl(path: Path) -> Iterator[tuple[int, str]]:
                     f"pd.{reader.format(path)}"
                     '.to_json("private.jsonl", orient="records", lines=True, force_ascii=False)'
                 )
-            for number, line in _numbered(line.decode() for line in file):
-                yield number, line
+            yield from _numbered(_decoded(line, n, path) for n, line in enumerate(file, start=1))
     except OSError as error:
         raise InvalidProblems(
             f"{path} cannot be read: {error.strerror}. Check the path and its permissions."
         ) from None
+
+
+def _decoded(line: bytes, number: int, path: Path) -> str:
+    try:
+        return line.decode()
     except UnicodeDecodeError:
         raise InvalidProblems(
-            f"{path} cannot be read: line {number + 1} is not UTF-8. Save the file as UTF-8."
+            f"{path} cannot be read: line {number} is not UTF-8. Save the file as UTF-8."
         ) from None
 
 

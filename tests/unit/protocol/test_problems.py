@@ -125,10 +125,10 @@ def test_the_name_of_a_verifier_moves_no_cursor() -> None:
 def test_a_file_is_read_line_by_line(tmp_path: Path) -> None:
     """What a later line has does not matter before it is read; empty lines at the end do not."""
     path = tmp_path / "large.jsonl"
-    path.write_bytes(b"\xef\xbb\xbffirst\n\n third\n\xff\n")
+    path.write_bytes(b"\xef\xbb\xbffirst\n\n third\n\n\xff\n")
     lines = read_jsonl(path)
     assert [next(lines) for _ in range(3)] == [(1, "first\n"), (2, "\n"), (3, " third\n")]
-    with pytest.raises(InvalidProblems, match="line 4 is not UTF-8"):
+    with pytest.raises(InvalidProblems, match="line 5 is not UTF-8"):
         next(lines)
     path.write_bytes(b"first\n\n \n")
     assert list(read_jsonl(path)) == [(1, "first\n")]
