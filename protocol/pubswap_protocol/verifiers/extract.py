@@ -19,6 +19,7 @@ _LINE = re.compile(
     r"(?:\s|\*\*|(?:\$\$|\\\[|```\w{0,20})[ \t]{0,9}\n)*+([^\n]*)",
     re.IGNORECASE,
 )
+_WORDS = re.compile(r"(?:(?!answer)[a-z]{2,12}\s{1,9}){0,4}", re.IGNORECASE)
 _BRACE = re.compile(r"\\[\\{}]|\\(?:boxed|fbox|framebox)\s{0,9}\{|[{}]")
 _AND = re.compile(r"(?:[\s$,;]|\\[\\()\[\]]|\\q?quad|\\text\{\s?(?:and|or)\s?\}|and|or|\w\s?=)*+")
 
@@ -60,11 +61,14 @@ def tagged(text: str) -> str | None:
 
 
 def answer_line(text: str) -> str | None:
-    """The rest of the last line with "Answer:", or the next line below such a heading, without the
-    asterisks of bold print around it.
+    """The rest of the last line with "Answer:", or the next line below such a heading, which may
+    begin with "Answer:" too, without the asterisks of bold print around it.
     """
     lines = list(filter(None, _LINE.findall(text)))
-    return str(lines[-1]).strip().removesuffix("**") if lines else None
+    if not lines:
+        return None
+    again = _LINE.match(_WORDS.sub("", lines[-1], count=1))
+    return str(again[1] if again else lines[-1]).strip().removesuffix("**")
 
 
 def last_boxed(text: str) -> str | None:
