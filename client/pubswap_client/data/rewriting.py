@@ -9,7 +9,7 @@ from decimal import Decimal
 from fractions import Fraction
 from itertools import pairwise
 
-from pubswap_protocol.verifiers.extract import last_boxed
+from pubswap_protocol.verifiers.extract import last_boxed, opened
 
 _SPACES = re.compile(r"\s*\\!\s*|(?<!\\)\\[,;: ]|\\left|\\right|\\?\$")
 _INTEGER = re.compile(r"-?\d+")
@@ -48,7 +48,7 @@ def wrong_response(verifier: str, answer: str) -> str | None:
         return f"Thus, the answer is:\n\\[ \\boxed{{{mutated(last_boxed(answer) or answer)}}} \\]"
     if verifier == "choice":
         return f"Answer: {'B' if _letter(answer) == 'A' else 'A'}"
-    return f"Answer: {answer}." if verifier == "exact" else None
+    return f"Answer: {opened(answer)}." if verifier == "exact" else None
 
 
 def rewritten(answer: str) -> str:

@@ -136,6 +136,8 @@ def test_unknown_verifiers_are_named_with_their_problems() -> None:
         ("choice", "(c)"),
         ("exact", "two words"),
         ("exact", "two\nlines"),
+        ("exact", "$x$"),
+        ("exact", r"so \boxed{x}"),
         ("reasoning_gym:chain_sum", "12"),
         ("reasoning_gym:spell_backward", "olleh"),
     ],
