@@ -20,7 +20,7 @@ MAX_WAITING = 100
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """The body of the POST; `kind` is waiting, failing or finished."""
+    """The body of the POST; `kind` is waiting, failing, finished or warning."""
 
     run: str
     name: str
