@@ -77,7 +77,7 @@ def update(
             norm = torch.nn.utils.clip_grad_norm_(policy.trainable(), settings.grpo.max_grad_norm)
             # One transfer, because this is the only wait for the GPU's work.
             loss, kl, clipped, donated, gradient_norm = torch.cat([sums, norm[None]]).tolist()
-            _check_finite(loss=loss, kl=kl, gradient_norm=gradient_norm)
+            _check_finite(team, loss=loss, kl=kl, gradient_norm=gradient_norm)
             optimizer.step()
             if own_rank is not None:
                 put_others_back(policy, own_rank, round_start)
@@ -86,9 +86,9 @@ def update(
     return passes.metrics(epochs, started)
 
 
-def _check_finite(**values: float) -> None:
+def _check_finite(team: Team, **values: float) -> None:
     wrong = [f"{name} is {value}" for name, value in values.items() if not math.isfinite(value)]
-    if wrong:
+    if team.any(bool(wrong)):
         raise Diverged(
             f"In this step {', '.join(wrong)}: training on would destroy the factors. If the round "
             "began this way, the operator can roll the run back. Otherwise create a new run with a "
@@ -105,6 +105,8 @@ def follow_update(policy: Policy, shared: Update, checkpointing: bool, team: Tea
         passes.score_reference()
         for number in range(grpo.gradient_epochs):
             passes.accumulate(first=number == 0)
+            if team.any(False):  # the leader's step has diverged
+                return
             team.broadcast(policy.trainable())
 
 

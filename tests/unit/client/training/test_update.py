@@ -1,8 +1,11 @@
 """The update: accumulation, the first epoch's ratio, FedProx, the optimizer."""
 
-from collections.abc import Callable
-from dataclasses import replace
+import copy
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -14,7 +17,8 @@ from pubswap_client.policy.policy import Policy
 from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.objective import clipped_surrogate, objective
-from pubswap_client.training.update import update
+from pubswap_client.training.team import Team, Update
+from pubswap_client.training.update import follow_update, update
 from pubswap_protocol.errors import Diverged, StaleAdapter
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.settings import RunSettings
@@ -289,3 +293,52 @@ def test_a_step_with_a_non_finite_loss_is_refused_before_the_factors_change(
     with pytest.raises(Diverged, match=r"lower grpo\.learning_rate"):
         one_update(policy, batch, run_settings)
     assert all(np.array_equal(policy.adapter()[name], adapter[name]) for name in adapter)
+
+
+@dataclass
+class OneOfTwo(Team):
+    """One of two processes, here threads, that share what they say when both have come."""
+
+    rank: int
+    meeting: Barrier
+    said: list[Any]
+    size = 2
+
+    def share(self, plans: Sequence[list[int]]) -> list[list[int]]:
+        return list(plans[self.rank :: 2])
+
+    def all_reduce(self, tensors: Sequence[torch.Tensor]) -> None:
+        for tensor, parts in zip(tensors, zip(*self._all(tensors), strict=True), strict=True):
+            tensor.copy_(sum(parts))
+
+    def broadcast(self, tensors: Sequence[torch.Tensor]) -> None:
+        with torch.no_grad():
+            for tensor, new in zip(tensors, self._all(tensors)[0], strict=True):
+                tensor.copy_(new)
+
+    def any(self, flag: bool) -> bool:
+        return any(self._all(flag))
+
+    def _all(self, value: Any) -> list[Any]:
+        self.said[self.rank] = copy.deepcopy(value)
+        self.meeting.wait()
+        values = list(self.said)
+        self.meeting.wait()
+        return values
+
+
+def test_every_process_leaves_a_step_that_diverges(
+    policy: Policy, batch: Batch, run_settings: RunSettings
+) -> None:
+    """The daemon goes on, so its followers must be ready for the next command."""
+    adapter = policy.adapter()
+    adapter[next(name for name in adapter if ".lora_B." in name)][:] = 3e38
+    policy.load_adapter(adapter)
+    meeting, said = Barrier(2, timeout=120), [None, None]
+    shared, optimizer = Update(batch, 1 << 20, None), torch.optim.SGD(policy.trainable(), lr=0.1)
+    with ThreadPoolExecutor(1) as pool:
+        follower = OneOfTwo(1, meeting, said)
+        followed = pool.submit(follow_update, copy.deepcopy(policy), shared, False, follower)
+        with pytest.raises(Diverged):
+            update(policy, optimizer, batch, run_settings, [], team=OneOfTwo(0, meeting, said))
+        followed.result()
