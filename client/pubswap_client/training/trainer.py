@@ -8,6 +8,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -31,7 +32,7 @@ from pubswap_client.training.team import SINGLE, Team
 from pubswap_client.training.update import update
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.draws import response_seed, seed_for
-from pubswap_protocol.errors import WrongState
+from pubswap_protocol.errors import Diverged, WrongState
 from pubswap_protocol.messages import Digest
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.schedule import private_position, private_prompts, staleness
@@ -321,7 +322,11 @@ class LocalTrainer:
                 yield
                 return
             rollout = in_thread(lambda: self._private_rollout(step), "rollout")
-            yield
+            try:
+                yield
+            except Diverged:  # the daemon goes on, and uses the engine again
+                wait([rollout])
+                raise
             self._ahead = rollout.result()
 
     def _private_rollout(self, step: int) -> PrivateRollout:

@@ -1,8 +1,11 @@
 """A client's local rounds: determinism, public steps, optimizer state and pass@1."""
 
+import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from threading import Event
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -12,9 +15,10 @@ from pubswap_client.daemon.evaluator import pass_at_1
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.transformers_engine import TransformersEngine
 from pubswap_client.training.memory import TokenBudget
+from pubswap_client.training.private_rollout import PrivateRollout
 from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol.bounds import MAX_FACTOR, SMALLEST
-from pubswap_protocol.errors import InvalidProblems, StaleAdapter
+from pubswap_protocol.errors import Diverged, InvalidProblems, StaleAdapter
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import GrpoSettings, RunSettings, SwapSettings
@@ -289,3 +293,32 @@ def test_batches_sampled_ahead_are_sampled_again_for_other_problems(
         again.begin_round(1, start(again))
         again.restore(kept)
         assert again.private_step(2).staleness == stale
+
+
+def test_a_step_that_diverges_leaves_the_engine_free(
+    make_trainer: MakeTrainer, run_settings: RunSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon goes on and samples again, which no thread may be doing then."""
+    grpo = run_settings.grpo.model_copy(update={"overlap": 1})
+    trainer = make_trainer(settings=run_settings.model_copy(update={"grpo": grpo}))
+    trainer.begin_round(1, start(trainer))
+    diverged, done = Event(), list[int]()
+    made = trainer._private_rollout
+
+    def rollout(step: int) -> PrivateRollout:
+        if step == 2:
+            assert diverged.wait(60)
+            time.sleep(0.2)
+        done.append(step)
+        return made(step)
+
+    def update_policy(*_: object, **__: object) -> NoReturn:
+        diverged.set()
+        raise Diverged("In this step loss is nan.")
+
+    monkeypatch.setattr(trainer, "_private_rollout", rollout)
+    monkeypatch.setattr(trainer, "update_policy", update_policy)
+    monkeypatch.setattr(trainer.engine, "holding", lambda: nullcontext(True))
+    with pytest.raises(Diverged):
+        trainer.private_step(1, ahead=2)
+    assert done == [1, 2]
