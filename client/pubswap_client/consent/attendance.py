@@ -62,12 +62,12 @@ class Attendance:
 
         For example after a rollback. The policy is observed meanwhile.
         """
-        away = away_message((Refusal(Code.DIVERGED, fault),))
-        self.api.away(self.run, away)
         log.warning(
             "Away (%s) until round %d or its adapter is another.", Code.DIVERGED, task.round
         )
         while True:
+            # Each time, because the coordinator may have asked for a hello, which ends the absence.
+            self.api.away(self.run, away_message((Refusal(Code.DIVERGED, fault),)))
             doing(f"away ({Code.DIVERGED}): {fault}")
             time.sleep(ASK_SECONDS)
             try:
@@ -77,8 +77,7 @@ class Attendance:
                         self.api.hello(self.run, self.hello)
                     return
             except RefusedByPolicy:
-                self.wait(doing)  # which ends with a hello
-                self.api.away(self.run, away)
+                self.wait(doing)
 
     def _refusals(self, back: bool) -> tuple[Refusal, ...]:
         """What is refused now. With `back`, say hello again once nothing is refused.

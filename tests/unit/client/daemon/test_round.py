@@ -111,13 +111,16 @@ def test_a_round_that_diverges_is_sat_out_until_another_task(
     again = training(one).model_copy(update={"rollbacks": 1})
     finished = Task(kind=TaskKind.FINISHED, state=RunState.FINISHED)
     refused = RefusedByPolicy("until the policy is read again")
-    given = iter([poisoned, poisoned, refused, poisoned, again, again, finished])
+    upgraded = poisoned.model_copy(update={"waits_for": "a hello that `task` has said"})
+    given = iter([poisoned, poisoned, refused, upgraded, again, again, finished])
     now, fake = [poisoned], cast(Any, api)
 
     def task(*_: object) -> Task:
         one_of_them = next(given)
         if isinstance(one_of_them, RefusedByPolicy):
             raise one_of_them
+        if one_of_them is upgraded:
+            said.append("hello")
         now.append(one_of_them)
         return one_of_them
 
@@ -146,7 +149,8 @@ def test_a_round_that_diverges_is_sat_out_until_another_task(
         member.work()
     member.attendance = Attendance(asked, run.id, policy, hello)
     assert member.work() is RunState.FINISHED
-    assert said == ["diverged", "diverged", "hello"]  # again after the refusal
+    # Again after the refusal, and after the coordinator's upgrade.
+    assert said == ["diverged", "diverged", "hello", "diverged", "hello"]
     assert [*api.updates] == [1]
 
 
