@@ -1,6 +1,7 @@
 """The `pubswap` console script. Each package registers its commands, imported when they run."""
 
 import errno
+import io
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -95,6 +96,9 @@ def _options(
 
 def main() -> None:
     """Run a command. An expected failure prints one line on stderr; `statuses` has the codes."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A locale's encoding may lack ✓ or τ. stderr escapes what it lacks without this.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with explained():
             build_app()()

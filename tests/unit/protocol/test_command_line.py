@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import re
+import sys
 import tomllib
 from collections.abc import Iterator
 from functools import cache
@@ -14,6 +15,7 @@ from typing import Any, get_args
 import pytest
 import structlog
 import typer
+from rich.console import Console
 from typer.testing import CliRunner
 
 from pubswap_client.recipes.recipe import Recipe
@@ -208,3 +210,20 @@ def test_defaults_are_listed_as_a_file_has_them() -> None:
     shown = {entry["name"]: entry["default"] for entry in entries(ClientSettings)}
     assert (shown["shard"], shown["engine"], shown["processes"]) == ("false", "auto", "1")
     assert not {"True", "False", "None"} & set(shown.values())
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_locale_without_a_character_gets_its_escape(
+    encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An old server's locale has no ✓ or ≥; a table of rich and plain lines ended in tracebacks."""
+    for arguments in (["settings", "run"], ["recipe", "list"]):
+        output = io.BytesIO()
+        monkeypatch.setattr("sys.stdout", io.TextIOWrapper(output, encoding))
+        monkeypatch.setattr("sys.argv", ["pubswap", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert ended.value.code == 0
+        Console().print("✓")
+        sys.stdout.flush()
+        assert output.getvalue().endswith(rb"\u2713" + b"\n")
