@@ -143,6 +143,11 @@ def extra_for(package: str, command: str) -> str | None:
 
 
 def _how_to_install(package: str) -> str:
+    if package in sys.stdlib_module_names:
+        return (
+            " It is a part of Python that this one was built without: use the system's Python, or "
+            "build it again with the library's headers installed."
+        )
     extra = extra_for(package, "".join(sys.argv[1:2]))
     if extra is None:
         return f" Install it: pip install {package}"

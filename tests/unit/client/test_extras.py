@@ -128,6 +128,14 @@ def test_a_missing_package_is_reported_with_the_extra_to_install() -> None:
     assert extra_for("somebody_else_s", "run") is None
 
 
+def test_a_part_of_python_is_no_package_to_install() -> None:
+    """A Python built without SQLite's headers lacks _sqlite3, which pip does not have."""
+    ((status, stderr),) = pubswap_without({"_sqlite3"}, ["serve", "--port", "0"])
+    assert status == 1
+    assert "'_sqlite3'" in stderr and "part of Python" in stderr
+    assert "pip" not in stderr
+
+
 def test_with_only_the_server_installed_the_command_s_own_extra_is_named() -> None:
     """The package missed first is in the operator's extra, but that has no torch."""
     others = {name for names in EXTRAS.values() for name in names} - set(EXTRAS["server"])
