@@ -1,5 +1,6 @@
 """Durable files (fsync, rename, fsync of the folder), and files for their owner only."""
 
+import errno
 import os
 import shutil
 import tempfile
@@ -12,6 +13,8 @@ from pubswap_protocol.errors import Conflict, InvalidSettings, NotSaved
 
 _TEMPORARY = ".tmp"
 _GROUP_AND_OTHERS = 0o077
+# How file systems refuse what they cannot do.
+_NOT_SUPPORTED = frozenset({errno.EINVAL, errno.EPERM, errno.ENOTSUP, errno.ENOSYS})
 
 
 def publish(temporary: Path, path: Path) -> None:
@@ -67,10 +70,16 @@ def whole_folder(out: Path, mode: int = 0o755) -> Iterator[Path]:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file's bytes, or the names in a folder, are on the disk."""
+    """Wait until a file's bytes, or the names in a folder, are on the disk.
+
+    A file system that cannot sync a folder, as some shared folders, writes its names as it likes.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NOT_SUPPORTED or not path.is_dir():
+            raise
     finally:
         os.close(descriptor)
 
@@ -153,8 +162,26 @@ def create_durably(path: Path, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
         with suppress(FileExistsError):
-            os.link(file.name, path)
+            try:
+                os.link(file.name, path)
+            except OSError as error:
+                if error.errno not in _NOT_SUPPORTED:
+                    raise
+                _create(path, data)  # FAT and some network file systems have no hard links
     sync(path.parent)
+
+
+def _create(path: Path, data: bytes) -> None:
+    """Create a file; a reader may see a part of it, and only a crash leaves a part."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        write_all(descriptor, data)
+        os.fsync(descriptor)
+    except BaseException:
+        path.unlink()
+        raise
+    finally:
+        os.close(descriptor)
 
 
 def append_durably(path: Path, line: bytes) -> int:

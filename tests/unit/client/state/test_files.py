@@ -3,6 +3,7 @@
 import errno
 import os
 import resource
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from pubswap_client.state.lock import locked
 from pubswap_client.state.sealed import BrokenSeal, seal, unseal
 from pubswap_protocol import files
 from pubswap_protocol.errors import NotSaved, StateInUse
-from pubswap_protocol.files import sweep, write_whole
+from pubswap_protocol.files import create_durably, sweep, write_whole
 
 
 def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -81,6 +82,32 @@ def test_a_file_system_that_takes_only_a_part_leaves_the_old_file(tmp_path: Path
     assert "file could not be saved, which takes 10000 bytes: File too large" in done.stderr
     assert (tmp_path / "file").read_bytes() == b"old"
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_file_system_without_hard_links_or_synced_folders_is_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FAT has no hard links, and a virtual machine's shared folder cannot be synced."""
+    fsync = os.fsync
+
+    def link(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    def only_files(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        fsync(descriptor)
+
+    monkeypatch.setattr("os.link", link)
+    monkeypatch.setattr("os.fsync", only_files)
+    path = tmp_path / "file"
+    for data in (b"first", b"second"):
+        create_durably(path, data)
+        assert path.read_bytes() == b"first"
+    assert path.stat().st_mode & 0o777 == 0o600
+    write_whole(path, b"third")
+    assert path.read_bytes() == b"third"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_leftovers_of_interrupted_writes_are_deleted(tmp_path: Path) -> None:
