@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
-from sqlalchemy import make_url
+from sqlalchemy import URL, make_url
 
 from pubswap_protocol.bounds import (
     MAX_COUNT,
@@ -169,11 +169,16 @@ class ServerSettings(BaseSettings):
 
     @property
     def sqlalchemy_url(self) -> str:
-        return self.database_url or f"sqlite:///{self.data_dir / 'pubswap.sqlite'}"
+        return self.database_url or sqlite_url(self.data_dir / "pubswap.sqlite")
 
     @property
     def token_file(self) -> Path:
         return self.data_dir / "operator-token"
+
+
+def sqlite_url(file: Path) -> str:
+    """The URL of an SQLite file, whose name may contain characters of a URL, such as % and ?."""
+    return URL.create("sqlite", database=str(file)).render_as_string()
 
 
 def unknown_variables() -> list[str]:

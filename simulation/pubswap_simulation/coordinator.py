@@ -14,7 +14,7 @@ from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.coordinator.retry import Backoff
 from pubswap_server.app import create_app
 from pubswap_server.runs.runs import by_id
-from pubswap_server.settings import ServerSettings, operator_token
+from pubswap_server.settings import ServerSettings, operator_token, sqlite_url
 from pubswap_simulation.shared_policy import Stopped
 
 URL = "http://coordinator"
@@ -114,7 +114,7 @@ def coordinator_settings(folder: Path) -> ServerSettings:
     outside `folder`, and members may send requests as fast as they can."""
     return ServerSettings(
         data_dir=folder,
-        database_url=f"sqlite:///{folder / 'pubswap.sqlite'}",
+        database_url=sqlite_url(folder / "pubswap.sqlite"),
         blob_url=None,
         bucket_endpoint=None,
         notify_url=None,

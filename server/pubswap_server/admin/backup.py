@@ -32,7 +32,7 @@ from pubswap_server.admin.opened import Deployment, opened_in_use
 from pubswap_server.admin.restore import copy_rows
 from pubswap_server.admin.verify import required
 from pubswap_server.database.engine import migrate, newest_schema
-from pubswap_server.settings import ServerSettings
+from pubswap_server.settings import ServerSettings, sqlite_url
 from pubswap_server.storage.local import LocalBlobs
 from pubswap_server.storage.spool import Spool
 
@@ -96,8 +96,9 @@ def backup(
 def _take_moment(deployment: Deployment, incoming: Spool) -> CopiedRows:
     """Copy a snapshot of the rows into a new SQLite file."""
     file = incoming.new()
-    migrate(f"sqlite:///{file}")
-    target = create_engine(f"sqlite:///{file}")
+    url = sqlite_url(file)
+    migrate(url)
+    target = create_engine(url)
     try:
         with deployment.database.snapshot() as source, target.begin() as writing:
             made_at = datetime.now(UTC)

@@ -17,7 +17,7 @@ from pubswap_server.admin.opened import Deployment, opened
 from pubswap_server.admin.verify import required
 from pubswap_server.database.engine import migrate, newest_schema, upgradable_schemas
 from pubswap_server.database.tables import Base
-from pubswap_server.settings import ServerSettings
+from pubswap_server.settings import ServerSettings, sqlite_url
 from pubswap_server.storage.spool import Spool
 from pubswap_server.storage.store import file_name, folder_name
 
@@ -120,10 +120,11 @@ def _rows_of(folder: Path, manifest: BackupManifest, incoming: Spool) -> Iterato
     """The backup's rows, copied and migrated to this version's schema; the backup is only read."""
     file = incoming.new()
     shutil.copyfile(folder / manifest.database.file, file)
-    engine = create_engine(f"sqlite:///{file}")
+    url = sqlite_url(file)
+    engine = create_engine(url)
     try:
         if manifest.schema_revision != newest_schema():
-            migrate(f"sqlite:///{file}")
+            migrate(url)
         yield engine
     finally:
         engine.dispose()

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from sqlalchemy import make_url
 
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.problems import Problem
@@ -14,6 +15,14 @@ from pubswap_server.settings import (
     unknown_variables,
 )
 from support.chaos.small_disk import missing, small_disk
+
+
+@pytest.mark.parametrize("name", ["what?mode=memory", "100%41 #1", 'Köln\'s "data"'])
+def test_the_database_is_in_the_data_folder_whatever_its_name(tmp_path: Path, name: str) -> None:
+    """In a URL, ? begins a query and %41 is A: the database was made beside the folder."""
+    url = make_url(ServerSettings(data_dir=tmp_path / name).sqlalchemy_url)
+    assert url.database == str(tmp_path / name / "pubswap.sqlite")
+    assert not url.query
 
 
 def test_there_are_few_settings() -> None:
