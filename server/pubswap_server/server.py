@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -177,16 +177,18 @@ def keep_the_loop_going() -> None:
 def listen(host: str, port: int) -> socket.socket:
     """The listening socket; raises InvalidSettings if the address cannot be bound."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((host, port))
-        listening.listen(2048)
-    except OSError as error:
-        listening.close()
-        raise InvalidSettings(
-            f"Cannot listen on {host}:{port}: {error.strerror}. See --host and --port."
-        ) from None
+    with ExitStack() as stack:
+        try:
+            listening = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind((host, port))
+            listening.listen(2048)
+        except (OSError, TypeError) as error:  # TypeError for a name that no host can have
+            reason = error.strerror if isinstance(error, OSError) else "not a host's name"
+            raise InvalidSettings(
+                f"Cannot listen on {host}:{port}: {reason}. See --host and --port."
+            ) from None
+        stack.pop_all()
     return listening
 
 

@@ -30,7 +30,7 @@ class ServerSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="PUBSWAP_", extra="ignore", frozen=True)
 
-    host: str = Field(default="127.0.0.1", description="Address to listen on.")
+    host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
     port: int = Field(
         default=8470, ge=0, le=65535, description="Port to listen on; 0: any free port."
     )

@@ -1,5 +1,7 @@
 """The coordinator's settings: unknown and invalid ones, and the operator's token."""
 
+import errno
+import socket
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ from sqlalchemy import make_url
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.verifiers import VerifierPool
+from pubswap_server.server import listen
 from pubswap_server.settings import (
     ServerSettings,
     load_settings,
@@ -81,6 +84,35 @@ def test_a_verifier_works_with_the_shortest_and_the_longest_time(seconds: float)
         problem = Problem(id="1", prompt="2 + 2 =", answer="4", verifier="math")
         scored = pool.score("math", ("4", problem))
     assert scored.score == 1.0 or seconds < 1
+
+
+@pytest.mark.parametrize("host", ["köln..example", "a" * 70 + ".example", "[::1]"])
+def test_an_address_that_cannot_be_listened_on_is_named(host: str) -> None:
+    """Whatever the error of the look-up."""
+    with pytest.raises(InvalidSettings) as told:
+        listen(host, 0)
+    assert f"Cannot listen on {host}:0: " in told.value.detail
+    assert "--host" in told.value.detail
+
+
+def test_a_machine_without_ipv6_is_told_which_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its kernel refuses the socket already, before the address is bound."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+
+    monkeypatch.setattr(socket, "socket", refuse)
+    with pytest.raises(InvalidSettings) as told:
+        listen("::1", 0)
+    assert "Cannot listen on ::1:0: Address family not" in told.value.detail
+
+
+def test_an_empty_host_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unset variable of an environment file would open the port to every network."""
+    monkeypatch.setenv("PUBSWAP_HOST", "")
+    with pytest.raises(InvalidSettings) as told:
+        load_settings()
+    assert "host" in told.value.detail
 
 
 def test_an_empty_operator_token_is_refused(tmp_path: Path) -> None:
