@@ -1,4 +1,4 @@
-"""SIGTERM, Ctrl-C and a deadline's SIGALRM end a command at once and cleanly.
+"""SIGTERM, Ctrl-C, a closed terminal and a deadline's SIGALRM end a command at once and cleanly.
 
 The signal raises wherever the main thread is, and `with` blocks clean up. Only a checkpoint that is
 being written is waited for; files are replaced atomically, so none is left incomplete.
@@ -24,7 +24,7 @@ class Stop(BaseException):
         self.number = number
 
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM, signal.SIGHUP)
 
 
 def _raise(number: int, frame: FrameType | None) -> None:
@@ -41,7 +41,9 @@ def until_stopped(end: float | None = None) -> Iterator[None]:
     At `end`, a time of time.monotonic(), SIGALRM does so with status 75. Of several processes, only
     the first sets the alarm; it ends the others.
     """
-    previous = {name: signal.signal(name, _raise) for name in _SIGNALS}
+    # A command begun with nohup goes on when its terminal is closed.
+    stopping = _SIGNALS[:-1] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else _SIGNALS
+    previous = {name: signal.signal(name, _raise) for name in stopping}
     if end is not None and os.environ.get("RANK", "0") == "0":
         signal.setitimer(signal.ITIMER_REAL, max(0.001, end - time.monotonic()))
     try:

@@ -89,12 +89,12 @@ def followers(count: int) -> Iterator[None]:
 
 
 def die_with_the_leader() -> None:
-    """Make the kernel kill this process when its parent ends (Linux); ignore Ctrl-C and SIGTERM.
+    """Make the kernel kill this process when its parent ends (Linux); ignore signals to stop.
 
     Those signals may reach all processes at once, and the leader decides how to respond. Exits if
     the parent has ended already, because starting takes seconds.
     """
-    for name in (signal.SIGINT, signal.SIGTERM):
+    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(name, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -77,6 +77,21 @@ def test_a_waiting_daemon_stops_at_the_deadline(capsys: pytest.CaptureFixture[st
     assert signal.getsignal(signal.SIGALRM) == before
 
 
+def test_a_closed_terminal_stops_a_command_unless_it_began_with_nohup() -> None:
+    """Without its own end, `pubswap demo` left a coordinator and its members running for ever."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        with pytest.raises(SystemExit) as ended, until_stopped():
+            signal.raise_signal(signal.SIGHUP)
+        assert ended.value.code == 130
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        with until_stopped():
+            signal.raise_signal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_a_follower_is_ended_by_its_leader_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second alarm would race with the leader's."""
     monkeypatch.setenv("RANK", "1")
