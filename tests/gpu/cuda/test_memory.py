@@ -27,11 +27,11 @@ def little_memory(device: torch.device, policy: Policy) -> Iterator[None]:
         torch.cuda.empty_cache()
         total = torch.cuda.get_device_properties(device).total_memory
         limit = torch.cuda.memory_reserved(device) + (64 << 20)
-        torch.cuda.set_per_process_memory_fraction(limit / total, device)
+        torch.cuda.set_per_process_memory_fraction(limit / total)  # takes no device without index
         try:
             yield
         finally:
-            torch.cuda.set_per_process_memory_fraction(1.0, device)
+            torch.cuda.set_per_process_memory_fraction(1.0)
         return
 
     def refuse(_: object, inputs: tuple[torch.Tensor]) -> None:
