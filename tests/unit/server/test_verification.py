@@ -70,6 +70,36 @@ def test_slow_answers_made_to_measure_are_bounded() -> None:
     assert spent < 30
 
 
+def test_a_submission_that_loses_time_gets_less_and_then_counts_as_slow() -> None:
+    """Each response may take half of what is left; slow ones leave a worker to the others."""
+    case, given = Case(6, SECONDS), []
+    while (following := case.next()) is not None and len(given) < 6:
+        given.append((following[1], case.slow))
+        case.note(Scored(0.0, following[1], True))
+    limits, slow = zip(*given, strict=True)
+    assert limits == (0.25, 0.25, 0.25, 0.125, 0.1, 0.1)
+    assert slow == (False,) * 4 + (True,) * 2
+
+
+def test_a_submission_of_which_only_slow_ones_are_left_is_slow() -> None:
+    """They get the whole limit of a response, although the quick pass lost little."""
+    case = Case(2, SECONDS)
+    for cut_off in (False, True):
+        assert not case.slow
+        case.note(Scored(1.0, 0.1, cut_off))
+    assert case.slow and case.next() == (1, SECONDS)
+
+
+def test_no_response_gets_more_than_the_operator_s_limit() -> None:
+    """However short it is; a second try would be no longer, so there is none."""
+    case, given = Case(3, 0.05), []
+    while (following := case.next()) is not None:
+        given.append(following)
+        case.note(Scored(0.0, following[1], True))
+    assert given == [(0, 0.05), (1, 0.05), (2, 0.05)]
+    assert case.given_up == 3
+
+
 def test_runs_take_turns_and_so_do_their_members() -> None:
     """A member with many submissions does not delay others with one."""
     turns, many = FairQueue(), [("one", 1, step, "a") for step in range(5)]
