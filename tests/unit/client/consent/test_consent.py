@@ -193,7 +193,8 @@ def test_a_coordinator_that_is_not_allowed_is_sent_nothing(tmp_path: Path) -> No
     policy.
     """
     consent = Consent(tmp_path, "https://evil.example", Ledger(tmp_path))
-    consent.check_coordinator()  # there is no policy yet
+    consent.check_coordinator()  # there is no policy yet, so the run may be asked for
+    assert consent.silence() == ()
     policy_path(tmp_path).write_text(f'coordinators = ["{URL}"]')
     with pytest.raises(RefusedByPolicy, match="does not allow the coordinator https://evil"):
         consent.check_coordinator()
@@ -313,6 +314,7 @@ def test_bytes_and_rounds_of_a_day_come_from_the_ledger(tmp_path: Path) -> None:
     yesterday = Ledger(tmp_path, clock=lambda: EVENING - timedelta(days=1))
     yesterday.record(*ANSWERS, [b"12345"])
     consent = member(tmp_path)
+    consent.record(*PROMPTS, [])  # sends nothing, and is no round by itself
     consent.record(*ANSWERS, [b"123"])
     consent.record(*BEAT, [b"{}"])
     assert sent_since(tmp_path, EVENING).size == 5
@@ -421,6 +423,19 @@ def test_a_damaged_ledger_passes_no_limit(tmp_path: Path, line: bytes) -> None:
             act()
 
 
+def test_a_line_that_a_crash_cut_off_counts_for_nothing(tmp_path: Path) -> None:
+    """Its request was not sent, and the next entry takes its place."""
+    consent = member(tmp_path)
+    consent.record(*ANSWERS, [b"123"])
+    (day,) = day_files(ledger_folder(tmp_path))
+    day.write_bytes(day.read_bytes() + day.read_bytes()[:-1])
+    changed(tmp_path, max_bytes_a_day="1_000_000_000")
+    assert sent_since(tmp_path, EVENING).size == 3
+    assert codes(consent) == []
+    consent.record(*BEAT, [b"{}"])
+    assert sent_since(tmp_path, EVENING).size == 5
+
+
 def test_a_clock_that_jumps_back_passes_no_limit(tmp_path: Path) -> None:
     """Requests recorded on later days count too, and the refusal says why."""
     member(tmp_path).record(*ANSWERS, [b"1" * 500])
@@ -431,6 +446,14 @@ def test_a_clock_that_jumps_back_passes_no_limit(tmp_path: Path) -> None:
     assert "clock went back: the last request was recorded at 2026-11-23 19:00" in refusal.detail
     changed(tmp_path, max_rounds_a_day="2")
     assert back.attend(view().model_copy(update={"round": 2})) == ()
+
+
+def test_the_last_time_is_the_latest_that_the_clock_has_shown(tmp_path: Path) -> None:
+    """Also while requests are recorded after it went back."""
+    for hours in (1, 0, 2):
+        ledger = Ledger(tmp_path, clock=lambda: EVENING - timedelta(hours=hours))  # noqa: B023
+        ledger.record(*BEAT, [b"{}"])
+    assert sent_since(tmp_path, EVENING).last == EVENING
 
 
 def test_counters_that_are_not_allowed_are_left_out(tmp_path: Path) -> None:
