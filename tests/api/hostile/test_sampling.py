@@ -1,10 +1,12 @@
 """The sampling check of donated responses: seeds, donor numbers, reports and exclusion."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from io import StringIO
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -22,6 +24,7 @@ from pubswap_protocol.tensors.responses import (
     decode_responses,
     encode_responses,
 )
+from pubswap_server.exchange.sampling import ENOUGH, check_seeds, doubtful
 from support.coordinator.coordinator import Federation, Server, begun
 
 Groups = list[list[Response]]
@@ -234,3 +237,19 @@ def test_a_receiver_judges_no_more_than_it_was_given(server: Server) -> None:
     assert standing(fed) is None
     play_round(fed, 2, doubting="acd", lying=1000)
     assert standing(fed) == Sampling(doubting=3, judging=3, excluded=True)
+
+
+def test_a_verdict_needs_enough_responses_and_more_than_the_limit() -> None:
+    """One in a million honest donors is doubted."""
+    assert doubtful(ENOUGH - 1, 1e9) is None
+    assert doubtful(ENOUGH, math.log(1e6)) is False
+    assert doubtful(ENOUGH, math.log(1e6) + 1e-9) is True
+
+
+def test_claims_where_nobody_was_given_a_seed_are_refused() -> None:
+    """A run without the check gives no seeds, so there is none to claim."""
+    none = Response(np.array([1], np.int32), np.array([-1.0], np.float32))
+    check_seeds([[none, none]], None)
+    claimed = replace(none, seed=0)
+    with pytest.raises(InvalidResponses, match="do not match the sampling_seed"):
+        check_seeds([[claimed, claimed]], None)
