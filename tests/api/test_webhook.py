@@ -15,6 +15,7 @@ from pydantic import SecretStr, ValidationError
 from structlog.testing import capture_logs
 
 from pubswap_client.demo.processes import free_port
+from pubswap_protocol import paths
 from pubswap_protocol.messages import RunState
 from pubswap_server.conductor import stalls
 from pubswap_server.monitoring import webhook
@@ -148,6 +149,20 @@ def test_a_client_that_no_quorum_needs_is_not_told_of(
     time.sleep(0.6)
     assert fed.view().waiting_for is None
     assert fed.wait_for(1).state is RunState.FINISHED
+
+
+def test_a_client_that_a_paused_run_does_not_wait_for_is_not_told_of(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its daemon may be stopped meanwhile; once the run is resumed, the round waits for it."""
+    monkeypatch.setattr(stalls, "SILENT_SECONDS", 0.3)
+    fed = begun(server, method="fedavg", clients=2, rounds=1, aggregation={"quorum": 2})
+    fed.operator.move_run(fed.run.id, paths.RUN_PAUSE)
+    fed.submit("a", 1, fed.adapter(1))
+    time.sleep(0.6)
+    assert fed.view().waiting_for is None
+    fed.operator.move_run(fed.run.id, paths.RUN_RESUME)
+    until(lambda: "waits for b, not heard of" in (fed.view().waiting_for or ""))
 
 
 @pytest.mark.parametrize("kind", ["dead", "silent"])
