@@ -22,7 +22,7 @@ from pubswap_server.conductor import conductor
 from pubswap_server.conductor.inputs import aggregate_round
 from pubswap_server.conductor.leases import Lease, Leases, start_name
 from pubswap_server.database.engine import Database
-from pubswap_server.database.tables import RunRow
+from pubswap_server.database.tables import LeaseRow, RunRow
 from support.coordinator.coordinator import Federation, Server, begun, create, serving, settings_for
 from support.eventually import until
 
@@ -204,6 +204,30 @@ def test_a_lease_is_taken_over_only_when_its_holder_shows_no_life(
         assert name != "renamed-by-the-stalled"
         await database.write(lambda session: second.give_back(session, taken))
         assert await took(database, first, run) is not None
+
+    in_a_loop(play)
+
+
+def test_a_lease_is_kept_while_its_work_is_under_way_and_released_if_that_fails(
+    server: Server, database: Database
+) -> None:
+    """The holder adds beats by itself; after an error the other need not wait for its silence."""
+    run = create(server).run.id
+    first, second = Leases("first", 0.02), Leases("second", 1000)
+
+    def beats(session: Session) -> int:
+        return session.get_one(LeaseRow, run).beats
+
+    async def play() -> None:
+        lease = await took(database, first, run)
+        assert lease is not None
+        with pytest.raises(ZeroDivisionError):
+            async with asyncio.timeout(60), first.held(database, lease):
+                while await database.read(beats) < 2:
+                    await asyncio.sleep(0.01)
+                assert await took(database, second, run) is None
+                raise ZeroDivisionError
+        assert await took(database, second, run) is not None
 
     in_a_loop(play)
 
