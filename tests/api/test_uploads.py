@@ -14,14 +14,14 @@ from sqlalchemy.orm import Session
 
 from pubswap_protocol import paths
 from pubswap_protocol.digests import digest_of
-from pubswap_protocol.errors import DamagedBlob, RoundClosed
+from pubswap_protocol.errors import DamagedBlob, NoSpace, RoundClosed
 from pubswap_protocol.messages import SubmitUpdate, TaskKind, UpdateMetrics
 from pubswap_protocol.tensors.adapter import encode_adapter
 from pubswap_server.clock import now
 from pubswap_server.conductor import maintenance
 from pubswap_server.conductor.maintenance import heal, sweep
 from pubswap_server.database.tables import UploadRow
-from pubswap_server.runs.uploads import ADAPTERS_A_ROUND, SESSIONS
+from pubswap_server.runs.uploads import ADAPTERS_A_ROUND, SESSIONS, check_room
 from pubswap_server.storage.spool import Writer
 from pubswap_server.storage.store import file_name, folder_name
 from support.coordinator.coordinator import Federation, Server, begun, serving, settings_for
@@ -214,6 +214,20 @@ def test_a_disk_that_would_fill_up_takes_no_upload(own: Callable[..., Server]) -
     until(lambda: "no room for an update" in (fed.view().waiting_for or ""))
     events = fed.operator.events(fed.run.id).events
     assert [event.kind for event in events].count("waiting") == 1
+
+
+def test_an_upload_fits_if_the_announced_bytes_of_all_others_fit_too(
+    own: Callable[..., Server],
+) -> None:
+    """To the byte; a store without a limit always has room."""
+    fed = begun(own())
+    with fed.server.http(fed.tokens["a"]) as http:
+        open_upload(http, fed, bytes(700))
+    with Session(fed.server.app.state.services.database.engine) as session:
+        check_room(session, size=50, spare=6, free=756)
+        check_room(session, size=50, spare=6, free=None)
+        with pytest.raises(NoSpace, match="755 bytes left, 700 of them reserved"):
+            check_room(session, size=50, spare=6, free=755)
 
 
 def test_one_upload_more_than_a_member_may_have_ends_the_oldest(server: Server) -> None:
