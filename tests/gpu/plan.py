@@ -45,11 +45,12 @@ MEASUREMENTS: dict[str, list[Measurement]] = {
     "update": [
         _update(FIRST),
         _exactness(FIRST),
-        _peer("GRPOTrainer"),
-        _peer("AsyncGRPOTrainer"),
         *(m for model in MODELS[1:] for m in (_update(model), _exactness(model))),
         *(_update(FIRST, f"by {path}", attention=path) for path in ATTENTION),
         _update(FIRST, "layers recomputed", checkpointing=True),
+        # Last: each starts a process, only to say that TRL is missing on most machines.
+        _peer("GRPOTrainer"),
+        _peer("AsyncGRPOTrainer"),
     ],
     "rollout": [
         _rollout(FIRST, "mean 1,200"),
