@@ -2,6 +2,7 @@
 
 import errno
 import io
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -99,6 +100,8 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A locale's encoding may lack ✓ or τ. stderr escapes what it lacks without this.
         sys.stdout.reconfigure(errors="backslashreplace")
+    # The processes that we start would import a random.py in the working folder.
+    os.environ["PYTHONSAFEPATH"] = "1"
     try:
         with explained():
             build_app()()

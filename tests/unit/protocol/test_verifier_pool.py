@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -27,6 +28,29 @@ def test_a_verifier_that_fails_scores_0_and_costs_the_others_nothing(trouble: st
         assert pool.score_many("math", [(text, PROBLEM) for text in texts]) == [1, 0, 1, 0, 1]
         assert time.monotonic() - started < 60
         assert pool.score_many("math", [("right", PROBLEM)]) == [1.0]
+
+
+def test_modules_of_the_working_folder_are_not_imported(tmp_path: Path) -> None:
+    """A random.py beside the data ended the process that verifies, and types.py all of the demo."""
+    for name in ("random", "types"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError")
+    (tmp_path / "bin").mkdir()
+    script = tmp_path / "bin" / "pubswap"
+    script.write_text(
+        "import contextlib, sys\n"
+        "from pubswap_protocol.cli import main\n"
+        "from pubswap_protocol.problems import Problem\n"
+        "from pubswap_protocol.verifiers import VerifierPool\n"
+        "if __name__ == '__main__':\n"
+        "    sys.argv[1:] = ['--version']\n"
+        "    with contextlib.suppress(SystemExit):\n"
+        "        main()\n"
+        "    with VerifierPool() as pool:\n"
+        "        print(pool.score('math', ('4', Problem(id='1', prompt='?', answer='4'))).score)\n"
+    )
+    command = [sys.executable, str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=240)
+    assert done.stdout.endswith("\n1.0\n"), done.stderr
 
 
 def test_memory_that_responses_leave_behind_costs_the_others_nothing() -> None:
