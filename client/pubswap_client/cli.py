@@ -6,6 +6,7 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -131,7 +132,7 @@ def enroll(
     if membership.role == "client":
         print_first_look(state, stored)
     follow = "client doctor --data private.jsonl" if membership.role == "client" else "evaluate"
-    typer.echo(f"Next: pubswap {follow} --state {state}")
+    typer.echo(f"Next: pubswap {follow} --state {quote(str(state))}")
 
 
 @client_commands.command("start")

@@ -6,6 +6,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from statistics import fmean
 
 from rich.console import Console
@@ -275,7 +276,7 @@ def _open_session(
         raise Forbidden(
             f"{settings.state} is the membership of {membership.name}, whose role is "
             f"{membership.role}; this command needs the role {role}. "
-            f"Use `pubswap {command} --state {settings.state}`."
+            f"Use `pubswap {command} --state {quote(str(settings.state))}`."
         )
     with (
         locked(settings.state),

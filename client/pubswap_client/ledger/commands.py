@@ -1,6 +1,7 @@
 """`pubswap client audit`: read, check and export the ledger of what was sent."""
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -105,7 +106,7 @@ def export(
         head = showing.export(folder, out, key, _decoder(model))
     typer.echo(f"Wrote {out / showing.REPORT}. The last entry's hash is {head}.")
     typer.echo(f"To verify it, with {key}.pub from you:")
-    typer.echo(f"  pubswap export verify {out} --key {key.name}.pub")
+    typer.echo(f"  pubswap export verify {quote(str(out))} --key {quote(key.name)}.pub")
 
 
 def _existing(state: Path) -> Path:

@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -51,7 +52,7 @@ def export(
         typer.echo("It is not signed: install OpenSSH's ssh-keygen and export again.", err=True)
         return
     typer.echo(f"To verify it, with {key}.pub from you:")
-    typer.echo(f"  pubswap export verify {out} --key {key.name}.pub")
+    typer.echo(f"  pubswap export verify {quote(str(out))} --key {quote(key.name)}.pub")
 
 
 def verify(

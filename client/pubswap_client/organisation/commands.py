@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -84,7 +85,7 @@ def leave(config: Config = None, state: State = None) -> None:
             return
         api.away(member.run, away)
     typer.echo(f"{member.name} has left run {member.run_name}, and nobody waits for it.")
-    typer.echo(f"To come back: pubswap client start --state {folder}")
+    typer.echo(f"To come back: pubswap client start --state {quote(str(folder))}")
 
 
 def adapter(

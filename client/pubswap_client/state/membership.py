@@ -1,6 +1,7 @@
 """The stored membership: the coordinator's address and the token, readable only by its owner."""
 
 from pathlib import Path
+from shlex import quote
 
 from pydantic import BaseModel, ValidationError
 
@@ -38,7 +39,7 @@ def load_membership(state: Path) -> StoredMembership:
     except FileNotFoundError:
         raise InvalidSettings(
             f"{state} holds no membership. Ask the operator for an invite, then: "
-            f"pubswap client enroll --coordinator URL --invite CODE --state {state}"
+            f"pubswap client enroll --coordinator URL --invite CODE --state {quote(str(state))}"
         ) from None
     except ValidationError as error:
         raise InvalidSettings(

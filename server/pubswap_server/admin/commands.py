@@ -2,6 +2,7 @@
 
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -77,7 +78,7 @@ def backup_command(
     typer.echo(f"{folder} holds {manifest.text()}.")
     if manifest.missing:
         typer.echo(f"{len(manifest.missing)} blobs are lost and not in it; see its manifest.json.")
-    typer.echo(f"Next: pubswap admin restore {folder} --data-dir NEW")
+    typer.echo(f"Next: pubswap admin restore {quote(str(folder))} --data-dir NEW")
 
 
 @admin_commands.command("restore")

@@ -6,6 +6,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from shlex import quote
 
 from pydantic import BaseModel, Field
 from rich.progress import Progress
@@ -97,7 +98,7 @@ class Contributions(BaseModel):
         if self.left_out:
             yield "Anyone with a round's adapter and one of these can compute that member's update:"
             yield "protect the folder like the coordinator. Score it on the evaluator's machine:"
-            yield f"  pubswap evaluate --adapters {out}"
+            yield f"  pubswap evaluate --adapters {quote(str(out))}"
 
 
 def contributions(

@@ -1,6 +1,7 @@
 """The client's files: membership, settings, run files and the PEFT export."""
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,14 @@ def test_a_missing_membership_names_the_command_to_run(tmp_path: Path) -> None:
     """Starting before enrolling tells how to enrol."""
     with pytest.raises(InvalidSettings, match="pubswap client enroll"):
         load_membership(tmp_path)
+
+
+def test_a_command_to_run_can_be_pasted(tmp_path: Path) -> None:
+    """It quotes a folder with a space for the shell, which would take only a part of its name."""
+    with pytest.raises(InvalidSettings) as told:
+        load_membership(tmp_path / "our state")
+    *_, option, folder = shlex.split(told.value.detail)
+    assert (option, folder) == ("--state", str(tmp_path / "our state"))
 
 
 def test_a_damaged_membership_is_refused(tmp_path: Path) -> None:
