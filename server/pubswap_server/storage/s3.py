@@ -166,11 +166,12 @@ class BucketBlobs(BlobStore):
         raise DamagedBlob(f"The stored blob {digest} has the digest {actual}; it is not served.")
 
     def _copies(self, digest: str) -> Iterator[list[str]]:
-        """The keys of each copy of a blob in the bucket."""
+        """The keys of each copy of a blob; the latest, which may be under check, comes last."""
         yield [blob_key(digest)]
-        keys = sorted(key for key, _, _ in _listed(self._store, _parts_of(digest)))
-        for _, copy in groupby(keys, lambda key: key.rpartition("/")[0]):
-            yield list(copy)
+        parts = sorted(_listed(self._store, _parts_of(digest)))
+        copies = [list(copy) for _, copy in groupby(parts, lambda part: part[0].rpartition("/")[0])]
+        for copy in sorted(copies, key=lambda copy: copy[0][2]):
+            yield [key for key, _, _ in copy]
 
     def _into_cache(self, file: Path, digest: str) -> None:
         path = self._cached(digest)

@@ -9,16 +9,19 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
+import obstore
 import pytest
-from obstore.store import HTTPStore, S3Store
+from obstore.store import HTTPStore, MemoryStore, S3Store
 
 from pubswap_protocol.digests import digest_of, digest_of_file
 from pubswap_protocol.errors import DamagedBlob, Unavailable
+from pubswap_server.storage import s3
 from pubswap_server.storage import store as blob_store
 from pubswap_server.storage.s3 import BucketBlobs
 from pubswap_server.storage.spool import Spool
-from pubswap_server.storage.store import file_name
+from pubswap_server.storage.store import file_name, folder_name
 
 SECONDS = 0.5
 DATA = {digest_of(bytes([n]) * 1000): bytes([n]) * 1000 for n in range(8)}
@@ -164,3 +167,26 @@ def test_a_bucket_that_refuses_our_clock_is_said_to(
         )
         with pytest.raises(Unavailable, match="clock and this machine's are too far apart"):
             BucketBlobs(store, tmp_path / "cache", 3000, incoming).check()
+
+
+def test_a_copy_that_may_be_under_check_is_read_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have any size, and the checked copy is there already."""
+    digest, data = next(iter(DATA.items()))
+    store, fetched, download = MemoryStore(), [], s3._download
+    for copy, stored in (("f", data), ("0", b"x" * 5000), ("a", b"y")):  # in order of time
+        obstore.put(
+            store, f"blobs/{folder_name(digest)}/{file_name(digest)}.parts/{copy}/0", stored
+        )
+        time.sleep(0.01)
+
+    def noted(*arguments: Any) -> int:
+        fetched.extend(key.split("/")[-2] for key in arguments[1] if ".parts/" in key)
+        return download(*arguments)
+
+    monkeypatch.setattr(s3, "_download", noted)
+    with closing(Spool(tmp_path / "incoming")) as incoming:
+        blobs = BucketBlobs(store, tmp_path / "cache", 10_000, incoming)
+        assert blobs.read(digest) == data
+    assert fetched == ["f"]
