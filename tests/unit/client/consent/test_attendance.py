@@ -1,20 +1,21 @@
 """Attendance: a member stays away while its policy refuses, and limits what it sends meanwhile."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pubswap_client.consent import attendance
-from pubswap_client.consent.attendance import Attendance
+from pubswap_client.consent.attendance import Attendance, away_message, same_work
 from pubswap_client.consent.consent import Consent, adopt
 from pubswap_client.consent.local_policy import policy_path
-from pubswap_client.consent.rules import Code
+from pubswap_client.consent.rules import Code, Refusal
 from pubswap_client.demo.federation import MODEL
 from pubswap_client.ledger.ledger import Ledger
 from pubswap_protocol import paths
 from pubswap_protocol.errors import RefusedByPolicy
-from pubswap_protocol.messages import Away, Hello, RunState, RunView
+from pubswap_protocol.messages import Away, Hello, RunState, RunView, Task, TaskKind
 from pubswap_protocol.model import model_card
 from support.coordinator.coordinator import good_hello, merged
 
@@ -29,6 +30,10 @@ class Api:
         self.view = view
         self._consent = consent
         self.came: list[str] = []
+        self.tasks: list[Task] = []
+
+    def task(self, run: str, wait: float) -> Task:
+        return self.tasks.pop(0)
 
     def run(self, run: str) -> RunView:
         self._consent.record("GET", paths.RUN.format(run=run), "", [])
@@ -109,6 +114,22 @@ def test_a_removed_coordinator_is_told_so_and_not_asked_until_it_is_trusted_agai
     assert edits(member, dropped, dropped, broken, broken, None) == (True, came)
 
 
+def test_what_the_run_asks_is_asked_anew_after_a_silence(member: Attendance) -> None:
+    """It may have changed while the coordinator was not trusted."""
+    low, dropped = "limits.lora.rank.max = 1", 'coordinators = ["https://another.example"]'
+    came = ["run", "setting_not_allowed", "coordinator_not_allowed", "run", "hello"]
+    assert edits(member, low, dropped, None) == (True, came)
+
+
+def test_a_member_that_was_away_before_its_first_hello_says_none_on_return(
+    member: Attendance,
+) -> None:
+    """Its hello follows once the base model is loaded."""
+    member.hello = None
+    came = ["run", "setting_not_allowed"]
+    assert edits(member, "limits.lora.rank.max = 1", None) == (True, came)
+
+
 def test_a_run_that_has_ended_is_not_waited_for(member: Attendance) -> None:
     """The policy refuses nothing of it, and the member says no hello."""
     api: Any = member.api
@@ -137,6 +158,84 @@ def test_a_coordinator_that_shows_another_run_than_the_daemon_trains_is_sent_not
 def test_a_task_of_another_round_than_the_run_shows_is_asked_for_again(
     member: Attendance,
 ) -> None:
-    """Approval by round must be for the round that is trained."""
+    """Approval by round must be for the round that is trained, so each wait asks anew."""
+    api: Any = member.api
     assert member.wait(round_=1) is False
     assert member.wait(round_=2) is True
+    api.view = api.view.model_copy(update={"round": 2})
+    assert member.wait(round_=2) is False
+    assert api.came == ["run"] * 3
+
+
+def test_a_member_that_is_away_hears_that_the_run_has_ended(
+    member: Attendance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks for the run again from time to time, and does not come back to a run that is over."""
+    api: Any = member.api
+    policy_path(member.consent.state).write_text("limits.lora.rank.max = 1")
+
+    def end(_: str) -> None:
+        monkeypatch.setattr(attendance, "ASK_SECONDS", -1.0)
+        api.view = api.view.model_copy(update={"state": RunState.FINISHED})
+
+    assert member.wait(end) is True
+    assert api.came == ["run", "setting_not_allowed", "run"]
+
+
+TRAIN = Task(kind=TaskKind.TRAIN, state=RunState.TRAINING, round=2, adapter="blake3:" + "a" * 64)
+FINISHED = Task(kind=TaskKind.FINISHED, state=RunState.FINISHED)
+
+
+@pytest.mark.parametrize(
+    ("then", "came"),
+    [
+        (TRAIN.model_copy(update={"rollbacks": 1}), ["hello"]),
+        (FINISHED, []),
+    ],
+)
+def test_a_round_that_is_sat_out_ends_with_a_hello_if_there_is_more_to_do(
+    member: Attendance, monkeypatch: pytest.MonkeyPatch, then: Task, came: list[str]
+) -> None:
+    """A run that has ended would refuse it."""
+    monkeypatch.setattr(attendance, "ASK_SECONDS", 0.0)
+    api: Any = member.api
+    api.tasks = [TRAIN, TRAIN.model_copy(update={"waits_for": "b"}), then]
+    member.sit_out(TRAIN, "The loss is nan.", lambda what: None)
+    assert api.came == [*["diverged"] * 3, *came]  # said at each look
+    assert api.tasks == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"round": 3}, {"adapter": "blake3:" + "b" * 64}, {"rollbacks": 1}, {"kind": TaskKind.WAIT}],
+)
+def test_each_difference_in_what_is_trained_makes_another_task(change: dict[str, Any]) -> None:
+    """A member that sits a round out comes back for any of them."""
+    assert not same_work(TRAIN, TRAIN.model_copy(update=change))
+
+
+def test_many_reasons_fit_into_one_message() -> None:
+    """The coordinator would refuse a longer one, or one that is not plain text."""
+    reasons = [Refusal(Code.SETTING, f"Größe {n}:\n{'x' * 90}") for n in range(9)]
+    away = away_message(tuple(reasons))
+    assert away.code == Code.SETTING
+    assert away.detail.startswith("Gr??e 0:?xxx") and len(away.detail) == 400
+
+
+def test_a_member_that_stays_away_pauses_between_looks(
+    member: Attendance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each request would be an entry in the ledger, and each look reads its files."""
+    slept: list[float] = []
+    clock = SimpleNamespace(sleep=slept.append, monotonic=lambda: 0.0)
+    monkeypatch.setattr(attendance, "time", clock)
+    monkeypatch.setattr(attendance, "LOOK_SECONDS", 2.0)
+    low = "limits.lora.rank.max = 1"
+    edits(member, low, low, None)
+    assert slept == [2.0, 2.0]
+    member.wait(round_=2)
+    assert slept == [2.0] * 3
+    api: Any = member.api
+    api.tasks = [TRAIN, FINISHED]
+    member.sit_out(TRAIN, "The loss is nan.", lambda what: None)
+    assert slept == [2.0] * 3 + [attendance.ASK_SECONDS] * 2
