@@ -89,7 +89,6 @@ class Daemon:
                         raise
                     log.error("Round %d diverges: %s", task.round, error.detail)
                     self.attendance.sit_out(task, error.detail, self.reporter.doing)
-                    wait = 0.0
                 # After a rollback the coordinator no longer has the blob that we uploaded.
                 except (RoundClosed, WrongState, IdempotencyMismatch, UnknownBlob) as error:
                     log.warning("Round %d goes on without us: %s", task.round, error.detail)

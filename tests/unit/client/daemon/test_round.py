@@ -13,6 +13,7 @@ import pytest
 from pubswap_client.consent import attendance as attendance_module
 from pubswap_client.consent.attendance import Attendance
 from pubswap_client.coordinator.retry import IDLE_SECONDS, Pace
+from pubswap_client.coordinator.route import LONG_POLL_SECONDS
 from pubswap_client.daemon import daemon
 from pubswap_client.daemon import round as round_module
 from pubswap_client.daemon.daemon import Daemon
@@ -35,12 +36,15 @@ from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import (
     Diverged,
+    HelloNeeded,
+    IdempotencyMismatch,
     InvalidProblems,
     PubSwapError,
     RefusedByPolicy,
     RoundClosed,
     RunCancelled,
     UnknownBlob,
+    WrongState,
 )
 from pubswap_protocol.messages import (
     Progress,
@@ -88,16 +92,26 @@ def training(one: World, round_: int = 1) -> Task:
     return Task(kind=TaskKind.TRAIN, state=RunState.TRAINING, round=round_, adapter=start)
 
 
-def worked(one: World, *tasks: Task, state: RunState = RunState.FINISHED) -> None:
-    """Run a daemon that is given these tasks, and then that the run has ended in `state`."""
+def worked(one: World, *tasks: Task, state: RunState = RunState.FINISHED) -> list[float]:
+    """Run a daemon that is given these tasks, and then that the run has ended in `state`.
+
+    Returns the longest wait that it allowed for each of them.
+    """
     run, given = one.coordinator.run, iter([*tasks, Task(kind=TaskKind.FINISHED, state=state)])
     api: Any = one.coordinator
-    api.task = lambda *_: next(given)
+    waits: list[float] = []
+
+    def task(_: str, wait: float) -> Task:
+        waits.append(wait)
+        return next(given)
+
+    api.task = task
     journal = Journal(one.state, JournalOwner.of(run, "a"))
     residuals = Residuals(api, run, one.state / "residuals")
     member = Daemon(api, run, one.trainer(None), journal, LogLines(), 8, residuals)
     assert member.work() is state
     assert next(given, None) is None
+    return waits
 
 
 def test_a_round_that_diverges_is_sat_out_until_another_task(
@@ -620,6 +634,34 @@ def test_a_restored_trainer_has_the_snapshot_s_bits(world: Callable[..., World])
             assert array.shape == after[name].shape
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (HelloNeeded, "Leaving round 1 until the coordinator has our hello."),
+        (RefusedByPolicy, "Leaving round 1 for now: It may not."),
+        (WrongState, "Round 1 goes on without us: It may not."),
+        (IdempotencyMismatch, "Round 1 goes on without us: It may not."),
+    ],
+)
+def test_a_round_that_may_not_be_trained_now_does_not_end_the_daemon(
+    world: Callable[..., World],
+    caplog: pytest.LogCaptureFixture,
+    error: type[PubSwapError],
+    said: str,
+) -> None:
+    """It says why, and asks for the next task."""
+    one = world(method="fedavg")
+
+    def refused(*_: Any) -> bytes:
+        raise error("It may not.")
+
+    task = training(one)
+    one.coordinator.blob = refused  # type: ignore[method-assign]
+    worked(one, task)
+    assert said in caplog.text
+    assert not one.coordinator.updates
+
+
 @pytest.mark.parametrize("error", [RoundClosed, UnknownBlob])
 def test_a_round_that_closed_without_us_does_not_end_the_daemon(
     world: Callable[..., World], caplog: pytest.LogCaptureFixture, error: type[PubSwapError]
@@ -676,6 +718,16 @@ def test_a_daemon_that_has_nothing_to_do_does_not_ask_without_a_pause(
     evaluate = train.model_copy(update={"kind": TaskKind.EVALUATE})
     worked(world(method="fedavg"), train, other, waits, evaluate, train, waits, train)
     assert paused == [IDLE_SECONDS] * 4
+
+
+def test_only_a_daemon_that_waits_asks_for_a_late_answer(
+    world: Callable[..., World], paused: list[float]
+) -> None:
+    """At first and after a round it asks at once, to say what it waits for."""
+    train = Task(kind=TaskKind.TRAIN, state=RunState.TRAINING, round=1)  # without an adapter
+    waits = train.model_copy(update={"kind": TaskKind.WAIT})
+    asked = worked(world(method="fedavg"), waits, waits, train, waits)
+    assert asked == [0.0, LONG_POLL_SECONDS, LONG_POLL_SECONDS, 0.0, LONG_POLL_SECONDS]
 
 
 def test_new_rounds_need_no_pause_but_repeated_ones_do(
