@@ -11,10 +11,19 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from pubswap_protocol.tensors.responses import Response, ResponseRules, encode_responses
+from pubswap_protocol.tensors.responses import (
+    NOBODY,
+    UNVERIFIED,
+    Response,
+    ResponseRules,
+    decode_offers,
+    decode_responses,
+    encode_responses,
+)
 from pubswap_server.exchange import answers
-from pubswap_server.exchange.answers import Answers, ClosedExchange
-from pubswap_server.exchange.donation import Choice
+from pubswap_server.exchange.answers import Answers, ClosedExchange, ResponsePool
+from pubswap_server.exchange.donation import Choice, Exchange
+from pubswap_server.exchange.sampling import donor_number
 from pubswap_server.server import allow_open_files
 from pubswap_server.storage.local import LocalBlobs
 from pubswap_server.storage.spool import Spool
@@ -129,6 +138,38 @@ def test_a_coordinator_may_open_as_many_files_as_it_is_allowed(
         check=True,
     )
     assert done.stdout.strip() == after
+
+
+@pytest.mark.parametrize("candidates", [None, 1])
+@pytest.mark.parametrize("secret", [None, "5e" * 32])
+def test_seeds_and_donors_are_told_where_a_run_checks_them_and_who_asks(
+    tmp_path: Path, secret: str | None, candidates: int | None
+) -> None:
+    """In any other answer, seeds are withheld and donors cannot be told apart."""
+    blobs = LocalBlobs(tmp_path / "blobs", Spool(tmp_path / "incoming"))
+    rules, digests = ResponseRules((0,), 2, 1, 9), {}
+    for token, name in enumerate("abc"):
+        one = Response(np.array([token], np.int32), np.array([-1.0], np.float32), seed=10 + token)
+        digests[name], _ = blobs.write([encode_responses((0,), [[one, one]])])
+    correct = {name: np.array([[name != "a"] * 2]) for name in "abc"}
+    exchange = Exchange("keep", 1, 1, 1, [0], correct, candidates=candidates)
+    pool = ResponsePool(ClosedExchange(exchange, rules, digests, secret), blobs)
+
+    def given(seeds: bool) -> list[Response]:
+        answer = pool.answer("a", seeds)
+        if candidates is None:
+            return decode_responses(answer, rules)[0]
+        [offer] = decode_offers(answer, rules)
+        return [*offer.own, *offer.candidates]
+
+    assert {(one.seed, one.donor) for one in given(False)} == {(UNVERIFIED, NOBODY)}
+    for one in given(True):
+        donor = "abc"[int(one.tokens[0])]
+        if secret is None:
+            assert (one.seed, one.donor) == (UNVERIFIED, NOBODY)
+        else:
+            number = NOBODY if donor == "a" else donor_number(secret, "a", donor)
+            assert (one.seed, one.donor) == (10 + one.tokens[0], number)
 
 
 def open_files() -> int:
