@@ -331,6 +331,19 @@ def test_bytes_and_rounds_of_a_day_come_from_the_ledger(tmp_path: Path) -> None:
         consent.record(*ANSWERS, [b"1234"])
 
 
+def test_a_member_stays_away_until_what_was_refused_fits_into_a_day(tmp_path: Path) -> None:
+    """It is larger than an adapter; otherwise the daemon would try it again at once."""
+    consent = member(tmp_path)
+    adapter = ask_of(view(), URL).sent_bytes or 0
+    changed(tmp_path, max_bytes_a_day=str(adapter + 1))
+    assert codes(consent) == []
+    with pytest.raises(RefusedByPolicy, match=f"of {adapter + 2:,} bytes, waits"):
+        consent.record(*ANSWERS, [bytes(adapter + 2)])
+    assert codes(consent) == [Code.BYTES]
+    changed(tmp_path, max_bytes_a_day=str(adapter + 2))
+    assert codes(consent) == []
+
+
 @pytest.mark.parametrize("id_", ["x/away?y=", "x/../../enroll?y=", "..", "", "r#"])
 def test_no_id_from_a_coordinator_redirects_a_request(id_: str) -> None:
     """An id must not change a URL, because the policy and the ledger classify requests by URL."""
@@ -379,6 +392,22 @@ def test_a_repeated_round_counts_again_towards_the_day_if_its_content_differs(
     for request, body in ((ANSWERS, [b"124"]), (UPDATE, update(b"second", 1.0))):
         consent.record(*request, body)
     assert sent_since(tmp_path, EVENING).rounds == 2
+
+
+def test_a_repetition_that_is_refused_does_not_stop_another_round_of_the_day(
+    tmp_path: Path,
+) -> None:
+    """A round that began before may finish, once the run is in it again."""
+    consent = member(tmp_path)
+    second = view().model_copy(update={"round": 2})
+    changed(tmp_path, max_rounds_a_day="2")
+    for round_ in (1, 2):
+        path = paths.SWAP_RESPONSES.format(run="r", round=round_, swap=1)
+        consent.record("POST", path, paths.TENSORS_TYPE, [b"123"])
+    with pytest.raises(RefusedByPolicy, match="takes part in 2 rounds a day"):
+        consent.record(*ANSWERS, [b"124"])
+    assert codes(consent) == [Code.ROUNDS]
+    assert codes(consent, second) == []
 
 
 def test_an_uploaded_adapter_counts_as_a_round_without_an_update(tmp_path: Path) -> None:
