@@ -1,6 +1,6 @@
 """The operator's commands on a terminal: empty lists, and runs that wait for somebody."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from datetime import timedelta
 from io import StringIO
@@ -14,7 +14,7 @@ from pubswap_protocol import paths
 from pubswap_protocol.cli import build_app
 from pubswap_protocol.errors import NotFound
 from pubswap_protocol.messages import CreateInvite, Evaluation, Invite, Role, TaskKind
-from pubswap_server.clock import process_clock
+from pubswap_server.clock import process_clock, wall
 from support.coordinator.coordinator import (
     OPERATOR_TOKEN,
     Server,
@@ -53,7 +53,17 @@ def test_an_empty_list_says_what_fills_it(tmp_path: Path) -> None:
         assert f"{fed.run.name} waits: {fed.view().waiting_for}" in said("run", "list")
 
 
-def test_a_run_is_shown_with_whom_it_waits_for_and_until_when(server: Server) -> None:
+@pytest.fixture
+def ten_minutes_pass() -> Iterator[Callable[[], None]]:
+    """Advances the clock of this process's coordinators, which other tests share."""
+    clock = process_clock()
+    yield lambda: clock.set(clock.now() + timedelta(minutes=10))
+    clock.set(wall())
+
+
+def test_a_run_is_shown_with_whom_it_waits_for_and_until_when(
+    server: Server, ten_minutes_pass: Callable[[], None]
+) -> None:
     """For the operator only; from the first round's end on, with the time left, for members too."""
     said = terminal(server)
     fed = begun(server, aggregation={"quorum": 1, "deadline_seconds": 3600.0})
@@ -64,7 +74,7 @@ def test_a_run_is_shown_with_whom_it_waits_for_and_until_when(server: Server) ->
     fed.submit("a", 1, fed.adapter(1))
     shown = " ".join(said("run", "show", fed.run.name).split())
     assert "1 of 2 organisations have handed in their updates. Waits for b, until 2" in shown
-    process_clock().set(process_clock().now() + timedelta(minutes=10))
+    ten_minutes_pass()
     fed.submit("b", 1, fed.adapter(2))
     fed.wait_for(1)
     assert "About 10 min to its end" in said("run", "show", fed.run.name)
