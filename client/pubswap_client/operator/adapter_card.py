@@ -19,7 +19,7 @@ from pubswap_protocol.tensors.peft_folder import ranks_of
 def adapter_text(run: WholeRun, number: int) -> str:
     """Describe the adapter of a round; round 0's is never called trained."""
     if number == 0 and run.settings.initial_adapter is not None:
-        return "the adapter that training starts from"
+        return "the initial adapter, which the operator gave"
     if number == 0:
         return "the untrained initial adapter, which leaves the base model unchanged"
     return f"the adapter after round {number} of {run.settings.rounds}"

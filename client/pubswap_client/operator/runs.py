@@ -141,7 +141,8 @@ def _read(api: "CoordinatorClient", run: str) -> tuple[RenderableType, bool]:
         lines.append(f"The best so far: pass@1 {score} after round {best}")
     if rounds and rounds[0].round > 0:
         lines.append(f"Rounds from {rounds[0].round} on; --json prints all of them.")
-    tables = rounds_table(rounds), members_table(view.members)
+    start = "base" if view.settings.initial_adapter is None else "start"
+    tables = rounds_table(rounds, start), members_table(view.members)
     return Group(*lines, *tables), view.state.ended
 
 

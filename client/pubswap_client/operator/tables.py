@@ -44,15 +44,15 @@ def state_text(run: RunView) -> str:
     return f"{run.state} (paused)" if run.paused else str(run.state)
 
 
-def rounds_table(rounds: Iterable[RoundSummary]) -> Table:
-    """One line a round; round 0 is the base model."""
+def rounds_table(rounds: Iterable[RoundSummary], start: str = "base") -> Table:
+    """One line a round; round 0 is the base model, or what training starts from instead."""
     figures = "round", "updates", "pass@1", "reward", "replaced", "drift", "up", "down"
     table = Table(*_folded(*figures))
     for summary in rounds:
         evaluation, drift = summary.evaluation, summary.drift
         reward = summary.means.reward if summary.means else None
         table.add_row(
-            str(summary.round) if summary.round else "base",
+            str(summary.round) if summary.round else start,
             str(summary.updates) if summary.round else "",
             f"{evaluation.pass_at_1:.3f}" if evaluation else "",
             f"{reward:.3f}" if reward is not None else "",

@@ -152,6 +152,8 @@ def test_an_operator_runs_a_run_by_commands_alone(coordinator: Coordinator, tmp_
     assert "following is open" in pubswap(*line, *following).stdout
     first, second = (coordinator.api.whole_run(name).rounds[0] for name in ("typed", "following"))
     assert first.adapter == second.adapter
+    for name, label in (("typed", "│ base "), ("following", "│ start ")):
+        assert label in pubswap("run", "show", name, *options).stdout
     misfit = pubswap(*line, *following, "--set", "lora.alpha=16", "--set", "name=misfit")
     assert misfit.returncode == 1 and "set lora.alpha = " in misfit.stderr
     assert (tmp_path / "adapter" / "adapter_model.safetensors").exists()

@@ -72,6 +72,10 @@ def test_a_run_like_one_with_an_initial_adapter_starts_from_it_too(
     assert browser.post(path, data=fields).status_code == 200
     [start] = fed.operator.whole_run(f"{fed.run.name}-2").rounds
     assert start.adapter == digest_of(data)
+    for name, label in ((f"{fed.run.name}-2", "start"), (fed.run.name, None)):
+        page = browser.get(f"/runs/{fed.operator.run(name).id}").text
+        assert (f'<th scope="row">{label}</th>' in page) is (label is not None)
+        assert '<th scope="row">base</th>' not in page
 
 
 def test_a_run_is_created_once_however_often_its_button_is_clicked(
