@@ -184,8 +184,11 @@ async def put_initial_adapter(run: OperatorRun, request: Request) -> BlobReceipt
 
     def check(received: Received) -> None:
         digest = AdapterFile(received.path, layout).digest()
-        if digest != row.settings.initial_adapter:
-            raise DigestMismatch(f"The run's settings say {row.settings.initial_adapter}.")
+        announced = row.settings.initial_adapter
+        if digest != announced:
+            raise DigestMismatch(
+                f"The run's initial adapter is {announced or 'none'}, not {digest}."
+            )
 
     received, _ = await _stored(run, request, check, layout.file_bytes)
 
