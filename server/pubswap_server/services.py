@@ -96,14 +96,15 @@ class Services:
 
         Raises InvalidSettings for one that was to be sent and is not stored.
         """
-        digest = settings.initial_adapter
-        if digest is None:
-            digest = self.blobs.write(initial_file(layout, settings.seed))[0]
+        sent = settings.initial_adapter
+        digest = sent or self.blobs.write(initial_file(layout, settings.seed))[0]
         try:
             AdapterFile(self.blobs.path(digest), layout).check()
         except DamagedBlob:
+            if sent is None:
+                raise
             raise InvalidSettings(
-                f"initial_adapter: {digest} is not stored here; send it with `pubswap run create "
+                f"initial_adapter: {sent} is not stored here; send it with `pubswap run create "
                 "--initial-adapter FOLDER`."
             ) from None
         return digest

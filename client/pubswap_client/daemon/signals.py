@@ -42,8 +42,8 @@ def until_stopped(end: float | None = None) -> Iterator[None]:
     the first sets the alarm; it ends the others.
     """
     # A command begun with nohup goes on when its terminal is closed.
-    stopping = _SIGNALS[:-1] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else _SIGNALS
-    previous = {name: signal.signal(name, _raise) for name in stopping}
+    kept = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()
+    previous = {name: signal.signal(name, _raise) for name in _SIGNALS if name not in kept}
     if end is not None and os.environ.get("RANK", "0") == "0":
         signal.setitimer(signal.ITIMER_REAL, max(0.001, end - time.monotonic()))
     try:

@@ -12,6 +12,7 @@ from pubswap_protocol.errors import InvalidAdapter
 from pubswap_protocol.model import ModelCard, module_of, target_modules
 from pubswap_protocol.settings import LoraSettings
 from pubswap_protocol.tensors.adapter import (
+    Adapter,
     AdapterLayout,
     decode_adapter,
     encode_adapter,
@@ -63,7 +64,7 @@ def write_peft_folder(
 def read_peft_folder(folder: Path, layout: AdapterLayout, lora: LoraSettings) -> bytes:
     """The canonical file of an adapter that PubSwap or PEFT has written.
 
-    Raises InvalidAdapter unless it has the run's tensors, not in bfloat16, and the run's scale.
+    Raises InvalidAdapter unless it has the run's tensors, in float32 or float16, and its alpha / r.
     """
     try:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
@@ -71,13 +72,11 @@ def read_peft_folder(folder: Path, layout: AdapterLayout, lora: LoraSettings) ->
         scale = alpha / math.sqrt(rank) if config.get("use_rslora") else alpha / rank
         if config.get("alpha_pattern"):
             raise InvalidAdapter(f"{folder} has another alpha in some modules, a run's has one.")
-        adapter = load_file(folder / WEIGHTS)
+        adapter = _weights(folder / WEIGHTS)
     except OSError as error:
         raise InvalidAdapter(f"{folder} is no adapter's folder: {error.strerror}.") from None
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise InvalidAdapter(f"{folder} holds no readable LoRA adapter: {error!r}") from None
-    except SafetensorError as error:
-        raise InvalidAdapter(f"{folder / WEIGHTS}: {error}") from None
     if not math.isclose(scale, lora.alpha / lora.rank, rel_tol=1e-6):
         raise InvalidAdapter(
             f"{folder} was trained with alpha / r = {scale:g}, the run has "
@@ -89,6 +88,16 @@ def read_peft_folder(folder: Path, layout: AdapterLayout, lora: LoraSettings) ->
     except InvalidAdapter as error:
         raise InvalidAdapter(f"{folder}: {error.detail}") from None
     return file
+
+
+def _weights(path: Path) -> Adapter:
+    try:
+        weights: Adapter = load_file(path)
+    except SafetensorError as error:
+        raise InvalidAdapter(f"{path}: {error}") from None
+    except TypeError:  # numpy has no such numbers
+        raise InvalidAdapter(f"{path} has other numbers, such as bfloat16; use float32.") from None
+    return weights
 
 
 def ranks_of(adapter: bytes, card: ModelCard) -> dict[str, int]:

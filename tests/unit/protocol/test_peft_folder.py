@@ -71,7 +71,7 @@ def test_an_adapter_that_does_not_fit_the_run_is_refused_with_what_differs(folde
     save_file({**ADAPTER, name: ADAPTER[name] * np.float32(np.inf)}, folder / WEIGHTS)
     refused("not finite")
     save_torch({name: torch.zeros(4, 4, dtype=torch.bfloat16)}, folder / WEIGHTS)
-    refused("no readable LoRA adapter")
+    refused("such as bfloat16; use float32")
     (folder / WEIGHTS).write_bytes(FILE[:100])
     refused("adapter_model.safetensors")
     for text in ("{", "[]", '{"r": 0, "lora_alpha": 1}', '{"r": "x", "lora_alpha": 1}', "{}"):
