@@ -69,8 +69,10 @@ def test_both_formats_are_served_as_peft_computes_them(tmp_path: Path) -> None:
             folder = tmp_path / form
             folder.mkdir()
             write_adapter(folder, RUN, 1, adapter, form)
-            *_, line = loading(RUN, adapter, str(folder), form is Format.MERGED)
+            lines = loading(RUN, adapter, str(folder), form is Format.MERGED)
+            (line,) = (line for line in lines if line.startswith("vllm serve "))
             served, *options = shlex.split(line.removeprefix("vllm serve "))
+            served = str(MODEL) if served == "BASE" else served
             urls[form] = start_replica(processes, form, options, False, Path(served))
         for url in urls.values():
             wait_for_replica(processes, url)
