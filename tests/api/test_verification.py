@@ -114,13 +114,13 @@ def test_many_small_requests_of_one_member_stop_no_transfer(verifying: Server) -
 @pytest.mark.full
 def test_who_came_in_time_is_in_however_long_another_s_answers_take(verifying: Server) -> None:
     """The deadline applies to arrival, not to verification, which does not extend it."""
-    swap = {"quorum": 2, "deadline_seconds": 1.0}
+    swap = {"quorum": 2, "deadline_seconds": 2.0}
     fed = begun(verifying, **SETTINGS, clients=3, swap=swap)
     towers, bodies = answers(fed, "a", bomb), {n: answers(fed, n, honest) for n in "bc"}
     send = {name: fed.members[name].submit_responses for name in "abc"}
     assert send["a"](fed.run.id, 1, 1, towers).status == "accepted"
     assert send["b"](fed.run.id, 1, 1, bodies["b"]).status == "accepted"
-    time.sleep(1.2)
+    time.sleep(2.2)
     assert not fed.view().rounds[1].swaps  # still open because of the towers
     assert send["c"](fed.run.id, 1, 1, bodies["c"]).status == "late, unused"
     fed.members["b"].exchanged(fed.run.id, 1, 1)
