@@ -27,6 +27,11 @@ def parsed_url(url: str) -> httpx.URL:
         raise InvalidSettings(
             f"{url!r} is not a coordinator's address, such as https://host:8470{scheme}."
         )
+    if parsed.userinfo:
+        raise InvalidSettings(
+            "A coordinator's address has no user or password, because PubSwap sends its own token; "
+            f"use {parsed.copy_with(userinfo=b'')}."
+        )
     return parsed
 
 

@@ -266,6 +266,13 @@ def test_a_coordinator_without_tls_and_an_address_without_scheme_are_recognised(
         CoordinatorClient("127.0.0.1:8470")
 
 
+def test_an_address_with_a_user_and_a_password_is_refused_without_repeating_them() -> None:
+    """httpx would send them in place of the token."""
+    with pytest.raises(InvalidSettings, match=r"use https://c:8470/x\.") as raised:
+        CoordinatorClient("https://ada:secret@c:8470/x", "token", ONCE)
+    assert "secret" not in raised.value.detail
+
+
 def test_an_operator_is_not_told_to_enrol_for_a_private_ca() -> None:
     """For an unknown CA, the advice is an option that both sides' commands have."""
 
