@@ -66,6 +66,7 @@ class BucketBlobs(BlobStore):
         self._cache_bytes = cache_bytes
         self._lock = threading.Lock()
         self._fetches: dict[str, Future[None]] = {}  # under way, by digest
+        self._until_eviction = 0  # bytes
 
     def path(self, digest: str) -> Path:
         path = self._cached(digest)
@@ -176,9 +177,12 @@ class BucketBlobs(BlobStore):
     def _into_cache(self, file: Path, digest: str) -> None:
         path = self._cached(digest)
         file.touch()  # in use from now on, however long ago it was written
+        self._until_eviction -= file.stat().st_size
         file.replace(path)
         self._note_verified(path)
-        self._evict()
+        if self._until_eviction < 0:  # not at each blob, because it looks at all
+            self._until_eviction = self._cache_bytes // 64
+            self._evict()
 
     def _evict(self) -> None:
         """Make room in the cache, least recently used first; half of a small disk is left free.
