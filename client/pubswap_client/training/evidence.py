@@ -74,19 +74,7 @@ def combined(claimed: float, own: float, *policy: float) -> tuple[float, float]:
     return either(claimed, own), either(*policy)
 
 
-@torch.no_grad()
-def token_evidence(
-    logits: Tensor, tokens: Tensor, claims: Tensor, seeds: Tensor, positions: Tensor
-) -> Tensor:
-    """Evidence of each of KINDS in each of `tokens` (5, n), by logits / temperature (n, V).
-
-    For `claimed` and `own` it is log (other / sampled); for `apart` it is 1 + |d|, or 0 where both
-    policies are sure. `claims` (n,) are log-probabilities.
-    """
-    return _evidence_of(*_likeliest(logits, tokens), claims, seeds, positions)
-
-
-def _likeliest(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+def likeliest_of(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
     """Logits and ids (n, at most 65) of the token that was sent and of the likeliest tokens."""
     sent = tokens[:, None]
     # Unsorted, because the order is not needed and takes half of the time.
@@ -95,9 +83,14 @@ def _likeliest(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat([logits.gather(1, sent), top], dim=1), torch.cat([sent, ids], dim=1)
 
 
-def _evidence_of(
+def token_evidence(
     values: Tensor, ids: Tensor, claims: Tensor, seeds: Tensor, positions: Tensor
 ) -> Tensor:
+    """Evidence of each of KINDS in each token that was sent (5, n), by its `likeliest_of`.
+
+    For `claimed` and `own` it is log (other / sampled); for `apart` it is 1 + |d|, or 0 where both
+    policies are sure. `claims` (n,) are log-probabilities.
+    """
     noise = gumbel_noise(seeds[:, None], positions[:, None], ids)
     own = values - values.logsumexp(dim=1, keepdim=True)
     claim, others = claims.clamp(*CLAIMS)[:, None], own[:, 1:]
@@ -177,12 +170,12 @@ class EvidenceTable:
                 if begin < end:
                     inside.append(torch.arange(begin, end, device=logits.device))
                     span_logits = logits[begin - chunk.start : end - chunk.start]
-                    likeliest.append(_likeliest(span_logits, part.tokens[begin:end]))
+                    likeliest.append(likeliest_of(span_logits, part.tokens[begin:end]))
             if likeliest:
                 # All at once, because each span has few tokens and needs many small operations.
                 values, ids = (torch.cat(each) for each in zip(*likeliest, strict=True))
                 at = torch.cat(inside)
-                evidence = _evidence_of(values, ids, *(each[at] for each in per_token))
+                evidence = token_evidence(values, ids, *(each[at] for each in per_token))
                 self._evidence[:, part.indices[at]] = evidence
 
         return observe

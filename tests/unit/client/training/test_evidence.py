@@ -24,6 +24,7 @@ from pubswap_client.training.evidence import (
     calibrated,
     combined,
     either,
+    likeliest_of,
     response_evidence,
     token_evidence,
 )
@@ -77,6 +78,11 @@ def said(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     return logits.log_softmax(dim=1).gather(1, tokens[:, None])[:, 0]
 
 
+def by_token(logits: torch.Tensor, tokens: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+    """The evidence in each of these tokens, by logits / temperature (n, V)."""
+    return token_evidence(*likeliest_of(logits, tokens), *others)
+
+
 def test_evidence_is_a_likelihood_ratio() -> None:
     """Over tokens from other noise, the mean of sampled / other is 1 for each draw of the noise, by
     claims and by our own policy; over sampled tokens, so are the means for hotter and colder
@@ -91,7 +97,7 @@ def test_evidence_is_a_likelihood_ratio() -> None:
         seeds, positions = torch.arange(count), torch.full((count,), 9)
 
         def found(sent: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
-            return token_evidence(logits, sent, said(theirs, sent), seeds, positions)  # noqa: B023
+            return by_token(logits, sent, said(theirs, sent), seeds, positions)  # noqa: B023
 
         all_words = [found(torch.full((count,), word), logits) for word in range(words)]
         claimed, own, hotter, colder, apart = torch.stack(all_words, dim=2)  # (n, V) each
@@ -117,8 +123,8 @@ def test_a_donor_s_claims_replace_our_own_logits() -> None:
     ours = theirs + 1.5 * torch.randn_like(theirs)
     seeds, positions = torch.arange(5000), torch.zeros(5000, dtype=torch.int64)
     sent = gumbel_sample(theirs, 1.0, seeds, positions)
-    claimed, own, *_ = token_evidence(ours, sent, said(theirs, sent), seeds, positions).mean(dim=1)
-    exact, _, *_ = token_evidence(theirs, sent, said(theirs, sent), seeds, positions).mean(dim=1)
+    claimed, own, *_ = by_token(ours, sent, said(theirs, sent), seeds, positions).mean(dim=1)
+    exact, _, *_ = by_token(theirs, sent, said(theirs, sent), seeds, positions).mean(dim=1)
     assert float(claimed) == pytest.approx(float(exact), abs=1e-4)  # all is known of two tokens
     assert claimed < own - 0.1
 
@@ -135,7 +141,7 @@ def test_distances_are_differences_of_log_odds() -> None:
     claims = torch.tensor([0.5, 0.9, 0.999, 1.0, 0.0, 0.02]).log()
     logits = torch.stack([ours.log(), (1 - ours).log()], dim=1)
     zeros = torch.zeros(6, dtype=torch.int64)
-    found = token_evidence(logits, zeros, claims, zeros, zeros)[KINDS.index("apart")]
+    found = by_token(logits, zeros, claims, zeros, zeros)[KINDS.index("apart")]
     expected = [1.0, 1 + math.log(9), 0.0, 7.0, 7.0, 1 + math.log(49)]
     assert found.tolist() == pytest.approx(expected, abs=1e-4)
 
@@ -203,11 +209,11 @@ def test_a_sent_token_counts_even_if_it_is_not_among_the_likeliest() -> None:
     """Among more than 64 tokens, the sent token always counts, whatever its rank."""
     logits = torch.linspace(5, -5, 200)[None]
     seed, position, token = torch.tensor([3]), torch.tensor([1]), torch.tensor([199])
-    found = token_evidence(logits, token, said(logits, token), seed, position)[:2]
+    found = by_token(logits, token, said(logits, token), seed, position)[:2]
     assert float(found.min()) > 1 and float(found.max()) < 5  # no single token decides
     best = torch.full_like(logits, -9)
     best[0, 199] = 40
-    found = token_evidence(best, token, said(best, token), seed, position)
+    found = by_token(best, token, said(best, token), seed, position)
     assert found.flatten().tolist() == pytest.approx([0] * len(KINDS), abs=1e-4)
 
 
@@ -217,7 +223,7 @@ def test_no_claim_makes_the_evidence_infinite(claim: float) -> None:
     torch.manual_seed(0)
     logits, tokens = torch.randn(50, 80) * 5, torch.arange(50)
     claims = torch.full((50,), claim)
-    found = token_evidence(logits, tokens, claims, torch.arange(50), tokens)
+    found = by_token(logits, tokens, claims, torch.arange(50), tokens)
     assert bool(found.isfinite().all()) and float(found.abs().max()) < 300
 
 
