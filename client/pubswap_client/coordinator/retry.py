@@ -22,9 +22,10 @@ class Backoff:
     cap_seconds: float = 20.0
     tries: int | None = None  # without a limit, as for a daemon
 
-    def delay(self, failures: int, draw: Callable[[], float] = random.random) -> float:
+    def delay(self, failures: int) -> float:
         """Seconds to wait after this many failures (1, 2, ...)."""
-        return draw() * min(self.cap_seconds, self.base_seconds * 2.0 ** min(failures, 16))
+        longest = min(self.cap_seconds, self.base_seconds * 2.0 ** min(failures, 16))
+        return random.uniform(0, longest)  # noqa: S311 - jitter, not a secret
 
 
 FOREVER = Backoff()
@@ -32,16 +33,10 @@ ONCE = Backoff(tries=1)
 
 
 class RetryState:
-    def __init__(
-        self,
-        backoff: Backoff,
-        *more: type[PubSwapError],
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
+    def __init__(self, backoff: Backoff, *more: type[PubSwapError]) -> None:
         """Also retry errors of the classes `more`, besides the retryable ones."""
         self._backoff = backoff
         self._more = more
-        self._sleep = sleep
         self._failures = 0
 
     def wait(self, error: PubSwapError) -> None:
@@ -55,17 +50,15 @@ class RetryState:
             raise error
         seconds = (error.retry_after or 0.0) + self._backoff.delay(self._failures)
         log.warning("%s Trying again in %.1f s.", error.detail, seconds)
-        self._sleep(seconds)
+        time.sleep(seconds)
 
     def renew(self) -> None:
         self._failures = 0
 
 
-def retrying(
-    call: Callable[[], T], backoff: Backoff, sleep: Callable[[float], None] = time.sleep
-) -> T:
+def retrying(call: Callable[[], T], backoff: Backoff) -> T:
     """The call's result; it is repeated while it fails with a retryable PubSwapError."""
-    state = RetryState(backoff, sleep=sleep)
+    state = RetryState(backoff)
     while True:
         try:
             return call()
@@ -84,23 +77,17 @@ class Pace:
     each request recorded in the ledger, as fast as it answers.
     """
 
-    def __init__(
-        self,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._clock = clock
-        self._sleep = sleep
-        self._in_a_row, self._at = 0, clock()
+    def __init__(self) -> None:
+        self._in_a_row, self._at = 0, time.monotonic()
 
     def idle(self) -> None:
         """An answer brought nothing to do: pause after several quick ones in a row."""
-        quick = self._clock() - self._at < IDLE_SECONDS
+        quick = time.monotonic() - self._at < IDLE_SECONDS
         self._in_a_row = self._in_a_row + 1 if quick else 1
         if self._in_a_row > FREE_ANSWERS:
-            self._sleep(IDLE_SECONDS)
-        self._at = self._clock()
+            time.sleep(IDLE_SECONDS)
+        self._at = time.monotonic()
 
     def renew(self) -> None:
         """An answer brought something to do."""
-        self._in_a_row, self._at = 0, self._clock()
+        self._in_a_row, self._at = 0, time.monotonic()

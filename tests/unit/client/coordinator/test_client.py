@@ -2,20 +2,21 @@
 
 import gzip
 import itertools
+import time
 import zlib
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 from pydantic import ValidationError
 
-from pubswap_client.coordinator import client as coordinator_client
-from pubswap_client.coordinator import connection
+from pubswap_client.coordinator import connection, retry
 from pubswap_client.coordinator.bucket import Bucket
 from pubswap_client.coordinator.client import CoordinatorClient, wait_until_ready
 from pubswap_client.coordinator.connection import LARGEST_MEMBER_MESSAGE
-from pubswap_client.coordinator.retry import ONCE, Backoff, Pace
+from pubswap_client.coordinator.retry import ONCE, Backoff
 from pubswap_client.coordinator.route import open_http
 from pubswap_client.coordinator.tls import PUBLIC
 from pubswap_client.demo.federation import MODEL
@@ -560,7 +561,8 @@ def test_an_exchange_that_is_open_is_not_asked_for_without_a_pause(
 ) -> None:
     """A coordinator that answers 204 at once is asked only every two seconds."""
     waits: list[float] = []
-    monkeypatch.setattr(coordinator_client, "Pace", lambda: Pace(sleep=waits.append))
+    clock = SimpleNamespace(sleep=waits.append, monotonic=time.monotonic)
+    monkeypatch.setattr(retry, "time", clock)
     answers = [httpx.Response(200, content=b"groups"), *[httpx.Response(204)] * 9]
     assert client(lambda request: answers.pop()).exchanged("r", 1, 1) == b"groups"
     assert waits == [2.0] * 6

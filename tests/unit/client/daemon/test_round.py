@@ -12,9 +12,9 @@ import pytest
 
 from pubswap_client.consent import attendance as attendance_module
 from pubswap_client.consent.attendance import Attendance
-from pubswap_client.coordinator.retry import IDLE_SECONDS, Pace
+from pubswap_client.coordinator import retry
+from pubswap_client.coordinator.retry import IDLE_SECONDS
 from pubswap_client.coordinator.route import LONG_POLL_SECONDS
-from pubswap_client.daemon import daemon
 from pubswap_client.daemon import round as round_module
 from pubswap_client.daemon.daemon import Daemon
 from pubswap_client.daemon.own_settings import RoundLimits
@@ -703,7 +703,8 @@ def test_more_residuals_than_the_rule_can_produce_are_not_fetched(
 def paused(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The pauses of an idle daemon."""
     pauses: list[float] = []
-    monkeypatch.setattr(daemon, "Pace", lambda: Pace(sleep=pauses.append))
+    clock = SimpleNamespace(sleep=pauses.append, monotonic=time.monotonic)
+    monkeypatch.setattr(retry, "time", clock)
     return pauses
 
 
