@@ -1,7 +1,8 @@
 """A policy's limits on a run's numeric settings by name, such as `swap.period` at least 4."""
 
 from collections.abc import Mapping
-from functools import cache, reduce
+from functools import cache
+from operator import attrgetter
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
@@ -51,7 +52,7 @@ def shown(number: float | None) -> str:
 
 def number_of(settings: RunSettings, name: str) -> float | None:
     """A run's setting by its name, such as `grpo.kl_beta`; None if it is unset."""
-    value: float | None = reduce(getattr, name.split("."), settings)  # type: ignore[assignment]
+    value: float | None = attrgetter(name)(settings)
     return value
 
 
