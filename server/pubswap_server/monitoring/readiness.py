@@ -1,7 +1,7 @@
 """Readiness: the database and store answer, the disk has room, the conductor makes progress."""
 
 import asyncio
-import os
+import shutil
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
@@ -79,10 +79,10 @@ async def store_answers(blobs: BlobStore) -> str | None:
 
 async def disk_has_room(data_dir: Path, spare_bytes: int) -> str | None:
     try:
-        disk = await to_thread.run_sync(os.statvfs, data_dir, abandon_on_cancel=True)
+        disk = await to_thread.run_sync(shutil.disk_usage, data_dir, abandon_on_cancel=True)
     except OSError:
         return "the data folder cannot be read"
-    if disk.f_bavail * disk.f_frsize < spare_bytes:
+    if disk.free < spare_bytes:
         return f"the disk has less than {spare_bytes} bytes left (spare_bytes)"
     return None
 

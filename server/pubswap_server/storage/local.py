@@ -8,6 +8,7 @@ incoming/…/                    bodies under way, see `spool.py`
 
 import fcntl
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -81,8 +82,7 @@ class LocalBlobs(BlobStore):
             raise Unavailable("The blob folder is missing, or cannot be written to.")
 
     def free_bytes(self) -> int:
-        disk = os.statvfs(self.folder)
-        return disk.f_bavail * disk.f_frsize
+        return shutil.disk_usage(self.folder).free
 
     @contextmanager
     def _locked(self, how: int) -> Iterator[None]:
