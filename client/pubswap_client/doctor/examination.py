@@ -6,6 +6,7 @@ problems, takes no lock, and keeps the trial step's adapter in memory.
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,7 @@ SAMPLE = 1000  # problems, enough to show a fault that all have
 _NO_GPU = "Check that nvidia-smi lists it and torch is a CUDA build, or set device = 'cpu'."
 
 
+@dataclass
 class Examination:
     """Performs all checks once. A failed check leaves None to later ones that need its result.
 
@@ -85,28 +87,22 @@ class Examination:
     its run card, there is no membership and no coordinator.
     """
 
-    def __init__(
-        self,
-        settings: ClientSettings,
-        progress: Progress,
-        trial: bool = True,
-        role: Role = Role.CLIENT,
-        carded: RunView | None = None,
-    ) -> None:
-        self.settings = settings
-        self.progress = progress
-        self.trial = trial
-        self.role = role
-        self.carded = carded
-        self.findings: dict[str, Finding] = {}
-        self._stage = partial(next_stage, progress)
-        self._run = carded
-        self._stored: StoredMembership | None = None
-        self._model: tuple[Path, ModelCard] | None = None
-        self._tokenizer: PromptTokenizer | None = None
-        self._file: Survey | None = None
-        self._trainable: list[Problem] = []
-        self._prediction: Prediction | None = None
+    settings: ClientSettings
+    progress: Progress
+    trial: bool = True
+    role: Role = Role.CLIENT
+    carded: RunView | None = None
+    findings: dict[str, Finding] = field(default_factory=dict)
+    _stored: StoredMembership | None = None
+    _model: tuple[Path, ModelCard] | None = None
+    _tokenizer: PromptTokenizer | None = None
+    _file: Survey | None = None
+    _trainable: list[Problem] = field(default_factory=list)
+    _prediction: Prediction | None = None
+
+    def __post_init__(self) -> None:
+        self._stage = partial(next_stage, self.progress)
+        self._run = self.carded
 
     def examine(self) -> Checklist:
         self._check_membership()
