@@ -6,10 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from pydantic.fields import FieldInfo
+from rich.console import Console
+from rich.table import Table
 
 from pubswap_client.data.spec import DataSpec, load_spec
+from pubswap_client.toml_files import read_toml
 from pubswap_protocol.bounds import escaped
 from pubswap_protocol.command_line.sharing import sharing
+from pubswap_protocol.problems import read_problems
+from pubswap_protocol.settings import RunSettings
 
 if TYPE_CHECKING:
     from pubswap_client.data.manifest import DataManifest
@@ -72,12 +77,10 @@ def prepare_command(
     Repeating the same command changes nothing.
     """
     from pubswap_client.data.prepare import prepare
-    from pubswap_protocol.problems import read_problems
 
     limit = None
     if model is not None:
         from pubswap_client.base_model import model_folder, prompt_limit
-        from pubswap_protocol.settings import RunSettings
 
         run = RunSettings.model_validate({"grpo": {"max_prompt_tokens": max_prompt_tokens}})
         limit = prompt_limit(model_folder(model), run)
@@ -95,8 +98,6 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print the manifest.")] = False,
 ) -> None:
     """Show the topics of each set, and check that no file has changed."""
-    from rich.console import Console
-
     from pubswap_client.data.examples import UNREAD
     from pubswap_client.data.manifest import check_files, read_manifest
 
@@ -118,9 +119,7 @@ def show(
     console.print(f"{folder}: {len(manifest.files)} files, unchanged.")
 
 
-def _topics_table(manifest: "DataManifest") -> Any:
-    from rich.table import Table
-
+def _topics_table(manifest: "DataManifest") -> Table:
     table = Table("", title="Problems by topic")
     table.add_column("topic", overflow="fold")
     for name in manifest.files:
@@ -135,8 +134,6 @@ def _topics_table(manifest: "DataManifest") -> Any:
 
 def _tasks(text: str) -> Any:
     """Parse comma-separated task names, or read a TOML file with a table for each task."""
-    from pubswap_client.toml_files import read_toml
-
     if text.endswith(".toml"):
         return read_toml(Path(text))
     return [name.strip() for name in text.split(",") if name.strip()]

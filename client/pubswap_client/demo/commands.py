@@ -4,7 +4,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
+from pubswap_client.daemon.signals import until_stopped
 from pubswap_client.operator.connecting import (
     DEFAULT_TOKEN_FILE,
     DEFAULT_URL,
@@ -30,9 +32,6 @@ def demo(
     A coordinator, four clients with private problems of different topics, and an evaluator.
     It first prints the name of the run file; the options override that file.
     """
-    from rich.console import Console
-
-    from pubswap_client.daemon.signals import until_stopped
     from pubswap_client.demo.demo import prepare_folder, run_demo
     from pubswap_client.demo.federation import RUN_FILE
 

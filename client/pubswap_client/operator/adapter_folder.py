@@ -9,11 +9,11 @@ import typer
 
 from pubswap_protocol.errors import WrongState
 from pubswap_protocol.files import require_vacant, whole_folder
-from pubswap_protocol.tensors.adapter import largest_stack
+from pubswap_protocol.messages import WholeRun
+from pubswap_protocol.tensors.adapter import LARGEST_DERIVED, largest_stack, open_stack
 
 if TYPE_CHECKING:
     from pubswap_client.coordinator.client import CoordinatorClient
-    from pubswap_protocol.messages import WholeRun
 
 CARD = "README.md"
 
@@ -47,7 +47,7 @@ BaseOption = Annotated[
 ]
 
 
-def which_adapter(run: "WholeRun", round_: int | None) -> str:
+def which_adapter(run: WholeRun, round_: int | None) -> str:
     """`final`, or a round's number; raises WrongState if a run has no final adapter yet."""
     if round_ is not None:
         return str(round_)
@@ -62,7 +62,7 @@ def which_adapter(run: "WholeRun", round_: int | None) -> str:
 
 def take_adapter(
     api: "CoordinatorClient",
-    run: "WholeRun",
+    run: WholeRun,
     which: str,
     out: Path,
     format_: Format = Format.PEFT,
@@ -92,7 +92,7 @@ def take_adapter(
 
 def write_adapter(
     out: Path,
-    run: "WholeRun",
+    run: WholeRun,
     number: int,
     adapter: bytes,
     format_: Format = Format.PEFT,
@@ -114,7 +114,6 @@ def write_adapter(
         folder = model_folder(base or model.source, model.revision)
         write_merged_model(out, adapter, lora, model, folder)
     else:
-        from pubswap_protocol.tensors.adapter import LARGEST_DERIVED, open_stack
         from pubswap_protocol.tensors.peft_folder import WEIGHTS, write_peft_folder
 
         write_peft_folder(out, adapter, lora, model, model.source)

@@ -1,5 +1,7 @@
 """`pubswap invite` and `pubswap member ...`: who takes part in a run."""
 
+import hashlib
+import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -122,9 +124,6 @@ def certificate(
 
 
 def _fingerprint(file: Path) -> str:
-    import hashlib
-    import ssl
-
     try:
         # Only the first of a chain: decoded as a whole, it may not be a certificate.
         first, end, _ = file.read_text(encoding="ascii").partition(ssl.PEM_FOOTER)

@@ -6,8 +6,11 @@ import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
+from rich.table import Column, Table
 
 from pubswap_client.asking import AsJson, Changes
+from pubswap_protocol.command_line.toml_values import value_text
 
 if TYPE_CHECKING:
     from pubswap_client.recipes.recipe import Recipe
@@ -75,13 +78,9 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show every value of a recipe, with defaults and derived values marked."""
-    from rich.console import Console
-    from rich.table import Column, Table
-
     from pubswap_client.recipes.inheritance import parse_set
     from pubswap_client.recipes.recipe import read_recipe
     from pubswap_client.recipes.shown import DEFAULT, toml_text, values_and_notes
-    from pubswap_protocol.command_line.toml_values import value_text
 
     reading = read_recipe(recipe, parse_set(changes or []))
     if as_toml:
