@@ -23,16 +23,14 @@ T = TypeVar("T")
 EVERY = 2.0  # seconds
 
 
-def repeated(
-    read: Callable[[], T], pause: Callable[[float], None] = time.sleep
-) -> Iterator[T | PubSwapError]:
+def repeated(read: Callable[[], T]) -> Iterator[T | PubSwapError]:
     """The result of `read` every 2 s, or its error if that is retryable.
 
     An error of the first call is raised, because an address that never answered may be wrong.
     """
     yield read()
     while True:
-        pause(EVERY)
+        time.sleep(EVERY)
         try:
             yield read()
         except PubSwapError as error:
@@ -41,17 +39,13 @@ def repeated(
             yield error
 
 
-def watch(
-    read: Callable[[], tuple[RenderableType, bool]],
-    console: Console,
-    pause: Callable[[float], None] = time.sleep,
-) -> None:
+def watch(read: Callable[[], tuple[RenderableType, bool]], console: Console) -> None:
     """Show the result of `read` until its flag says that it is the last; say if it is stale."""
     shown: RenderableType = ""
     at = datetime.now()
     screen = console.is_terminal
     with Live(console=console, screen=screen, auto_refresh=False) as live:
-        for result in repeated(read, pause):
+        for result in repeated(read):
             if isinstance(result, PubSwapError):
                 stale = f"As of {at:%H:%M:%S}; no answer since: {result.detail} Trying again."
                 live.update(Group(Text(stale, style="bold red"), shown), refresh=True)
@@ -71,11 +65,10 @@ def lines(
     as_json: bool,
     kinds: Collection[str] = (),
     member: str | None = None,
-    pause: Callable[[float], None] = time.sleep,
 ) -> Iterator[str]:
     """The log's lines, all or of some kinds or one member; with `follow`, until the run ends."""
     seen = set[str]()
-    for event in events(api, run, follow, partial(typer.echo, err=True), pause):
+    for event in events(api, run, follow, partial(typer.echo, err=True)):
         seen.add(event.kind)
         of_member = member is None or member == event.details.get("member")
         if of_member and (not kinds or event.kind in kinds):
@@ -86,11 +79,7 @@ def lines(
 
 
 def events(
-    api: "CoordinatorClient",
-    run: str,
-    follow: bool,
-    on_silence: Callable[[str], None],
-    pause: Callable[[float], None] = time.sleep,
+    api: "CoordinatorClient", run: str, follow: bool, on_silence: Callable[[str], None]
 ) -> Iterator[Event]:
     """The log; with `follow`, through restarts of the coordinator, until the run has ended.
 
@@ -108,7 +97,7 @@ def events(
         ended = api.run(run).state.ended
         return api.events(run, cursor).events, ended
 
-    for result in repeated(read, pause):
+    for result in repeated(read):
         if isinstance(result, PubSwapError):
             if not silent:
                 on_silence(f"{result.detail} Trying again.")

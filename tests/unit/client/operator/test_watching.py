@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from pubswap_client.operator import watching
 from pubswap_client.operator.watching import lines, watch
 from pubswap_protocol.errors import Unauthenticated, Unreachable
 from pubswap_protocol.messages import Event, Events, RunState
@@ -27,8 +28,9 @@ def answering(*answers: Any) -> Callable[..., Any]:
     return give
 
 
-def never(_: float) -> None:
-    """Do not pause."""
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "EVERY", 0)
 
 
 def test_a_view_says_that_it_is_stale_and_goes_on() -> None:
@@ -36,7 +38,7 @@ def test_a_view_says_that_it_is_stale_and_goes_on() -> None:
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=100)
     read = answering(("round one", False), Unreachable("It is gone."), ("round two", True))
-    watch(read, console, never)
+    watch(read, console)
     shown = screen.getvalue()
     stale = shown.index("no answer since: It is gone. Trying again.")
     assert stale < shown.rindex("round one") < shown.index("round two")
@@ -49,7 +51,7 @@ def test_a_permanent_error_ends_a_view(answers: tuple[Any, ...]) -> None:
     """An address that never answered, or a refused token."""
     wanted = [answer for answer in answers if isinstance(answer, Exception)]
     with pytest.raises(type(wanted[0])):
-        watch(answering(*answers), Console(file=io.StringIO()), never)
+        watch(answering(*answers), Console(file=io.StringIO()))
 
 
 class Log:
@@ -82,7 +84,7 @@ def log() -> Log:
 
 
 def followed(log: Any, *wanted: Any) -> Iterator[str]:
-    return lines(log, "run", True, False, *wanted, pause=never)
+    return lines(log, "run", True, False, *wanted)
 
 
 def test_a_followed_log_leaves_nothing_out(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
