@@ -48,23 +48,19 @@ def conclude(state: Path) -> None:
         log.warning("%s The run has ended; `pubswap client adapter` gets its adapter.", reason)
 
 
-def evaluated(
-    read_run: Callable[[], WholeRun],
-    pause: Callable[[float], None] = time.sleep,
-    clock: Callable[[], float] = time.monotonic,
-) -> WholeRun:
+def evaluated(read_run: Callable[[], WholeRun]) -> WholeRun:
     """Wait until all rounds are evaluated, if an evaluator keeps up; returns the run.
 
     Waits twice the longest evaluation so far for each missing round, at most ten minutes in all.
     Asks about four times for each, because every request is an entry in the ledger.
     """
-    began = clock()
+    began = time.monotonic()
     while True:
         run = read_run()
         took = [each.evaluation.seconds for each in run.rounds if each.evaluation is not None]
         missing = len(run.rounds) - len(took)
         if not (missing and took and run.state is RunState.FINISHED):
             return run
-        if clock() - began > min(LONGEST_WAIT, 5 + 2 * missing * max(took)):
+        if time.monotonic() - began > min(LONGEST_WAIT, 5 + 2 * missing * max(took)):
             return run
-        pause(max(SHORTEST_PAUSE, max(took) / 2))
+        time.sleep(max(SHORTEST_PAUSE, max(took) / 2))

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -65,17 +65,10 @@ class Observer:
     another round or has ended, and otherwise every 30 s.
     """
 
-    def __init__(
-        self,
-        state: Path,
-        stored: StoredMembership,
-        api: CoordinatorClient,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, state: Path, stored: StoredMembership, api: CoordinatorClient) -> None:
         self._state = state
         self._member = stored.membership
         self._api = api
-        self._clock = clock
         self._asked: tuple[str | None, int] | None = None  # process and round then
         self._asked_at = 0.0
         self._run: RunView | None = None
@@ -86,9 +79,9 @@ class Observer:
         state, run = self._state, self._member.run
         process, daemon = holder(state), read_status(state, run)
         activity = process, daemon.round if daemon else 0
-        if activity != self._asked or self._clock() - self._asked_at >= ASK_SECONDS:
+        if activity != self._asked or time.monotonic() - self._asked_at >= ASK_SECONDS:
             self._ask()
-            self._asked, self._asked_at = activity, self._clock()
+            self._asked, self._asked_at = activity, time.monotonic()
         return MemberStatus(
             member=self._member,
             process=process,

@@ -5,12 +5,14 @@ import shutil
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pubswap_client.demo.federation import MODEL
 from pubswap_client.operator.adapter_folder import Format, take_adapter, which_adapter
+from pubswap_client.organisation import outcome
 from pubswap_client.organisation.outcome import evaluated
 from pubswap_client.organisation.summary import lines, page
 from pubswap_client.state.history import HeldOutScore, RoundFigures
@@ -64,7 +66,7 @@ def test_the_outcome_is_reported_relative_to_the_base_model() -> None:
     assert "no evaluator" in " ".join(lines(ended(0.25, None)))
 
 
-def test_an_evaluator_that_keeps_up_is_waited_for() -> None:
+def test_an_evaluator_that_keeps_up_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its earlier rounds decide how long; one that never evaluated is not waited for, nor is a
     cancelled run.
 
@@ -75,10 +77,12 @@ def test_an_evaluator_that_keeps_up_is_waited_for() -> None:
     def pause(seconds: float) -> None:
         clock[0] += seconds
 
+    monkeypatch.setattr(outcome, "time", SimpleNamespace(sleep=pause, monotonic=lambda: clock[0]))
+
     def waited(*answers: WholeRun) -> tuple[float, WholeRun]:
         clock[0] = 0.0
         left = list(answers)
-        run = evaluated(lambda: left.pop(0) if left[1:] else left[0], pause, lambda: clock[0])
+        run = evaluated(lambda: left.pop(0) if left[1:] else left[0])
         return clock[0], run
 
     late, whole = ended(0.25, 0.5, None), ended(0.25, 0.5, 0.75)

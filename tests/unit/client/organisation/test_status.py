@@ -4,12 +4,14 @@ import io
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
 from pubswap_client.demo.federation import MODEL
+from pubswap_client.organisation import status
 from pubswap_client.organisation.status import (
     ASK_SECONDS,
     MemberStatus,
@@ -211,12 +213,13 @@ def test_without_the_coordinator_the_state_folder_is_shown(state: Path) -> None:
 
 @pytest.mark.parametrize("answer", [run(RunState.TRAINING), Unreachable("It is away.")])
 def test_a_view_that_stays_open_asks_seldom_and_shows_the_daemon_at_once(
-    state: Path, answer: Any
+    state: Path, answer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The coordinator is asked every 30 s, in a new round, and when the daemon has ended."""
     now = [0.0]
+    monkeypatch.setattr(status, "time", SimpleNamespace(monotonic=lambda: now[0]))
     api: Any = Api(answer)
-    observer = Observer(state, STORED, api, clock=lambda: now[0])
+    observer = Observer(state, STORED, api)
 
     def asked(seconds: float) -> int:
         now[0] += seconds
