@@ -60,9 +60,9 @@ ANSWERED = {
 class AnsweredRequests:
     """The names of the last answered requests, in a file. Thread-safe."""
 
-    def __init__(self, path: Path, capacity: int = REMEMBERED) -> None:
-        """Read what an earlier process wrote. At least the last `capacity` names are kept."""
-        self._path, self._capacity, self._lock = path, capacity, threading.Lock()
+    def __init__(self, path: Path) -> None:
+        """Read what an earlier process wrote. At least the last REMEMBERED names are kept."""
+        self._path, self._lock = path, threading.Lock()
         names = path.read_text(errors="replace").split() if path.exists() else []
         self._names = dict.fromkeys(names)  # an ordered set
         self._shorten()  # this also terminates a line that a kill cut off
@@ -73,14 +73,14 @@ class AnsweredRequests:
     def add(self, name: str) -> None:
         with self._lock:
             self._names[name] = None
-            if len(self._names) > 2 * self._capacity:
+            if len(self._names) > 2 * REMEMBERED:
                 self._shorten()
             else:
                 with self._path.open("a") as file:
                     file.write(f"{name}\n")
 
     def _shorten(self) -> None:
-        self._names = dict.fromkeys([*self._names][-self._capacity :])
+        self._names = dict.fromkeys([*self._names][-REMEMBERED:])
         write_whole(self._path, "".join(f"{name}\n" for name in self._names).encode())
 
 

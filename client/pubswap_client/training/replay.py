@@ -27,15 +27,11 @@ ReplayBuffer = Mapping[int, Sequence[Response]]
 
 
 def remember(
-    buffer: ReplayBuffer,
-    prompt: int,
-    group: Sequence[Response],
-    rewards: Sequence[float],
-    max_tokens: int = MAX_TOKENS,
+    buffer: ReplayBuffer, prompt: int, group: Sequence[Response], rewards: Sequence[float]
 ) -> dict[int, list[Response]]:
     """Return the buffer with a group's correct responses added as the newest, without duplicates.
 
-    If it then holds more than `max_tokens`, the least recently seen prompts are dropped.
+    If it then holds more than MAX_TOKENS, the least recently seen prompts are dropped.
     Idempotent, because a step interrupted by a kill may run again.
     """
     right = [response for response, reward in zip(group, rewards, strict=True) if reward]
@@ -46,7 +42,7 @@ def remember(
     if newest:
         updated[prompt] = list(newest.values())[: len(group) // 2]
     tokens = sum(len(response.tokens) for responses in updated.values() for response in responses)
-    while tokens > max_tokens:
+    while tokens > MAX_TOKENS:
         tokens -= sum(len(response.tokens) for response in updated.pop(next(iter(updated))))
     return updated
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from pubswap_client.training import replay
 from pubswap_client.training.replay import decode_buffer, encode_buffer, fill, remember
 from pubswap_protocol.tensors.responses import NOBODY, UNVERIFIED, Response
 
@@ -72,15 +73,16 @@ def test_groups_are_filled_as_a_plain_loop_does() -> None:
     assert filled > 50
 
 
-def test_the_least_recent_prompts_are_forgotten() -> None:
+def test_the_least_recent_prompts_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """The buffer never exceeds its tokens, even for one prompt's long responses."""
+    monkeypatch.setattr(replay, "MAX_TOKENS", 15)
     kept: dict[int, list[Response]] = {}
     for prompt in (1, 2, 3, 1, 4):
         group = [response(prompt, 5), response(10 + prompt, 5)]
-        kept = remember(kept, prompt, group, [1.0, 1.0], max_tokens=15)
+        kept = remember(kept, prompt, group, [1.0, 1.0])
         assert sum(len(one.tokens) for of in kept.values() for one in of) <= 15
     assert list(kept) == [3, 1, 4]
-    assert remember(kept, 5, [response(5, 16)] * 2, [1.0, 1.0], max_tokens=15) == {}
+    assert remember(kept, 5, [response(5, 16)] * 2, [1.0, 1.0]) == {}
 
 
 @pytest.mark.parametrize("kept", [{}, {4: [response(1), response(2, 3)], 0: [response(3)]}])
