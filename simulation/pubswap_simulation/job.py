@@ -14,6 +14,7 @@ from pubswap_client.base_model import model_folder
 from pubswap_client.recipes.runfile import Prepared, check_lengths
 from pubswap_client.recipes.tables import DataFiles, Members, ModelSource, Value
 from pubswap_client.settings import ClientSettings, load_settings
+from pubswap_protocol.digests import sha256_of
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings, first_fault
 from pubswap_protocol.messages import CreateRun, SetKind
 from pubswap_protocol.model import ModelCard, model_card
@@ -177,4 +178,4 @@ def _digest(path: Path) -> str:
 @cache
 def _digest_of(path: Path, modified: int) -> str:
     """Cached, so that a sweep reads each file once; `modified` makes it read a changed one."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return sha256_of(path)

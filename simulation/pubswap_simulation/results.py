@@ -93,7 +93,7 @@ def read_results(store: Path) -> Iterator[Result]:
     """
     for path in sorted((store / RUNS).glob(f"*/{RESULT}")):
         try:
-            yield Result.model_validate_json(path.read_bytes())
+            yield read_result(path.parent)
         except ValidationError as error:
             raise InvalidSettings(f"{path} is not a result: {first_fault(error)}") from None
 
