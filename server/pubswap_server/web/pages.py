@@ -18,7 +18,7 @@ from pubswap_server.database.tables import RunRow
 from pubswap_server.http.dependencies import Number, RunAccess, ServicesDep, SwapNumber
 from pubswap_server.http.routes.runs import get_adapter
 from pubswap_server.runs import events, history, members, runs
-from pubswap_server.runs.activity import read_activity, read_end
+from pubswap_server.runs.activity import read_activity, read_end, read_summary
 from pubswap_server.runs.auth import Operator
 from pubswap_server.runs.state import ENDED
 from pubswap_server.web import acts
@@ -26,7 +26,6 @@ from pubswap_server.web.access import OperatorSession, SessionDep, WebRun, WebSe
 from pubswap_server.web.charts import bars, chart, sparkline
 from pubswap_server.web.rendering import HEADERS, PageRoute, page
 from pubswap_server.web.responses import read_stored, shown
-from pubswap_server.web.summary import read_summary
 
 Values = dict[str, Any]
 
