@@ -165,12 +165,10 @@ class ClientSettings(BaseSettings):
         "allows fewer steps.",
     )
     prompts_per_step: Positive | None = Field(
-        default=None,
-        description="b for this member's private steps, if smaller than the run's.",
+        default=None, description="b for this member's private steps, if smaller than the run's."
     )
     responses_per_prompt: Annotated[int, Field(ge=2, le=MAX_NUMBER)] | None = Field(
-        default=None,
-        description="K for this member's private steps, if smaller than the run's.",
+        default=None, description="K for this member's private steps, if smaller than the run's."
     )
     rank: Positive | None = Field(
         default=None,

@@ -230,8 +230,7 @@ class MemberView(Strict):
         default=None, description="Away by its own policy; the run does not wait for it."
     )
     accepted: bool = Field(
-        default=True,
-        description="Its daemon has started, with the run's base model and verifier.",
+        default=True, description="Its daemon has started, with the run's base model and verifier."
     )
     joining: bool = Field(
         default=False, description="Takes part from the next round on, not in the current one."

@@ -74,11 +74,7 @@ class ModelCard(ModelDigests):
 
 
 def model_card(
-    folder: Path,
-    lora: LoraSettings,
-    source: str,
-    revision: str | None,
-    stops: Sequence[int] = (),
+    folder: Path, lora: LoraSettings, source: str, revision: str | None, stops: Sequence[int] = ()
 ) -> ModelCard:
     """The card of the model in a Hugging Face folder. The tokens `stops` also end a response.
 

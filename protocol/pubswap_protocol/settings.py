@@ -428,8 +428,7 @@ class MembersSettings(Strict):
     """Members that join, leave or do fewer steps; see docs/operator.md."""
 
     expected: Clients | None = Field(
-        default=None,
-        description="Another name for `clients`; give one of the two.",
+        default=None, description="Another name for `clients`; give one of the two."
     )
     minimum: Clients | None = Field(
         default=None,
@@ -507,8 +506,7 @@ class RunSettings(Strict):
         default="auto", description="auto: the base model's chat template, if it has one."
     )
     chat_template_options: TemplateOptions = Field(
-        default={},
-        description="Arguments of the chat template, such as enable_thinking = false.",
+        default={}, description="Arguments of the chat template, such as enable_thinking = false."
     )
     initial_adapter: Annotated[str, Field(pattern=PATTERN)] | None = Field(
         default=None,

@@ -33,8 +33,7 @@ def serve(
     database_url: DatabaseUrl = None,
     blob_url: BlobUrl = None,
     tls_cert: Annotated[
-        Path | None,
-        _listening("TLS_CERT", "The certificate chain (PEM); without it, plain HTTP."),
+        Path | None, _listening("TLS_CERT", "The certificate chain (PEM); without it, plain HTTP.")
     ] = None,
     tls_key: Annotated[Path | None, _listening("TLS_KEY", "The certificate's key (PEM).")] = None,
     workers: Annotated[
@@ -44,12 +43,10 @@ def serve(
         str | None, _logs("LOG_LEVEL", "debug, info, warning or error. Default: info.")
     ] = None,
     log_format: Annotated[
-        str | None,
-        _logs("LOG_FORMAT", "console for people, json for machines. Default: console."),
+        str | None, _logs("LOG_FORMAT", "console for people, json for machines. Default: console.")
     ] = None,
     print_settings: Annotated[
-        bool,
-        typer.Option("--print-settings", help="Print the current settings and exit."),
+        bool, typer.Option("--print-settings", help="Print the current settings and exit.")
     ] = False,
 ) -> None:
     """Run the coordinator.

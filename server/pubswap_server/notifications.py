@@ -129,11 +129,7 @@ class ChangeNotifier:
         self._wake_members(None)
 
     async def until(
-        self,
-        run: str,
-        read: Callable[[], Awaitable[T]],
-        holds: Callable[[T], bool],
-        seconds: float,
+        self, run: str, read: Callable[[], Awaitable[T]], holds: Callable[[T], bool], seconds: float
     ) -> T:
         """Read again at each change of the run until `holds(result)` or `seconds` have passed."""
         deadline = time.monotonic() + seconds

@@ -11,13 +11,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from sqlalchemy import URL, make_url
 
-from pubswap_protocol.bounds import (
-    MAX_COUNT,
-    MAX_FACTOR,
-    MAX_NUMBER,
-    CpuSeconds,
-    TimeSpan,
-)
+from pubswap_protocol.bounds import MAX_COUNT, MAX_FACTOR, MAX_NUMBER, CpuSeconds, TimeSpan
 from pubswap_protocol.errors import InvalidSettings, first_fault
 from pubswap_protocol.files import create_durably, make_private
 

@@ -18,10 +18,7 @@ class Coordinator:
     """
 
     def __init__(
-        self,
-        url: str | None = None,
-        token: str | None = None,
-        ca_file: Path | str | None = None,
+        self, url: str | None = None, token: str | None = None, ca_file: Path | str | None = None
     ) -> None:
         """Find missing arguments where the operator's commands find them.
 

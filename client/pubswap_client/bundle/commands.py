@@ -29,8 +29,7 @@ def make(
         Path, typer.Option(help="The checkout of PubSwap to build wheels from.")
     ] = Path(),
     key: Annotated[
-        Path | None,
-        typer.Option(help="Your Ed25519 signing key; created if it does not exist."),
+        Path | None, typer.Option(help="Your Ed25519 signing key; created if it does not exist.")
     ] = None,
 ) -> None:
     """Collect everything that a member without internet needs for a run in one folder.

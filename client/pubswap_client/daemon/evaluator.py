@@ -84,11 +84,7 @@ class Evaluator:
 
 
 def pass_at_1(
-    policy: Policy,
-    engine: RolloutEngine,
-    problems: Sequence[Problem],
-    scorer: Scorer,
-    seed: int,
+    policy: Policy, engine: RolloutEngine, problems: Sequence[Problem], scorer: Scorer, seed: int
 ) -> tuple[float, dict[str, float]]:
     """The mean reward, overall and by topic, of `evaluation.samples` responses a problem."""
     by_topic: dict[str, list[float]] = defaultdict(list)
@@ -100,11 +96,7 @@ def pass_at_1(
 
 
 def rewards_of(
-    policy: Policy,
-    engine: RolloutEngine,
-    problems: Sequence[Problem],
-    scorer: Scorer,
-    seed: int,
+    policy: Policy, engine: RolloutEngine, problems: Sequence[Problem], scorer: Scorer, seed: int
 ) -> list[list[float]]:
     """The rewards (P, S) of `evaluation.samples` responses to each problem."""
     rewards: list[list[float]] = []

@@ -16,13 +16,7 @@ from pubswap_client.daemon.heartbeats import Heartbeats
 from pubswap_client.daemon.held_out import HeldOut
 from pubswap_client.daemon.own_settings import RoundLimits
 from pubswap_client.daemon.public_steps import PublicSteps
-from pubswap_client.daemon.reporters import (
-    MEANS,
-    Reporter,
-    Reporters,
-    StepReport,
-    total,
-)
+from pubswap_client.daemon.reporters import MEANS, Reporter, Reporters, StepReport, total
 from pubswap_client.state.journal import Checkpoint, Journal, ReducedUpdate, RoundKey
 from pubswap_client.state.privacy import PrivacyBudget
 from pubswap_client.training.evidence import combined
@@ -36,12 +30,7 @@ from pubswap_protocol.messages import (
     SubmitUpdate,
     UpdateMetrics,
 )
-from pubswap_protocol.schedule import (
-    overtaken,
-    public_step,
-    sampled_ahead,
-    update_order,
-)
+from pubswap_protocol.schedule import overtaken, public_step, sampled_ahead, update_order
 from pubswap_protocol.tensors.adapter import Adapter, decode_adapter, sent_layout
 from pubswap_protocol.tensors.ranks import at_rank, leading
 from pubswap_protocol.tensors.update_encoding import encode_update

@@ -37,12 +37,7 @@ from pubswap_client.doctor.findings import (
     warning,
 )
 from pubswap_client.doctor.memory import check_device, check_engine, check_memory
-from pubswap_client.doctor.model import (
-    check_end,
-    check_model,
-    check_round_trip,
-    check_template,
-)
+from pubswap_client.doctor.model import check_end, check_model, check_round_trip, check_template
 from pubswap_client.doctor.prediction import Prediction, predict
 from pubswap_client.doctor.private_data import (
     Survey,

@@ -82,9 +82,7 @@ def print_elsewhere(url: str) -> None:
         typer.echo(f"On another machine, replace {url} by the coordinator's address there.")
 
 
-def connected(
-    command: Callable[Concatenate["CoordinatorClient", P], None],
-) -> Callable[..., None]:
+def connected(command: Callable[Concatenate["CoordinatorClient", P], None]) -> Callable[..., None]:
     """Give a command the options of `connect`, and call it with the resulting client."""
 
     @wraps(command)

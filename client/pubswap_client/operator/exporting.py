@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pubswap_client.asking import Run
-from pubswap_client.operator.adapter_folder import (
-    BaseOption,
-    Format,
-    FormatOption,
-    take_adapter,
-)
+from pubswap_client.operator.adapter_folder import BaseOption, Format, FormatOption, take_adapter
 from pubswap_client.operator.connecting import connected
 from pubswap_client.signed_manifest import faults, make_key, sign
 

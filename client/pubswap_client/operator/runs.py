@@ -35,8 +35,7 @@ SHOWN_ROUNDS = 50
 def create(
     recipe: Annotated[str, typer.Argument(help="The run's TOML file, or a recipe's name.")],
     data: Annotated[
-        Path | None,
-        typer.Option(help="Folder for the sets of the recipe's data.prepare."),
+        Path | None, typer.Option(help="Folder for the sets of the recipe's data.prepare.")
     ] = None,
     initial_adapter: Annotated[
         Path | None,

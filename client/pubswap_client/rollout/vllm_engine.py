@@ -30,12 +30,7 @@ class VllmEngine(HotReloadEngine):
     """vLLM with the policy's adapter on the frozen base model."""
 
     def __init__(
-        self,
-        policy: Policy,
-        model: Path,
-        work: Path,
-        settings: VllmSettings,
-        sleeps: bool = False,
+        self, policy: Policy, model: Path, work: Path, settings: VllmSettings, sleeps: bool = False
     ) -> None:
         """Start vLLM on the base model's folder; adapters are written below `work`.
 

@@ -12,12 +12,7 @@ from pubswap_protocol.digests import digest_of_file, hexadecimal
 from pubswap_protocol.errors import WrongState
 from pubswap_protocol.files import sweep, write_whole
 from pubswap_protocol.messages import Digest, RunView
-from pubswap_protocol.tensors.adapter import (
-    LARGEST_DERIVED,
-    AdapterFile,
-    largest_stack,
-    open_stack,
-)
+from pubswap_protocol.tensors.adapter import LARGEST_DERIVED, AdapterFile, largest_stack, open_stack
 
 
 class Residuals:

@@ -34,8 +34,7 @@ DatabaseUrl = Annotated[
     _keeping("DATABASE_URL", "Instead of SQLite: postgresql+psycopg://user:password@host/db."),
 ]
 BlobUrl = Annotated[
-    str | None,
-    _keeping("BLOB_URL", "Blobs in a bucket: s3://bucket/prefix, with AWS_... set."),
+    str | None, _keeping("BLOB_URL", "Blobs in a bucket: s3://bucket/prefix, with AWS_... set.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
@@ -108,10 +107,7 @@ def restore_command(
 
 @admin_commands.command("verify")
 @beside
-def verify_command(
-    settings: "ServerSettings",
-    as_json: AsJson = False,
-) -> None:
+def verify_command(settings: "ServerSettings", as_json: AsJson = False) -> None:
     """Check every byte of every blob, and recompute every round's adapter.
 
     Every finished round whose updates are kept (PUBSWAP_KEEP_ROUNDS) is averaged again and must

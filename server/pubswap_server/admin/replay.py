@@ -86,10 +86,7 @@ def replay(
     The coordinator's data is not changed.
     Raises UnknownRun, NotFound, Gone, WrongState, InvalidSettings or Unavailable.
     """
-    with (
-        new_folder(out) as (folder, into),
-        opened_in_use(settings, folder.parent) as deployment,
-    ):
+    with new_folder(out) as (folder, into), opened_in_use(settings, folder.parent) as deployment:
         with deployment.database.snapshot() as connection, Session(connection) as session:
             row = runs.find(session, run, Operator())
             rounds = RetainedRounds.read(session, row, last)

@@ -195,10 +195,7 @@ def filled(verdicts: Verdicts, drawn: Draw, receiver: str) -> list[Choice]:
 
 
 def over_share(
-    groups: Sequence[Sequence[Choice]],
-    receiver: str,
-    max_share: float,
-    rng: np.random.Generator,
+    groups: Sequence[Sequence[Choice]], receiver: str, max_share: float, rng: np.random.Generator
 ) -> list[list[int]]:
     """The slots in each group to take from donors that would give too large a share.
 

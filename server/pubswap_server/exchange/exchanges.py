@@ -320,10 +320,7 @@ def due(session: Session, run: RunRow) -> list[SwapRow]:
 
 
 def close_due(
-    session: Session,
-    run: RunRow,
-    outcomes: Mapping[Step, Outcome],
-    timed: Callable[[float], None],
+    session: Session, run: RunRow, outcomes: Mapping[Step, Outcome], timed: Callable[[float], None]
 ) -> list[Step]:
     """Close the exchanges that are due, with their outcomes; returns those without one yet.
 
@@ -355,11 +352,7 @@ def answered(session: Session, run: RunRow, round_: int, swap: int) -> Exchange:
 
 
 def _exchange(
-    session: Session,
-    run: RunRow,
-    round_: int,
-    swap: int,
-    submissions: Mapping[str, SubmissionRow],
+    session: Session, run: RunRow, round_: int, swap: int, submissions: Mapping[str, SubmissionRow]
 ) -> Exchange:
     settings = run.settings
     return Exchange(

@@ -57,8 +57,7 @@ async def get_peer(request: Request) -> str:
 PeerDep = Annotated[str, Depends(get_peer)]
 
 Direct = Annotated[
-    bool,
-    Query(description="Bytes may go directly to or from the coordinator's bucket."),
+    bool, Query(description="Bytes may go directly to or from the coordinator's bucket.")
 ]
 
 

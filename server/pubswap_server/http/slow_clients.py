@@ -15,13 +15,7 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from pubswap_protocol.errors import (
-    HeadersTooLarge,
-    Invalid,
-    PubSwapError,
-    TooManyRequests,
-    TooSlow,
-)
+from pubswap_protocol.errors import HeadersTooLarge, Invalid, PubSwapError, TooManyRequests, TooSlow
 from pubswap_protocol.paths import PROBLEM_TYPE
 from pubswap_server.http.problems import SAFETY_HEADERS
 

@@ -24,13 +24,7 @@ from pubswap_protocol.messages import (
     Traffic,
 )
 from pubswap_server.clock import now
-from pubswap_server.database.tables import (
-    InviteRow,
-    MemberRow,
-    RunRow,
-    SubmissionRow,
-    UpdateRow,
-)
+from pubswap_server.database.tables import InviteRow, MemberRow, RunRow, SubmissionRow, UpdateRow
 from pubswap_server.exchange import doubts
 from pubswap_server.runs import traffic
 from pubswap_server.runs.auth import MemberPrincipal, issued_token, new_secret, sha256

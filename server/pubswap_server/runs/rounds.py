@@ -32,12 +32,7 @@ from pubswap_server.runs import members, retention, runs
 from pubswap_server.runs.auth import MemberPrincipal, require_going
 from pubswap_server.runs.events import record
 from pubswap_server.runs.quorum import Turnout
-from pubswap_server.runs.state import (
-    ROUND_UNDER_WAY,
-    reconsidered,
-    rolled_back,
-    updates_closed,
-)
+from pubswap_server.runs.state import ROUND_UNDER_WAY, reconsidered, rolled_back, updates_closed
 
 
 def submit(

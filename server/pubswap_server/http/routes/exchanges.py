@@ -20,13 +20,7 @@ from pubswap_server.exchange.prompts import choose as choose_prompts
 from pubswap_server.exchange.prompts import to_be_chosen
 from pubswap_server.exchange.sampling import check_seeds, sampling_seed
 from pubswap_server.http.bodies import EXCHANGED_REPLIES, RESPONSES, binary_body
-from pubswap_server.http.dependencies import (
-    ClientRun,
-    Number,
-    Rollbacks,
-    SwapNumber,
-    Wait,
-)
+from pubswap_server.http.dependencies import ClientRun, Number, Rollbacks, SwapNumber, Wait
 from pubswap_server.http.plain_json import PlainJsonRoute
 from pubswap_server.http.upload_body import receive
 from pubswap_server.runs import traffic
@@ -83,11 +77,7 @@ def _asked(
     openapi_extra=binary_body(paths.TENSORS_TYPE, RESPONSES),
 )
 async def submit_responses(
-    run: ClientRun,
-    round: Number,
-    swap: SwapNumber,
-    request: Request,
-    rollbacks: Rollbacks = None,
+    run: ClientRun, round: Number, swap: SwapNumber, request: Request, rollbacks: Rollbacks = None
 ) -> Receipt:
     """The coordinator verifies them from their tokens. Late ones get `late, unused`.
 

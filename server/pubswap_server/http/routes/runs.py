@@ -76,10 +76,7 @@ router = APIRouter(tags=["runs"], route_class=PlainJsonRoute)
 
 @router.post(paths.RUNS, status_code=201, summary="Create a run")
 async def create_run(
-    body: CreateRun,
-    operator: OperatorDep,
-    services: ServicesDep,
-    idempotency_key: RandomKey = None,
+    body: CreateRun, operator: OperatorDep, services: ServicesDep, idempotency_key: RandomKey = None
 ) -> RunView:
     """The run does not start yet: send the tokenizer and the sets, then open it."""
     row = await services.database.write(lambda session: runs.create(session, body, idempotency_key))
@@ -206,10 +203,7 @@ def _require_created(row: RunRow) -> None:
 
 
 async def _stored(
-    run: OperatorRun,
-    request: Request,
-    check: Callable[[Received], T],
-    limit: int = MAX_SET_BYTES,
+    run: OperatorRun, request: Request, check: Callable[[Received], T], limit: int = MAX_SET_BYTES
 ) -> tuple[Received, T]:
     """Check the request's body, store it as a blob, and return it with the check's result."""
     received = await receive(run.services, request, limit)
