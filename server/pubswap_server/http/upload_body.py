@@ -6,9 +6,9 @@ from fastapi import Request
 from fastapi.concurrency import contextmanager_in_threadpool
 
 from pubswap_protocol.errors import DigestMismatch, Invalid, LengthMismatch, TooLarge
+from pubswap_protocol.tensors.adapter import sent_layout
 from pubswap_protocol.tensors.update_encoding import open_update
 from pubswap_server.database.tables import RunRow, UploadRow
-from pubswap_server.runs import runs
 from pubswap_server.services import Services
 from pubswap_server.storage.spool import Received, Writer, body_under_way
 
@@ -63,7 +63,8 @@ async def append(
 
 def store_upload(services: Services, run: RunRow, upload: UploadRow) -> None:
     """Check an upload's bytes and keep them as a blob."""
-    layout, settings = runs.sent_layout_of(run), run.settings
+    settings = run.settings
+    layout = sent_layout(run.model.layout, settings.aggregation.rule)
     with services.uploads.assembled(upload.id, upload.size, upload.digest) as assembled:
         file = open_update(assembled.path, layout, settings.wire.precision, settings.lora.min_rank)
         digest = file.digest()

@@ -32,7 +32,6 @@ from pubswap_protocol.messages import (
 )
 from pubswap_protocol.required import required
 from pubswap_protocol.settings import RunSettings
-from pubswap_protocol.tensors.adapter import AdapterLayout, sent_layout
 from pubswap_protocol.tensors.safetensors_header import MAX_HEADER_BYTES
 from pubswap_protocol.tensors.update_encoding import largest_update
 from pubswap_protocol.verifiers import verifier_version
@@ -119,10 +118,6 @@ def by_id(session: Session, run: str, lock: bool = False) -> RunRow:
     if lock:
         held(session).add(run)
     return row
-
-
-def sent_layout_of(run: RunRow) -> AdapterLayout:
-    return sent_layout(run.model.layout, run.settings.aggregation.rule)
 
 
 def largest_update_of(run: RunRow) -> int:
