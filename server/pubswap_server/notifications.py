@@ -53,10 +53,8 @@ class PollSchedule:
     After each failed move the delay doubles, up to a minute.
     """
 
-    def __init__(
-        self, first_retry_seconds: float = 1.0, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._first_retry, self._clock = first_retry_seconds, clock
+    def __init__(self, first_retry_seconds: float = 1.0) -> None:
+        self._first_retry = first_retry_seconds
         self._runs: dict[str, tuple[float, float]] = {}  # unchanged since, and next poll
         self._failed: dict[str, tuple[int, float]] = {}  # failures since its last move, next try
 
@@ -69,7 +67,7 @@ class PollSchedule:
 
     def due(self, runs: Iterable[str]) -> list[str]:
         """The runs to poll now, of the `runs` that time may move; all others are forgotten."""
-        now, due_runs, schedule = self._clock(), [], {}
+        now, due_runs, schedule = time.monotonic(), [], {}
         for run in runs:
             since, following = self._runs.get(run, (now, now))
             _, retry = self._failed.get(run, (0, now))
@@ -84,7 +82,7 @@ class PollSchedule:
         """Count a failure; returns whether the run has failed often enough to be stalled."""
         count = self._failed.get(run, (0, 0.0))[0] + 1
         wait = min(LATEST_RETRY_SECONDS, self._first_retry * 2 ** min(count, 16))
-        self._failed[run] = count, self._clock() + wait
+        self._failed[run] = count, time.monotonic() + wait
         return count >= TRIES
 
     def moved(self, run: str) -> None:

@@ -3,7 +3,6 @@
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -29,15 +28,14 @@ class Rate:
 class Buckets(Generic[K]):
     """A token bucket for each key; the least recently used keys are forgotten."""
 
-    def __init__(self, rate: Rate, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, rate: Rate) -> None:
         self.rate = rate
-        self._clock = clock
         self._full_at: OrderedDict[K, float] = OrderedDict()  # when each bucket is full again
 
     def wait(self, key: K) -> float:
         """Seconds until the key has a whole token, 0 if it has one now. Takes none."""
         rate = self.rate
-        until_full = self._full_at.get(key, -math.inf) - self._clock()
+        until_full = self._full_at.get(key, -math.inf) - time.monotonic()
         # Less than a microsecond is a rounding error.
         return round(max(0.0, until_full - (rate.burst - 1) / rate.per_second), 6)
 
@@ -45,7 +43,7 @@ class Buckets(Generic[K]):
         """Take a token and return 0, or take none and return the seconds until there is one."""
         if wait := self.wait(key):
             return wait
-        full_at = max(self._clock(), self._full_at.get(key, -math.inf))
+        full_at = max(time.monotonic(), self._full_at.get(key, -math.inf))
         _remember(self._full_at, key, full_at + 1 / self.rate.per_second)
         return 0.0
 

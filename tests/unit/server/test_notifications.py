@@ -4,9 +4,11 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 
+from pubswap_server import notifications
 from pubswap_server.notifications import (
     AT_ONCE,
     LATEST_RETRY_SECONDS,
@@ -175,10 +177,16 @@ def test_what_becomes_ready_at_once_lets_the_event_loop_look_up() -> None:
     assert max(Counter(turn for turn, _ in ended).values()) <= AT_ONCE
 
 
-def test_a_run_that_only_time_moves_is_polled_ever_rarer() -> None:
+def by_hand(monkeypatch: pytest.MonkeyPatch, clock: Callable[[], float]) -> None:
+    """Let polls read a clock that the test sets."""
+    monkeypatch.setattr(notifications, "time", SimpleNamespace(monotonic=clock))
+
+
+def test_a_run_that_only_time_moves_is_polled_ever_rarer(monkeypatch: pytest.MonkeyPatch) -> None:
     """A deadline is noticed at most 5 % late, and never more than ten seconds."""
     now, polled = 0.0, list[float]()
-    polls = PollSchedule(clock=lambda: now)
+    by_hand(monkeypatch, lambda: now)
+    polls = PollSchedule()
     while now < 1000:
         if polls.due(["run"]):
             polled.append(now)
@@ -197,11 +205,11 @@ def test_a_run_that_only_time_moves_is_polled_ever_rarer() -> None:
     ],
 )
 def test_a_run_that_has_changed_is_polled_at_the_next_tick(
-    change: Callable[[ChangeNotifier], None], found: list[str]
+    change: Callable[[ChangeNotifier], None], found: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So is a run that another process has changed, or may have; other runs wait for their turn."""
     now, changes = 0.0, ChangeNotifier()
-    changes.polls = PollSchedule(clock=lambda: now)
+    by_hand(monkeypatch, lambda: now)
     changes.polls.due(["run", "other"])
     now = 500.0
     assert changes.polls.due(["run", "other"]) == ["run", "other"]
@@ -211,10 +219,11 @@ def test_a_run_that_has_changed_is_polled_at_the_next_tick(
     assert changes.polls.due(["run", "other"]) == found
 
 
-def test_tries_become_rarer_until_the_run_has_moved() -> None:
+def test_tries_become_rarer_until_the_run_has_moved(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each wait is twice the one before, up to a minute; a success resets them."""
     now = 0.0
-    polls, waits, stalled = PollSchedule(1.0, clock=lambda: now), [], []
+    by_hand(monkeypatch, lambda: now)
+    polls, waits, stalled = PollSchedule(1.0), [], []
     for _ in range(9):
         stalled.append(polls.failed("run"))
         polls.changed("run")

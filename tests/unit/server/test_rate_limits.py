@@ -1,8 +1,11 @@
 """Token buckets: how often a member may send requests, and an address may fail."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from pubswap_protocol.errors import TooManyRequests
+from pubswap_server import rate_limits
 from pubswap_server.rate_limits import MAX_KEYS, Buckets, Rate, RequestLimits
 
 RATE = Rate(per_second=20, burst=40)
@@ -18,10 +21,16 @@ class HandClock:
         return self.now
 
 
-def test_a_burst_passes_and_then_only_the_rate() -> None:
-    """40 at once, then 20 a second for hours, however the requests are spread."""
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> HandClock:
     clock = HandClock()
-    buckets: Buckets[str] = Buckets(RATE, clock)
+    monkeypatch.setattr(rate_limits, "time", SimpleNamespace(monotonic=clock))
+    return clock
+
+
+def test_a_burst_passes_and_then_only_the_rate(clock: HandClock) -> None:
+    """40 at once, then 20 a second for hours, however the requests are spread."""
+    buckets: Buckets[str] = Buckets(RATE)
     assert [buckets.take("a") for _ in range(40)] == [0] * 40
     assert buckets.take("a") == pytest.approx(0.05)
     assert buckets.take("b") == 0
@@ -32,10 +41,9 @@ def test_a_burst_passes_and_then_only_the_rate() -> None:
     assert passed in range(1999, 2002)
 
 
-def test_a_refused_request_costs_nothing() -> None:
+def test_a_refused_request_costs_nothing(clock: HandClock) -> None:
     """Asking too early does not lengthen the wait."""
-    clock = HandClock()
-    buckets: Buckets[str] = Buckets(Rate(1, 1), clock)
+    buckets: Buckets[str] = Buckets(Rate(1, 1))
     buckets.take("a")
     for _ in range(100):
         assert buckets.take("a") > 0
@@ -45,8 +53,7 @@ def test_a_refused_request_costs_nothing() -> None:
 
 def test_keys_are_bounded() -> None:
     """Many addresses cannot fill memory; the most recent are kept."""
-    clock = HandClock()
-    buckets: Buckets[int] = Buckets(Rate(0.001, 1), clock)
+    buckets: Buckets[int] = Buckets(Rate(0.001, 1))
     for key in range(MAX_KEYS + 10):
         buckets.take(key)
     assert buckets.take(0) == 0
@@ -55,10 +62,11 @@ def test_keys_are_bounded() -> None:
     assert buckets.take(1) == 0
 
 
-def test_an_address_that_fails_too_often_is_refused_but_not_its_good_tokens() -> None:
+def test_an_address_that_fails_too_often_is_refused_but_not_its_good_tokens(
+    clock: HandClock,
+) -> None:
     """A member that shares its address with someone guessing tokens is not affected."""
-    clock = HandClock()
-    limits = RequestLimits(Buckets(RATE, clock), Buckets(Rate(1, 3), clock))
+    limits = RequestLimits(Buckets(RATE), Buckets(Rate(1, 3)))
     limits.check_peer("proxy", "good")
     limits.passed("good")
     for _ in range(3):
@@ -75,7 +83,7 @@ def test_an_address_that_fails_too_often_is_refused_but_not_its_good_tokens() ->
 
 def test_a_token_that_is_given_back_can_be_taken_again() -> None:
     """Once: a chunk of an upload costs no request."""
-    buckets: Buckets[str] = Buckets(RATE, HandClock())
+    buckets: Buckets[str] = Buckets(RATE)
     for _ in range(40):
         buckets.take("a")
     buckets.charge("a", -1)
@@ -83,10 +91,9 @@ def test_a_token_that_is_given_back_can_be_taken_again() -> None:
     assert buckets.take("a") > 0
 
 
-def test_a_costly_request_is_paid_for_afterwards() -> None:
+def test_a_costly_request_is_paid_for_afterwards(clock: HandClock) -> None:
     """However few tokens are left: the next one waits until the debt is paid."""
-    clock = HandClock()
-    buckets: Buckets[str] = Buckets(Rate(10, 2), clock)
+    buckets: Buckets[str] = Buckets(Rate(10, 2))
     buckets.charge("a", 5)
     assert buckets.take("a") == 0  # a key without a request owes nothing
     buckets.charge("a", 5)
