@@ -316,6 +316,20 @@ def test_a_damaged_update_is_asked_for_again_and_never_averaged(
     assert fed.operator.global_adapter(fed.run.id, "final") == expected
 
 
+def test_an_excluded_update_stays_so_when_it_is_damaged(own: Callable[..., Server]) -> None:
+    """Its member is not asked for it again."""
+    fed = begun(own(), method="fedavg", rounds=1)
+    services, digest = fed.server.app.state.services, digest_of(adapter_bytes(fed, 1))
+    fed.submit("a", 1, fed.adapter(1))
+    fed.operator.exclude(fed.run.id, 1, "a")
+    file = fed.server.data_dir / "blobs" / folder_name(digest) / file_name(digest)
+    file.write_bytes(b"damaged")
+    with pytest.raises(DamagedBlob):
+        services.blobs.read(digest)
+    fed.server.do(heal(services))
+    assert fed.members["a"].task(fed.run.id, 0).kind is TaskKind.WAIT
+
+
 def test_a_round_ends_whose_only_answer_to_a_public_step_was_damaged(
     own: Callable[..., Server],
 ) -> None:

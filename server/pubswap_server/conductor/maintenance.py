@@ -25,7 +25,7 @@ from pubswap_server.database.tables import (
     UpdateRow,
     UploadRow,
 )
-from pubswap_server.runs import runs, uploads
+from pubswap_server.runs import rounds, runs, uploads
 from pubswap_server.runs.events import INPUT_DAMAGED, damaged_input, record
 from pubswap_server.runs.state import ENDED, reopened
 from pubswap_server.services import Services
@@ -53,10 +53,10 @@ def withdraw(session: Session, digest: str) -> list[tuple[str, int]]:
     for update in session.scalars(select(UpdateRow).where(UpdateRow.stored == digest)):
         run = session.get_one(RunRow, update.run_id, with_for_update=True)
         _note(session, run.id, digest, f"update of {update.member} in round {update.round}")
-        if update.round == run.round and run.state not in ENDED:
+        if update.round == run.round and not update.late and run.state not in ENDED:
             session.delete(update)
             if run.state == RunState.AGGREGATING:
-                runs.move(session, run, reopened)
+                rounds.reopen(session, run, reopened)
     for submission in session.scalars(select(SubmissionRow).where(SubmissionRow.stored == digest)):
         _note(session, submission.run_id, digest, f"responses of {submission.member}")
         submission.late, submission.stored = True, None
@@ -66,15 +66,15 @@ def withdraw(session: Session, digest: str) -> list[tuple[str, int]]:
     outcome = or_(
         RoundRow.adapter == digest, RoundRow.residual == digest, RoundRow.server_state == digest
     )
-    rounds = []
+    outcomes = []
     for row in session.scalars(select(RoundRow).where(outcome)):
         _note(session, row.run_id, digest, f"outcome of round {row.round}")
-        rounds.append((row.run_id, row.round))
+        outcomes.append((row.run_id, row.round))
     for some in session.scalars(select(SetRow).where(SetRow.digest == digest)):
         _note_input(session, some.run_id, digest, f"{some.kind} problems")
     for run_id in session.scalars(select(RunRow.id).where(RunRow.tokenizer == digest)):
         _note_input(session, run_id, digest, "tokenizer")
-    return rounds
+    return outcomes
 
 
 def _note_input(session: Session, run: str, digest: str, what: str) -> None:

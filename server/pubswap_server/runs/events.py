@@ -71,6 +71,13 @@ def damaged_input(session: Session, run: str) -> Event | None:
     return _event(row) if row is not None and row.kind == INPUT_DAMAGED else None
 
 
+def details_since(session: Session, run: str, kind: str, last: str) -> list[dict[str, Any]]:
+    """The details of the events of a kind since the `last` one of another kind, in order."""
+    since = _last_of(run, (last,)).with_only_columns(EventRow.id).scalar_subquery()
+    query = select(EventRow.details).where(EventRow.run_id == run, EventRow.kind == kind)
+    return list(session.scalars(query.where(EventRow.id > since).order_by(EventRow.id)))
+
+
 def _last_of(run: str, kinds: Collection[str]) -> Select[EventRow]:
     query = select(EventRow).where(EventRow.run_id == run, EventRow.kind.in_(kinds))
     return query.order_by(EventRow.id.desc()).limit(1)

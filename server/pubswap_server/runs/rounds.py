@@ -30,7 +30,7 @@ from pubswap_server.exchange import doubts
 from pubswap_server.exchange.exchanges import receipt_of
 from pubswap_server.runs import members, retention, runs
 from pubswap_server.runs.auth import MemberPrincipal, require_going
-from pubswap_server.runs.events import record
+from pubswap_server.runs.events import details_since, record
 from pubswap_server.runs.quorum import Turnout
 from pubswap_server.runs.state import ROUND_UNDER_WAY, reconsidered, rolled_back, updates_closed
 
@@ -125,7 +125,24 @@ def exclude(session: Session, run: RunRow, round_: int, member: str) -> None:
     row.late = True
     run.failure = None
     record(session, run.id, "excluded by operator", member=member, round=round_)
-    runs.move(session, run, reconsidered)
+    reopen(session, run, reconsidered)
+
+
+def reopen(session: Session, run: RunRow, transition: runs.Move) -> None:
+    """Take updates of the round again if it was closed.
+
+    Those that came meanwhile are forgotten, so that their members hand them in again.
+    """
+    if run.state == RunState.AGGREGATING:
+        late = [
+            update["member"]
+            for update in details_since(session, run.id, "update", "updates closed")
+            if update["round"] == run.round
+        ]
+        of_them = UpdateRow.member.in_(late)
+        where = UpdateRow.run_id == run.id, UpdateRow.round == run.round, of_them
+        session.execute(delete(UpdateRow).where(*where))
+    runs.move(session, run, transition)
 
 
 def _in_time(run: RunRow, round_: int) -> tuple[ColumnElement[bool], ...]:
