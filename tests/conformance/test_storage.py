@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -141,6 +142,16 @@ def test_only_what_is_old_is_removed(storage: Storage) -> None:
     storage.blobs.remove_older(digest, blob.modified + 10)
     storage.blobs.remove_older(digest, blob.modified + 10)
     assert list(storage.blobs.blobs()) == []
+
+
+def test_a_blob_is_as_young_as_its_storing(storage: Storage) -> None:
+    """An upload's bytes may have waited for hours; a sweep spares what was stored just now."""
+    path, moment = storage.incoming.new(), time.time() - 60
+    path.write_bytes(DATA)
+    os.utime(path, (moment - 7200, moment - 7200))
+    storage.blobs.keep(path, digest_of(DATA))
+    storage.blobs.remove_older(digest_of(DATA), moment)
+    assert storage.blobs.read(digest_of(DATA)) == DATA
 
 
 def test_an_upload_grows_from_its_offset_on_any_replica(

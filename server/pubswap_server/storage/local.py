@@ -47,6 +47,7 @@ class LocalBlobs(BlobStore):
 
     def keep(self, file: Path, digest: str, *, in_place: bool = False) -> None:
         path = self._file(digest)
+        os.utime(file)  # a blob's age counts from here, and an upload may have waited for hours
         with self._locked(fcntl.LOCK_SH):
             path.parent.mkdir(exist_ok=True)
             sync(self.folder)  # another process may have made the folder but not synced it yet
