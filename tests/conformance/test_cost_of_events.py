@@ -12,7 +12,7 @@ from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 
 from pubswap_protocol import paths
-from pubswap_protocol.messages import DonorEvidence, TaskKind
+from pubswap_protocol.messages import Away, DonorEvidence, TaskKind
 from pubswap_server import services
 from pubswap_server.clock import now
 from pubswap_server.conductor import stalls
@@ -223,3 +223,15 @@ def test_a_report_of_many_donors_costs_a_few_statements(server: Server) -> None:
     statements, evidence = costs(donors)
     assert evidence == -43.0
     assert statements <= 3  # the sums so far, the new ones and the changed ones
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("place", ["postgresql and bucket"], indirect=True, scope="session")
+def test_who_repeats_its_absence_waits_for_no_change_of_the_run(server: Server) -> None:
+    """A member that sits out a round says so every half minute, and changes nothing by it."""
+    fed = begun(server, method="fedavg")
+    reason = Away(code="diverged", detail="The loss is not a number.")
+    fed.members["a"].away(fed.run.id, reason)
+    with Session(engine_of(fed)) as session, session.begin():
+        session.get_one(RunRow, fed.run.id, with_for_update=True)
+        fed.members["a"].away(fed.run.id, reason)

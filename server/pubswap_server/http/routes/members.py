@@ -136,7 +136,9 @@ async def say_away(run: Word, body: Away, member: MemberDep, services: ServicesD
     require_member(member, Role.CLIENT)
 
     def work(session: Session) -> None:
-        members.away(session, runs.find(session, run, member, lock=True), member, body)
+        # Without a lock on the run, because a member that sits out a round repeats this. Only a
+        # line in the log needs the lock.
+        members.away(session, runs.find(session, run, member), member, body)
 
     await services.database.write(work)
     # Each may be a line in the log, so that a member may not write as many as it may ask.
