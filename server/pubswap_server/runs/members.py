@@ -103,7 +103,7 @@ def enroll(
     row.used_at = now()
     member.token_sha256, member.certificate = sha256(token), certificate
     member.accepted = False
-    if not row.reissue:
+    if not row.reissue and row.role == Role.CLIENT:
         member.joining = session.get_one(RunRow, row.run_id).round > 0
     record(session, row.run_id, "enrolled", member=row.name, role=row.role)
     return _membership(session, member, token)

@@ -11,6 +11,7 @@ from pubswap_protocol.errors import InvalidUpdate, WrongState
 from pubswap_protocol.messages import (
     Away,
     CreateInvite,
+    Role,
     RunState,
     SubmitUpdate,
     TaskKind,
@@ -55,6 +56,15 @@ def test_a_newcomer_waits_for_the_next_round_and_nobody_for_it(server: Server) -
     for name in "abc":
         fed.submit(name, 2, fed.adapter(3))
     assert fed.wait_for(2).rounds[2].updates == 3
+
+
+def test_an_evaluator_that_comes_in_mid_run_joins_no_round(server: Server) -> None:
+    """It evaluates at once, and is not shown as one that waits for the next round."""
+    fed = begun(server, method="fedavg")
+    fed.submit("a", 1, fed.adapter(1))
+    fed.enroll("second", Role.EVALUATOR)
+    assert task(fed, "second") is TaskKind.EVALUATE
+    assert not any(member.joining for member in fed.operator.members(fed.run.id).members)
 
 
 def test_a_newcomer_is_in_a_round_that_nobody_has_come_far_in(server: Server) -> None:
