@@ -24,6 +24,7 @@ from pubswap_protocol.tensors.responses import (
     decode_responses,
     encode_responses,
 )
+from pubswap_server.exchange.doubts import outvoted
 from pubswap_server.exchange.sampling import ENOUGH, check_seeds, doubtful
 from support.coordinator.coordinator import Federation, Server, begun
 
@@ -228,6 +229,17 @@ def test_one_receiver_alone_excludes_nobody(server: Server, doubting: str, exclu
     assert standing(fed) == Sampling(doubting=len(doubting), judging=3, excluded=excluded)
     got = play_round(fed, 2, doubting)
     assert got["a"] == got["c"] == got["d"] == (0 if excluded else 128)
+
+
+@pytest.mark.parametrize(
+    ("doubting", "judging", "out"),
+    [(1, 1, False), (2, 2, True), (2, 3, True), (2, 4, False), (3, 5, True)],
+)
+def test_a_donor_is_outvoted_by_two_receivers_and_most_of_those_with_a_verdict(
+    doubting: int, judging: int, out: bool
+) -> None:
+    """One alone is never enough, not even if it is the only one with a verdict."""
+    assert outvoted(doubting, judging) is out
 
 
 def test_a_receiver_judges_no_more_than_it_was_given(server: Server) -> None:

@@ -133,6 +133,9 @@ def test_what_is_replaced_is_what_the_choices_say(
             strategy, trial, 1, 1, range(len(correct["a"])), correct, short, max_donor_share=share
         )
         expected = {me: replaced(closed.choices(me), me) for me in correct}
+        for me, count in expected.items():
+            gifts = closed.gifts(me)
+            assert (me not in gifts, gifts.total()) == (True, count)
         with monkeypatch.context() as patch:
             if strategy == "keep" and share == 1:
                 patch.setattr(donation, "rng_for", None)

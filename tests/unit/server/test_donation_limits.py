@@ -58,12 +58,17 @@ def test_a_response_that_is_too_long_is_not_donated(strategy: str) -> None:
         prompts = list(range(len(correct["a"])))
         short = {name: rng.random(verdicts.shape) < 0.5 for name, verdicts in correct.items()}
         for me in correct:
+            free = exchange(strategy, correct, me, trial, 1, 1, prompts)  # type: ignore[arg-type]
             groups = exchange(strategy, correct, me, trial, 1, 1, prompts, short)  # type: ignore[arg-type]
             check_groups(groups, correct["a"].shape[1])
             for position, group in enumerate(groups):
                 given = [choice for choice in group if choice.client != me]
                 assert all(short[choice.client][position][choice.index] for choice in given)
                 drawn += len(given)
+                if strategy == "random":
+                    for choice, was in zip(group, free[position], strict=True):
+                        fits = was.client == me or short[was.client][position][was.index]
+                        assert (choice == was) == fits
                 if strategy == "keep":
                     own = correct[me][position]
                     there = sum(
