@@ -111,7 +111,10 @@ class ResponsePool:
 
 
 class Recent(Generic[T]):
-    """A cache of recent results, each made once for all callers, up to a total size."""
+    """A cache of recent results, each made once for all callers, up to a total size.
+
+    A failure is all callers', and is not kept: members may ask for exchanges that never were.
+    """
 
     def __init__(self, limit: int, size: Callable[[T], int]) -> None:
         self._limit, self._size = limit, size
@@ -121,13 +124,18 @@ class Recent(Generic[T]):
     async def get(self, key: Key, make: Callable[[], Awaitable[T]]) -> T:
         """The result for the key, made if it is not there."""
         task = self._tasks.get(key)
-        if task is None or (task.done() and task.exception() is not None):
+        if task is None:
             task = self._tasks[key] = asyncio.create_task(self._compute(key, make))
         self._tasks.move_to_end(key)
         return await asyncio.shield(task)
 
     async def _compute(self, key: Key, make: Callable[[], Awaitable[T]]) -> T:
-        result = await make()
+        try:
+            result = await make()
+        except BaseException:
+            self._tasks.pop(key, None)
+            self._sizes.pop(key, None)  # of another try, if this one was let go meanwhile
+            raise
         if key in self._tasks:
             self._sizes[key] = self._size(result)
         while len(self._tasks) > MIN_CACHED and sum(self._sizes.values()) > self._limit:

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from pubswap_protocol.errors import RoundClosed
 from pubswap_protocol.tensors.responses import (
     NOBODY,
     UNVERIFIED,
@@ -21,7 +22,7 @@ from pubswap_protocol.tensors.responses import (
     encode_responses,
 )
 from pubswap_server.exchange import answers
-from pubswap_server.exchange.answers import Answers, ClosedExchange, ResponsePool
+from pubswap_server.exchange.answers import Answers, ClosedExchange, Recent, ResponsePool
 from pubswap_server.exchange.donation import Choice, Exchange
 from pubswap_server.exchange.sampling import donor_number
 from pubswap_server.server import allow_open_files
@@ -83,6 +84,23 @@ def test_pools_are_let_go_when_their_files_are_too_many(monkeypatch: pytest.Monk
     monkeypatch.setattr(answers, "MAX_FILES", 64)
     assert asked(5, 16) == 5 * 16
     assert asked(4, 100) == 4
+
+
+def test_what_failed_is_not_kept() -> None:
+    """A member may ask for any number of exchanges that never were."""
+
+    async def play() -> dict[answers.Key, object]:
+        kept = Recent[int](64, lambda size: size)
+
+        async def load() -> int:
+            raise RoundClosed("There is no such exchange.")
+
+        for exchange in range(10):
+            with pytest.raises(RoundClosed):
+                await kept.get(("run", 0, 1, exchange), load)
+        return {**kept._tasks}
+
+    assert asyncio.run(play()) == {}
 
 
 class Gave:
