@@ -396,6 +396,25 @@ def test_a_damaged_global_adapter_is_made_again_of_its_updates(own: Callable[...
             assert http.get(path).content == right
 
 
+def test_an_adapter_that_cannot_be_made_again_is_told_of_once(own: Callable[..., Server]) -> None:
+    """The operator is asked to put it back; each member that asks for it finds it missing again."""
+    fed = begun(own(), method="fedavg", rounds=2)
+    for name, seed in (("a", 1), ("b", 2)):
+        fed.submit(name, 1, fed.adapter(seed))
+    digest = fed.wait_for(1).rounds[1].adapter or ""
+    lost = [digest, *(digest_of(adapter_bytes(fed, seed)) for seed in (1, 2))]
+    for each in lost:
+        (fed.server.data_dir / "blobs" / folder_name(each) / file_name(each)).unlink()
+    path = paths.BLOB.format(run=fed.run.id, digest=digest)
+    with fed.server.http(fed.tokens["a"]) as http:
+        for _ in range(3):
+            assert code(http.get(path)) == "damaged_blob"
+            fed.server.do(heal(fed.server.app.state.services))
+    until(lambda: f"({digest}) cannot be read" in (fed.view().waiting_for or ""))
+    kinds = [event.kind for event in fed.operator.events(fed.run.id).events]
+    assert (kinds.count("blob damaged"), kinds.count("input damaged")) == (1, 1)
+
+
 def test_a_blob_that_was_sent_again_meanwhile_is_left_alone(own: Callable[..., Server]) -> None:
     """Another replica may already have repaired it."""
     fed = begun(own(tick_seconds=60))

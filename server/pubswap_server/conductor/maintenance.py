@@ -47,16 +47,19 @@ def withdraw(session: Session, digest: str) -> list[tuple[str, int]]:
 
     An update of the round under way is asked for again from its client, which still has it. An
     exchange goes on without the responses, and their sender trains on its own. A round's outcome is
-    computed again from its updates, see `recompute`. An input of the run itself has to be put back
-    by the operator.
+    computed again from its updates, see `recompute`. If that fails, the operator has to put it
+    back, like an input of the run itself.
     """
     for update in session.scalars(select(UpdateRow).where(UpdateRow.stored == digest)):
         run = session.get_one(RunRow, update.run_id, with_for_update=True)
-        _note(session, run.id, digest, f"update of {update.member} in round {update.round}")
-        if update.round == run.round and not update.late and run.state not in ENDED:
-            session.delete(update)
-            if run.state == RunState.AGGREGATING:
-                rounds.reopen(session, run, reopened)
+        what = f"update of {update.member} in round {update.round}"
+        if update.round != run.round or update.late or run.state in ENDED:
+            _note_lost(session, run.id, digest, what)
+            continue
+        _note(session, run.id, digest, what)
+        session.delete(update)
+        if run.state == RunState.AGGREGATING:
+            rounds.reopen(session, run, reopened)
     for submission in session.scalars(select(SubmissionRow).where(SubmissionRow.stored == digest)):
         _note(session, submission.run_id, digest, f"responses of {submission.member}")
         submission.late, submission.stored = True, None
@@ -68,7 +71,7 @@ def withdraw(session: Session, digest: str) -> list[tuple[str, int]]:
     )
     outcomes = []
     for row in session.scalars(select(RoundRow).where(outcome)):
-        _note(session, row.run_id, digest, f"outcome of round {row.round}")
+        _note_lost(session, row.run_id, digest, f"outcome of round {row.round}")
         outcomes.append((row.run_id, row.round))
     for some in session.scalars(select(SetRow).where(SetRow.digest == digest)):
         _note_input(session, some.run_id, digest, f"{some.kind} problems")
@@ -80,6 +83,11 @@ def withdraw(session: Session, digest: str) -> list[tuple[str, int]]:
 def _note_input(session: Session, run: str, digest: str, what: str) -> None:
     if damaged_input(session, run) is None:  # damage is found again at every use
         record(session, run, INPUT_DAMAGED, digest=digest, what=what)
+
+
+def _note_lost(session: Session, run: str, digest: str, what: str) -> None:
+    if damaged_input(session, run) is None:  # likewise
+        _note(session, run, digest, what)
 
 
 def _note(session: Session, run: str, digest: str, what: str) -> None:
@@ -148,10 +156,13 @@ async def heal(services: Services) -> None:
             continue
         log.error("blob damaged or missing", digest=digest)
         for run, round_ in await services.database.write(partial(withdraw, digest=digest)):
-            await _make_again(services, run, round_)
+            if not await _made_again(services, run, round_):
+                what = f"outcome of round {round_}"
+                lost = partial(_note_input, run=run, digest=digest, what=what)
+                await services.database.write(lost)
 
 
-async def _make_again(services: Services, run: str, round_: int) -> None:
+async def _made_again(services: Services, run: str, round_: int) -> bool:
     def read(session: Session) -> tuple[RunRow, RoundInputs | None, str | None]:
         row = runs.by_id(session, run)
         inputs = inputs_of(session, row, round_) if round_ else None
@@ -162,11 +173,12 @@ async def _make_again(services: Services, run: str, round_: int) -> None:
         again = await to_thread.run_sync(recompute, row, inputs, services.blobs)
     except PubSwapError as error:
         log.error("cannot recompute round", run=run, round=round_, error=error.detail)
-        return
+        return False
     if again != lost:
         log.error("recomputed round differs", run=run, round=round_, adapter=again, was=lost)
-        return
+        return False
     log.info("round recomputed", run=run, round=round_, adapter=again)
+    return True
 
 
 async def sweep(services: Services) -> None:
