@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sqlalchemy.orm import Session
 
 from pubswap_client.daemon.evaluator import Evaluator
 from pubswap_client.state.residuals import Residuals
@@ -26,6 +27,11 @@ from pubswap_protocol.messages import (
     UpdateMetrics,
 )
 from pubswap_protocol.tensors.adapter import Adapter, decode_adapter, encode_adapter
+from pubswap_server.aggregation.round import Aggregated
+from pubswap_server.conductor import conductor
+from pubswap_server.conductor.inputs import RoundInputs, aggregate_round
+from pubswap_server.runs import rounds, runs
+from pubswap_server.storage.store import BlobStore
 from support.coordinator.coordinator import Federation, Server, begun, create, good_hello
 from support.eventually import until
 
@@ -122,6 +128,32 @@ def test_who_came_while_a_round_was_closed_is_asked_again_when_it_takes_updates_
     assert tasks == {"a": TaskKind.WAIT, "b": TaskKind.WAIT, "c": TaskKind.TRAIN}
     assert fed.submit("c", 1, good) == "accepted"
     assert fed.wait_for(1).rounds[1].updates == 2
+
+
+def test_an_average_of_an_update_that_was_excluded_meanwhile_is_not_published(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even if another replica has closed the round again before the average is ready."""
+    fed = begun(server, method="fedavg", rounds=1)
+    averaged: list[list[str]] = []
+
+    def close_again(session: Session) -> None:
+        rounds.close_if_due(session, runs.by_id(session, fed.run.id, lock=True))
+
+    def slow(inputs: RoundInputs, blobs: BlobStore) -> Aggregated:
+        averaged.append(inputs.members)
+        if len(averaged) == 1:
+            fed.operator.exclude(fed.run.id, 1, "a")
+            server.do(server.app.state.services.database.write(close_again))
+        return aggregate_round(inputs, blobs)
+
+    monkeypatch.setattr(conductor, "aggregate_round", slow)
+    for name, seed in (("a", 1), ("b", 2)):
+        fed.submit(name, 1, fed.adapter(seed))
+    fed.wait_for(1)
+    assert averaged == [["a", "b"], ["b"]]
+    for name, found in mean(fed, 1).items():
+        assert np.allclose(found, fed.adapter(2)[name])
 
 
 @pytest.mark.parametrize(
