@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from sqlalchemy import update
 from tokenizers import Tokenizer
 
 from pubswap_client.demo.federation import MODEL
@@ -22,6 +23,7 @@ from pubswap_protocol.model import fingerprint, model_card
 from pubswap_protocol.tensors.adapter import encode_adapter
 from pubswap_protocol.tokenizer import decode
 from pubswap_server.conductor import stalls
+from pubswap_server.database.tables import SubmissionRow
 from pubswap_server.exchange import verification
 from pubswap_server.storage.store import file_name, folder_name
 from support.chaos.hostile_tokenizers import BOMBS as TOKENIZER_BOMBS
@@ -126,6 +128,20 @@ def test_who_came_in_time_is_in_however_long_another_s_answers_take(verifying: S
     fed.members["b"].exchanged(fed.run.id, 1, 1)
     (closed,) = fed.view().rounds[1].swaps
     assert closed.correct_share == {"a": 0.0, "b": 0.5}
+
+
+def test_who_comes_after_the_deadline_is_in_until_a_quorum_has_come(verifying: Server) -> None:
+    """Also while another's verdicts are missing; once only those hold it up, one is too late."""
+    swap = {"quorum": 2, "deadline_seconds": 0.1}
+    fed = begun(verifying, clients=3, swap=swap)
+    bodies = {name: fed.responses(name, 1, 1, [1, 1]) for name in "abc"}
+    send = {name: fed.members[name].submit_responses for name in "abc"}
+    assert send["a"](fed.run.id, 1, 1, bodies["a"]).status == "accepted"
+    none = update(SubmissionRow).where(SubmissionRow.run_id == fed.run.id).values(correct=None)
+    verifying.do(verifying.app.state.services.database.write(lambda each: each.execute(none)))
+    time.sleep(0.2)
+    assert send["b"](fed.run.id, 1, 1, bodies["b"]).status == "accepted"
+    assert send["c"](fed.run.id, 1, 1, bodies["c"]).status == "late, unused"
 
 
 @pytest.mark.full
