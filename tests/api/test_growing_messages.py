@@ -187,10 +187,10 @@ def test_a_run_lists_the_settings_that_a_client_must_know(server: Server) -> Non
     check_required(view.requires)
     later = view.model_dump(mode="json")
     later["settings"]["grpo"]["tempering"] = 0.5
-    assert answer(later).run("r") == view
+    assert answer(later).run(view.id) == view
     later["requires"].append("grpo.tempering")
     with pytest.raises(UnknownSetting, match=r"requires grpo\.tempering.*Upgrade pubswap"):
-        check_required(answer(later).run("r").requires)
+        check_required(answer(later).run(view.id).requires)
 
 
 def test_an_unknown_value_of_a_setting_asks_for_an_upgrade(server: Server) -> None:

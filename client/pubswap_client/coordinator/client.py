@@ -65,7 +65,12 @@ class CoordinatorClient(Connection):
         return [*runs.values()]
 
     def run(self, run: str) -> RunView:
-        return self.call(RunView, "GET", paths.RUN.format(run=run))
+        """A run by its id or name; a member's by its id alone, to which its decisions belong."""
+        path = paths.RUN.format(run=run)
+        view = self.call(RunView, "GET", path)
+        if run != view.id and (self._on_send is not None or run != view.name):
+            raise ServerFault(f"{path} was answered with another run: {view.name} ({view.id}).")
+        return view
 
     def rounds(
         self, run: str, after: int = -1, last: int = MAX_NUMBER

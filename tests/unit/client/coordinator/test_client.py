@@ -524,6 +524,18 @@ def test_a_timestamp_without_a_time_zone_is_refused() -> None:
         client(lambda request: httpx.Response(200, json=naive)).run("r")
 
 
+def test_another_run_than_was_asked_for_is_refused() -> None:
+    """A member's denial and spent epsilon are of an id, so a denied run must not have another."""
+    answer = httpx.MockTransport(lambda request: httpx.Response(200, json=shown_run(0)))
+    operator = CoordinatorClient("http://c", "secret", ONCE, answer)
+    member = CoordinatorClient("http://c", "secret", ONCE, answer, on_send=lambda *sent: None)
+    shown = [operator.run("r"), operator.run("run"), member.run("r")]
+    assert [run.id for run in shown] == ["r"] * 3
+    for api, run in ((operator, "another"), (member, "run")):
+        with pytest.raises(ServerFault, match=r"answered with another run: run \(r\)"):
+            api.run(run)
+
+
 def test_repeated_runs_and_a_log_that_goes_back_are_refused() -> None:
     """As for rounds, each page must continue the last one."""
     with pytest.raises(ServerFault, match="does not continue"):
