@@ -131,12 +131,16 @@ def test_what_a_run_asks_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_limit_on_public_steps_does_not_apply_to_a_run_without_any() -> None:
-    """Their settings keep defaults that nothing reads; the table says so."""
+    """Their settings keep defaults that nothing reads; the table says so. Other limits do apply,
+    and a member that sends no responses takes part.
+    """
     plain = replace(ASK, settings=merged({"method": "fedavg"}))
     approved = APPROVED.model_copy(update={"asked": plain.facts()})
     allowed = limit("swap.period", min=9)
     assert refused(allowed) == [Code.SETTING] and refused(allowed, plain, approved) == []
     assert compare(LocalPolicy.model_validate(allowed), plain)[-1].asks == "no public steps"
+    assert refused(limit("grpo.responses_per_prompt", max=3), plain, approved) == [Code.SETTING]
+    assert refused({"send_responses": False}, plain, approved) == []
 
 
 def test_a_policy_that_demands_privacy_refuses_a_run_without_it() -> None:
@@ -164,6 +168,15 @@ def test_the_first_approval_covers_only_what_was_asked_then() -> None:
         refused({}, replace(ASK, settings=merged({"clients": 5, "privacy": {"epsilon": 8.0}})))
         == []
     )
+
+
+def test_a_run_that_has_not_started_is_refused_for_no_round() -> None:
+    """A person is asked about a round, and a round of the day begins, once there is one."""
+    open_ = replace(ASK, round=None)
+    today = Sent(work=frozenset({("another", 1, None, "digest")}))
+    assert refused({"approve": "every-round"}, open_) == []
+    assert refused({"max_rounds_a_day": 1}, open_, sent=today) == []
+    assert refused({"max_rounds_a_day": 1}, sent=today) == [Code.ROUNDS]
 
 
 def test_every_round_is_approved_by_itself_if_the_policy_says_so() -> None:
@@ -233,6 +246,8 @@ def test_a_clock_that_went_back_is_mentioned() -> None:
 def test_unknown_facts_of_a_run_file_are_not_refused() -> None:
     """The file names no coordinator, and digests of a model on another machine are unknown."""
     file = Ask(settings=merged({}), name="medqa")
-    policy = LocalPolicy(coordinators=("https://c",), base_models=(WEIGHTS,), runs=("medqa",))
+    policy = LocalPolicy(
+        coordinators=("https://c",), base_models=(WEIGHTS,), runs=("medqa",), max_bytes_a_day=1
+    )
     assert {line.code for line in compare(policy, file)} == {None}
     assert {line.what for line in compare(policy, file)} == file.facts().keys()
