@@ -33,6 +33,7 @@ class Api:
         self.tasks: list[Task] = []
 
     def task(self, run: str, wait: float) -> Task:
+        self._consent.record("GET", paths.TASK.format(run=run), "", [])
         return self.tasks.pop(0)
 
     def run(self, run: str) -> RunView:
@@ -203,6 +204,25 @@ def test_a_round_that_is_sat_out_ends_with_a_hello_if_there_is_more_to_do(
     member.sit_out(TRAIN, "The loss is nan.", lambda what: None)
     assert api.came == [*["diverged"] * 3, *came]  # said at each look
     assert api.tasks == []
+
+
+def test_a_coordinator_that_is_removed_while_a_round_is_sat_out_is_told_so_once(
+    member: Attendance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gets no other message, and no question, until it is trusted again."""
+    monkeypatch.setattr(attendance, "ASK_SECONDS", 0.0)
+    api: Any = member.api
+    api.tasks = [TRAIN.model_copy(update={"rollbacks": 1})]
+    policy = policy_path(member.consent.state)
+    dropped, before = 'coordinators = ["https://another.example"]', policy.read_text()
+    texts = [dropped, dropped, before, before]
+
+    def edit(_: str) -> None:
+        policy.write_text(texts.pop(0))
+
+    member.sit_out(TRAIN, "The loss is nan.", edit)
+    came = ["diverged", "coordinator_not_allowed", "run", "hello", "diverged", "hello"]
+    assert api.came == came
 
 
 @pytest.mark.parametrize(
