@@ -115,6 +115,16 @@ def test_a_removed_coordinator_is_told_so_and_not_asked_until_it_is_trusted_agai
     assert edits(member, dropped, dropped, broken, broken, None) == (True, came)
 
 
+def test_a_coordinator_that_is_removed_between_two_looks_is_not_asked(
+    member: Attendance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The policy is read again with each request, and the refusal ends no daemon."""
+    looks, look = [()], member.consent.silence
+    monkeypatch.setattr(member.consent, "silence", lambda: looks.pop() if looks else look())
+    came = ["coordinator_not_allowed", "run", "hello"]
+    assert edits(member, 'coordinators = ["https://another.example"]', None) == (True, came)
+
+
 def test_what_the_run_asks_is_asked_anew_after_a_silence(member: Attendance) -> None:
     """It may have changed while the coordinator was not trusted."""
     low, dropped = "limits.lora.rank.max = 1", 'coordinators = ["https://another.example"]'
