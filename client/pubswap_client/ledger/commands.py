@@ -1,5 +1,6 @@
 """`pubswap client audit`: read, check and export the ledger of what was sent."""
 
+from datetime import datetime
 from pathlib import Path
 from shlex import quote
 from typing import Annotated
@@ -7,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pubswap_client.ledger import showing, verifying
-from pubswap_client.ledger.entry import Damaged
+from pubswap_client.ledger.entry import Damaged, check_kinds
 from pubswap_client.ledger.ledger import at_rest, day_files, ledger_folder
 from pubswap_protocol.bounds import escaped
 from pubswap_protocol.errors import InvalidSettings, LedgerDamaged
@@ -32,7 +33,10 @@ def show(
         list[str] | None,
         typer.Option(help="responses, adapter, heartbeat, … or question; may be repeated."),
     ] = None,
-    day: Annotated[str | None, typer.Option(help="One day (UTC), such as 2026-11-23.")] = None,
+    day: Annotated[
+        datetime | None,
+        typer.Option(formats=["%Y-%m-%d"], help="One day (UTC), such as 2026-11-23."),
+    ] = None,
     contents: Annotated[
         bool, typer.Option("--content", help="Show what was in each body too.")
     ] = False,
@@ -43,11 +47,12 @@ def show(
 
     Requests without a body, which only ask, appear only with `--kind question`.
     """
+    check_kinds(kind or ())
     folder, decode = _existing(state), _decoder(model)
     try:
         for entry in showing.entries(folder):
             if (entry.kind not in kind if kind else not entry.size) or (
-                day is not None and not entry.at.startswith(day)
+                day is not None and not entry.at.startswith(f"{day:%F}")
             ):
                 continue
             typer.echo(escaped(entry.model_dump_json()) if as_json else showing.line(entry))

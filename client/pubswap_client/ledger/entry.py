@@ -2,13 +2,14 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Self
 
 from pydantic import BaseModel, Field, JsonValue, ValidationError
 
 from pubswap_protocol import paths
 from pubswap_protocol.digests import PATTERN, digest_of
+from pubswap_protocol.errors import InvalidSettings
 
 BEGINNING = digest_of(b"")  # `previous` of the first entry
 
@@ -90,6 +91,16 @@ def described(method: str, target: str) -> dict[str, Any]:
         return {"kind": "adapter"}
     match = _RUN.fullmatch(target)
     return {"kind": "question" if method == "GET" else "other", "run": match and match["run"]}
+
+
+def check_kinds(names: Iterable[str]) -> None:
+    """Raise InvalidSettings for a name that is no entry's kind."""
+    kinds = {*KINDS.values(), "other"}
+    for name in names:
+        if name not in kinds:
+            raise InvalidSettings(
+                f"{name!r} is no kind of request; the kinds are {', '.join(sorted(kinds))}."
+            )
 
 
 def _identifiers(groups: dict[str, str]) -> Iterator[tuple[str, str | int]]:
