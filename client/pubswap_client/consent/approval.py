@@ -33,12 +33,14 @@ def approval_path(state: Path) -> Path:
 
 
 def read_approval(state: Path, run: str) -> Approval | None:
-    """The decision on a run, or None. Raises InvalidSettings if the file is damaged."""
+    """The decision on a run, or None. Raises InvalidSettings if the file cannot be read."""
     path = approval_path(state)
     try:
         approval = Approval.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
+    except OSError as error:  # for example after `sudo pubswap client deny`
+        raise InvalidSettings(f"{path} cannot be read: {error.strerror}") from None
     except ValidationError as error:
         raise InvalidSettings(
             f"{path} is damaged ({first_fault(error)}); decide again with `pubswap client approve` "

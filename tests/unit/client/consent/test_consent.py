@@ -296,6 +296,9 @@ def test_a_decision_is_kept_and_a_damaged_one_is_refused(tmp_path: Path) -> None
     with pytest.raises(InvalidSettings, match="decide again"):
         read_approval(tmp_path, "r")
     assert codes(consent) == [Code.UNREADABLE]
+    approval_path(tmp_path).unlink()
+    approval_path(tmp_path).mkdir()  # as unreadable as root's file is to the daemon's user
+    assert codes(consent) == [Code.UNREADABLE]
 
 
 def test_losing_the_policy_reverts_no_decision(tmp_path: Path) -> None:
