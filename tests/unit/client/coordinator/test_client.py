@@ -19,6 +19,7 @@ from pubswap_client.coordinator.connection import LARGEST_MEMBER_MESSAGE
 from pubswap_client.coordinator.retry import ONCE, Backoff
 from pubswap_client.coordinator.route import open_http
 from pubswap_client.coordinator.tls import PUBLIC
+from pubswap_client.coordinator.transfers import BlobRequests
 from pubswap_client.demo.federation import MODEL
 from pubswap_client.operator.watching import line
 from pubswap_protocol import paths
@@ -35,7 +36,7 @@ from pubswap_protocol.errors import (
     UnknownBlob,
     Unreachable,
 )
-from pubswap_protocol.messages import Away, Task
+from pubswap_protocol.messages import Away, OpenUpload, Task
 from pubswap_protocol.model import model_card
 from support.coordinator.coordinator import merged
 
@@ -408,13 +409,24 @@ def test_a_session_without_a_name_is_a_server_fault() -> None:
         client(lambda request: session(upload=None)).put_blob("r", b"data")
 
 
-@pytest.mark.parametrize("tiny", ["chunk_bytes", "largest_chunk_bytes"])
-def test_a_blob_is_not_sent_byte_by_byte(tiny: str) -> None:
-    """Each chunk is a separate request and ledger entry."""
-    data = bytes(1 << 17)
-    sizes = {"size": len(data), "chunk_bytes": 1 << 16, "largest_chunk_bytes": 1 << 16, tiny: 1}
+def part(first: int, size: int) -> dict[str, Any]:
+    """A part of an upload straight to a bucket."""
+    return {"first": first, "size": size, "url": "https://s3.example/bucket/part"}
+
+
+@pytest.mark.parametrize(
+    "tiny", [{"chunk_bytes": 1}, {"largest_chunk_bytes": 1}, {"parts": [part(0, 1)]}]
+)
+def test_a_blob_is_not_sent_byte_by_byte(tiny: dict[str, Any]) -> None:
+    """Each chunk or part is a separate request and ledger entry; only the last may be small."""
+    data, sizes = bytes(1 << 17), {"chunk_bytes": 1 << 16, "largest_chunk_bytes": 1 << 16}
+    announced = OpenUpload(digest=digest_of(data), size=len(data))
+    opened: dict[str, Any] = {**announced.model_dump(), **sizes}
     with pytest.raises(ServerFault, match="tiny chunks"):
-        client(lambda request: session(digest=digest_of(data), **sizes)).put_blob("r", data)
+        client(lambda request: session(**opened | tiny)).put_blob("r", data)
+    opened["parts"] = [part(0, len(data) - 1), part(len(data) - 1, 1)]
+    requests = BlobRequests(client(lambda request: session(**opened)), "r")
+    assert requests.open(announced).parts == []  # no bucket is allowed
 
 
 def test_what_a_coordinator_says_moves_no_cursor() -> None:
