@@ -141,6 +141,8 @@ def test_lines_and_days_that_were_moved_removed_or_doubled_are_found(tmp_path: P
     for order in orders:
         first.write_bytes(b"".join(lines[number] for number in order))
         assert verify(folder).faults, order
+    first.write_bytes(b"".join(lines) + b"{")
+    assert verify(folder).faults == ("2026-11-23.jsonl, line 4: changed, or cut off",)
     first.write_bytes(b"".join(lines))
     for day in (first, second, third):
         day.rename(tmp_path / "away")
@@ -198,6 +200,22 @@ def test_a_crash_in_an_entry_costs_that_entry_alone(tmp_path: Path) -> None:
         assert verify(folder).faults == ()
         path.write_bytes(whole)
         (folder / "head").write_text(head)
+    (folder / "2026-11-24.jsonl").write_bytes(torn)  # the first entry of a day
+    assert verify(folder).faults == ()
+    Ledger(tmp_path, clock=clock(1)).record(*BEAT, [b"{}"])
+    assert [entry.number for entry in entries(folder)] == [1, 2, 3]
+    assert verify(folder).faults == ()
+    path.write_bytes(torn)  # the first entry of all
+    day_files(folder)[1].unlink()
+    with pytest.raises(LedgerDamaged, match="entries 1 to 3 are missing"):
+        Ledger(tmp_path).record(*BEAT, [b"{}"])
+    (folder / "head").write_text(f"0 {BEGINNING}\n")
+    Ledger(tmp_path, clock=clock(0)).record(*BEAT, [b"{}"])
+    assert [entry.number for entry in entries(folder)] == [1]
+    assert verify(folder).faults == ()
+    path.unlink()
+    with pytest.raises(LedgerDamaged, match="entries 1 to 1 are missing"):
+        Ledger(tmp_path).record(*BEAT, [b"{}"])
 
 
 def test_a_clock_that_goes_back_keeps_the_order(tmp_path: Path) -> None:
