@@ -20,8 +20,9 @@ class Approval(BaseModel, extra="forbid", frozen=True):
     at: AwareDatetime
 
     def changed(self, asked: Mapping[str, str]) -> list[str]:
+        """What has changed; no address, because the reason is sent to the coordinator."""
         return [
-            f"{what} {self.asked.get(what, 'unsaid')} -> {value}"
+            what if what == "coordinator" else f"{what} {self.asked.get(what, 'unsaid')} -> {value}"
             for what, value in asked.items()
             if self.asked.get(what) != value
         ]

@@ -157,12 +157,15 @@ def test_a_round_beyond_the_run_s_last_is_refused() -> None:
 
 
 def test_the_first_approval_covers_only_what_was_asked_then() -> None:
-    """Anything more in mid-run needs a new approval, and the reason names it."""
+    """Anything more in mid-run needs a new approval, and the reason names it, but no address."""
     assert refused({}, approval=None) == [Code.NOT_APPROVED]
     assert refused({}) == []
     more = replace(ASK, settings=merged({"lora": {"rank": 4}, "privacy": {"epsilon": 8.0}}))
     (refusal,) = judge(LocalPolicy(), more, APPROVED, NOON)
     assert refusal.detail == ("Changed since this organisation approved the run: LoRA rank 2 -> 4.")
+    moved = replace(ASK, coordinator="https://moved.example")  # say from an address within
+    (refusal,) = judge(LocalPolicy(), moved, APPROVED, NOON)
+    assert refusal.detail == "Changed since this organisation approved the run: coordinator."
     # An operator who lowers `clients` before the start asks nothing of this organisation.
     assert (
         refused({}, replace(ASK, settings=merged({"clients": 5, "privacy": {"epsilon": 8.0}})))
