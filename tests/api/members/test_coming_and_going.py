@@ -58,6 +58,20 @@ def test_a_newcomer_waits_for_the_next_round_and_nobody_for_it(server: Server) -
     assert fed.wait_for(2).rounds[2].updates == 3
 
 
+def test_responses_to_a_public_step_make_a_newcomer_wait_for_the_next_round(
+    server: Server,
+) -> None:
+    """No exchange of the round waits for it either."""
+    fed = begun(server)
+    for name in "ab":
+        body = fed.responses(name, 1, 1, [1, 1])
+        if name == "b":
+            fed.enroll("c")
+        fed.members[name].submit_responses(fed.run.id, 1, 1, body)
+    assert task(fed, "c") is TaskKind.WAIT
+    assert fed.members["a"].exchanged(fed.run.id, 1, 1)
+
+
 def test_an_evaluator_that_comes_in_mid_run_joins_no_round(server: Server) -> None:
     """It evaluates at once, and is not shown as one that waits for the next round."""
     fed = begun(server, method="fedavg")
