@@ -148,11 +148,18 @@ def write_whole(path: Path, *pieces: bytes | memoryview) -> None:
         size = sum(len(piece) for piece in pieces)
         raise NotSaved(
             f"{path} could not be saved, which takes {size} bytes: {error.strerror}. "
-            "The previous file is unchanged; free some space and start again."
+            f"The previous file is unchanged; {remedy(error)} and start again."
         ) from None
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+def remedy(error: OSError) -> str:
+    """Advice for a file that could not be written, as an imperative."""
+    if isinstance(error, PermissionError):  # for example after a command under sudo
+        return "let this user write there"
+    return "free some space"
 
 
 def create_durably(path: Path, data: bytes) -> None:

@@ -130,8 +130,8 @@ class Daemon:
         layout = self.run.model.layout
         try:
             number, data = self.api.adapter_of_round(self.run.id, "final", layout.file_bytes)
+            adapter = decode_adapter(layout, data)
         except PubSwapError as error:
             log.warning("The last round was not measured on held-out problems: %s", error.detail)
             return
-        adapter = decode_adapter(layout, data)
         self.held_out.measure(self.trainer, self.reporter, number, digest_of(data), adapter)

@@ -21,7 +21,7 @@ from pathlib import Path
 from pubswap_client.ledger.entry import BEGINNING, Damaged, Entry, described
 from pubswap_protocol.digests import PATTERN, Digester, hexadecimal
 from pubswap_protocol.errors import LedgerDamaged, NotSaved
-from pubswap_protocol.files import append_durably, write_whole
+from pubswap_protocol.files import append_durably, remedy, write_whole
 
 _HEAD = re.compile(rb"(\d+) (" + PATTERN.strip("^$").encode() + rb")\n")
 
@@ -161,7 +161,7 @@ class Ledger:
             except OSError as error:
                 raise NotSaved(
                     f"The ledger in {self._folder} cannot be written: {error.strerror}. Nothing is "
-                    "sent without an entry; free some space and start again."
+                    f"sent without an entry; {remedy(error)} and start again."
                 ) from None
 
 

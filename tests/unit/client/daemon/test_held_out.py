@@ -128,9 +128,9 @@ def told(one: World) -> list[float | None]:
     return [updates[number].metrics.improvement for number in sorted(updates)]
 
 
-@pytest.mark.parametrize("reachable", [True, False], ids=["measured", "coordinator away"])
+@pytest.mark.parametrize("served", ["adapter", "nothing", "nonsense"])
 def test_the_last_adapter_is_measured_when_the_run_is_finished(
-    world: Callable[..., World], reachable: bool
+    world: Callable[..., World], served: str
 ) -> None:
     """A restarted daemon does not measure it again; if it cannot be fetched, the run still ends."""
     one = world()
@@ -147,9 +147,9 @@ def test_the_last_adapter_is_measured_when_the_run_is_finished(
 
     def adapter_of_round(_: str, which: str, max_bytes: int) -> tuple[int, bytes]:
         assert (which, max_bytes) == ("final", layout.file_bytes)
-        if not reachable:
+        if served == "nothing":
             raise ServerFault
-        return 2, data
+        return 2, data if served == "adapter" else bytes(len(data))
 
     ended = Task(kind=TaskKind.FINISHED, state=RunState.FINISHED, round=2)
     api: Any = SimpleNamespace(task=lambda *_: ended, adapter_of_round=adapter_of_round)
@@ -159,5 +159,6 @@ def test_the_last_adapter_is_measured_when_the_run_is_finished(
     daemon = Daemon(api, run, trainer, nothing, LogLines(), 8, residuals=nothing, held_out=held_out)
     for _ in range(2):
         assert daemon.work() is RunState.FINISHED
-    assert [score[:2] for score in scores_of(one)] == ([(2, digest_of(data))] if reachable else [])
-    assert asked == ([1] if reachable else [])
+    measured = served == "adapter"
+    assert [score[:2] for score in scores_of(one)] == ([(2, digest_of(data))] if measured else [])
+    assert asked == ([1] if measured else [])

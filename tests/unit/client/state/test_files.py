@@ -45,21 +45,25 @@ def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (tmp_path / "file").read_bytes() == b"0123456789"
 
 
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [(errno.ENOSPC, "free some space"), (errno.EACCES, "let this user write there")],
+)
 def test_a_full_disk_is_named_and_the_old_file_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    number: int, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The message gives path, size and reason; no part of the new file is left."""
+    """The message gives path, size, reason and advice; no part of the new file is left."""
     path = tmp_path / "file"
     write_whole(path, b"old")
 
     def full(descriptor: int, data: memoryview) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(files.os, "write", full)
-    with pytest.raises(
-        NotSaved, match=r"file could not be saved, which takes 1000 bytes: No space"
-    ):
+    with pytest.raises(NotSaved, match="file could not be saved, which takes 1000 bytes") as raised:
         write_whole(path, bytes(1000))
+    assert os.strerror(number) in raised.value.detail
+    assert advice in raised.value.detail
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
 
