@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,10 @@ from pubswap_protocol.messages import CreateRun, OpenUpload, Rollback
 from pubswap_protocol.model import fingerprint, model_card
 from pubswap_protocol.tensors.adapter import encode_adapter
 from pubswap_protocol.tokenizer import decode
+from pubswap_server.clock import now
 from pubswap_server.conductor import stalls
 from pubswap_server.database.tables import SubmissionRow
-from pubswap_server.exchange import verification
+from pubswap_server.exchange import exchanges, verification
 from pubswap_server.storage.store import file_name, folder_name
 from support.chaos.hostile_tokenizers import BOMBS as TOKENIZER_BOMBS
 from support.client.answers import answers, bomb, exchange_seconds, honest
@@ -131,17 +133,22 @@ def test_who_came_in_time_is_in_however_long_another_s_answers_take(verifying: S
 
 
 def test_who_comes_after_the_deadline_is_in_until_a_quorum_has_come(verifying: Server) -> None:
-    """Also while another's verdicts are missing; once only those hold it up, one is too late."""
+    """Also while another's verdicts are missing; once only those hold it up, one is too late, and
+    nobody verifies what it sent."""
     swap = {"quorum": 2, "deadline_seconds": 0.1}
     fed = begun(verifying, clients=3, swap=swap)
     bodies = {name: fed.responses(name, 1, 1, [1, 1]) for name in "abc"}
     send = {name: fed.members[name].submit_responses for name in "abc"}
     assert send["a"](fed.run.id, 1, 1, bodies["a"]).status == "accepted"
     none = update(SubmissionRow).where(SubmissionRow.run_id == fed.run.id).values(correct=None)
-    verifying.do(verifying.app.state.services.database.write(lambda each: each.execute(none)))
+    database = verifying.app.state.services.database
+    verifying.do(database.write(lambda session: session.execute(none)))
     time.sleep(0.2)
     assert send["b"](fed.run.id, 1, 1, bodies["b"]).status == "accepted"
     assert send["c"](fed.run.id, 1, 1, bodies["c"]).status == "late, unused"
+    verifying.do(database.write(lambda session: session.execute(none)))
+    awaited = partial(exchanges.unverified, until=now(), run=fed.run.id)
+    assert [member for *_, member in verifying.do(database.read(awaited))] == ["a", "b"]
 
 
 @pytest.mark.full

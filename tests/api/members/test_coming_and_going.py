@@ -115,6 +115,18 @@ def test_a_round_that_cannot_close_without_it_takes_a_newcomer_at_once(server: S
     assert fed.wait_for(1).state is RunState.FINISHED
 
 
+def test_an_exchange_that_cannot_close_without_it_takes_a_newcomer_at_once(
+    server: Server,
+) -> None:
+    """Its round alone could close."""
+    fed = begun(server, swap={"quorum": 2})
+    body = fed.responses("a", 1, 1, [1, 1])
+    fed.members["a"].submit_responses(fed.run.id, 1, 1, body)
+    fed.members["b"].away(fed.run.id, LEFT)
+    fed.enroll("c")
+    until(lambda: task(fed, "c") is TaskKind.TRAIN)
+
+
 def test_a_member_that_was_away_for_rounds_comes_back_at_the_next_one(server: Server) -> None:
     """Members further into the round do not wait for it."""
     fed = begun(server, method="fedavg", rounds=5, clients=3)
@@ -129,6 +141,8 @@ def test_a_member_that_was_away_for_rounds_comes_back_at_the_next_one(server: Se
     fed.submit("b", 3, fed.adapter(3))
     assert fed.wait_for(3).rounds[3].updates == 2
     assert task(fed, "c") is TaskKind.TRAIN
+    kinds = [event.kind for event in fed.operator.events(fed.run.id).events]
+    assert kinds.count("joined") == 1
 
 
 def test_a_member_that_is_back_in_the_same_round_goes_on_with_it(server: Server) -> None:
