@@ -12,6 +12,7 @@ from pubswap_protocol.messages import (
     Away,
     CreateInvite,
     Role,
+    Rollback,
     RunState,
     SubmitUpdate,
     TaskKind,
@@ -125,6 +126,16 @@ def test_an_exchange_that_cannot_close_without_it_takes_a_newcomer_at_once(
     fed.members["b"].away(fed.run.id, LEFT)
     fed.enroll("c")
     until(lambda: task(fed, "c") is TaskKind.TRAIN)
+
+
+def test_a_round_that_is_begun_again_takes_a_newcomer(server: Server) -> None:
+    """After a rollback, all begin it together."""
+    fed = begun(server, method="fedavg")
+    fed.submit("a", 1, fed.adapter(1))
+    fed.enroll("c")
+    assert task(fed, "c") is TaskKind.WAIT
+    fed.operator.roll_back(fed.run.id, Rollback(to=0))
+    assert task(fed, "c") is TaskKind.TRAIN
 
 
 def test_a_member_that_was_away_for_rounds_comes_back_at_the_next_one(server: Server) -> None:
