@@ -354,6 +354,24 @@ def test_a_paused_run_gives_out_no_work_until_it_is_resumed(server: Server) -> N
     assert fed.wait_for(1).state is RunState.FINISHED
 
 
+def test_a_pause_takes_nobody_s_time_to_come(server: Server) -> None:
+    """Who got no work during a pause has the whole time for it after the run is resumed."""
+    rules = {"quorum": 1, "deadline_seconds": 2.0}
+    fed = begun(server, swap=rules, aggregation=rules, rounds=1)
+    answers = {name: fed.responses(name, 1, 1, [1, 1]) for name in ("a", "b")}
+    fed.members["a"].submit_responses(fed.run.id, 1, 1, answers["a"])
+    fed.submit("a", 1, fed.adapter(1))
+    fed.operator.move_run(fed.run.id, paths.RUN_PAUSE)
+    time.sleep(2.5)
+    assert not fed.view().rounds[1].swaps
+    fed.operator.move_run(fed.run.id, paths.RUN_RESUME)
+    time.sleep(0.5)
+    assert fed.members["b"].task(fed.run.id, 0).kind is TaskKind.TRAIN
+    sent = fed.members["b"].submit_responses(fed.run.id, 1, 1, answers["b"])
+    assert (sent.status, fed.submit("b", 1, fed.adapter(2))) == ("accepted", "accepted")
+    assert fed.wait_for(1).rounds[1].updates == 2
+
+
 def test_whoever_waits_hears_that_the_run_is_paused(server: Server) -> None:
     """With the time of the pause, in its task and while it waits for an exchange.
 

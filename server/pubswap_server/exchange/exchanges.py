@@ -144,7 +144,7 @@ def submit(
 def _only_held(session: Session, run: RunRow, row: SwapRow, arrived: datetime) -> bool:
     """Whether, at `arrived`, only the verification of responses keeps an exchange open."""
     rules = run.settings.swap
-    if (arrived - row.first_at).total_seconds() < rules.deadline_seconds:
+    if run.paused or (arrived - row.first_at).total_seconds() < rules.deadline_seconds:
         return False
     (count, done), present = _counts(session, row), turnout(session, run, row)
     return present.arrived >= present.quorum and done < count
@@ -305,16 +305,18 @@ def outcome_of(exchange: Exchange) -> Outcome:
 def due(session: Session, run: RunRow) -> list[SwapRow]:
     """The exchanges that all have answered, or a quorum if the deadline has passed.
 
-    Responses that came in time count, however long the verifier takes. If all answers of an
-    exchange were withdrawn and their members have handed in updates, it has no outcome and ends
-    with its round.
+    No deadline passes in a pause, because who has not begun the round gets no work. Responses that
+    came in time count, however long the verifier takes. If all answers of an exchange were
+    withdrawn and their members have handed in updates, it has no outcome and ends with its round.
     """
     if run.state not in ROUND_UNDER_WAY:
         return []
     due_rows = []
     for row in open_rows(session, run):
         count, done = _counts(session, row)
-        if count == done > 0 and turnout(session, run, row).closes(now()):
+        present = turnout(session, run, row)
+        held = run.paused and present.outstanding
+        if count == done > 0 and not held and present.closes(now()):
             due_rows.append(row)
     return due_rows
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Select, delete, func, select
+from sqlalchemy import ColumnElement, Select, delete, func, select, update
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.errors import (
@@ -32,7 +32,13 @@ from pubswap_server.runs import members, retention, runs
 from pubswap_server.runs.auth import MemberPrincipal, require_going
 from pubswap_server.runs.events import details_since, record
 from pubswap_server.runs.quorum import Turnout
-from pubswap_server.runs.state import ROUND_UNDER_WAY, reconsidered, rolled_back, updates_closed
+from pubswap_server.runs.state import (
+    ROUND_UNDER_WAY,
+    reconsidered,
+    resumed,
+    rolled_back,
+    updates_closed,
+)
 
 
 def submit(
@@ -135,9 +141,9 @@ def reopen(session: Session, run: RunRow, transition: runs.Move) -> None:
     """
     if run.state == RunState.AGGREGATING:
         late = [
-            update["member"]
-            for update in details_since(session, run.id, "update", "updates closed")
-            if update["round"] == run.round
+            each["member"]
+            for each in details_since(session, run.id, "update", "updates closed")
+            if each["round"] == run.round
         ]
         of_them = UpdateRow.member.in_(late)
         where = UpdateRow.run_id == run.id, UpdateRow.round == run.round, of_them
@@ -173,6 +179,19 @@ def close_if_due(session: Session, run: RunRow) -> None:
     present = turnout(session, run)
     if present.closes(now()):
         runs.move(session, run, updates_closed, updates=present.arrived)
+
+
+def resume(session: Session, run: RunRow) -> None:
+    """Give out work again.
+
+    Deadlines count from now at the earliest, because nobody could begin anything during the pause.
+    """
+    if run.paused:
+        arrived, closing = _in_time(run, run.round), SwapRow.closed.is_(False)
+        session.execute(update(UpdateRow).where(*arrived).values(received_at=now()))
+        opened = update(SwapRow).where(SwapRow.run_id == run.id, closing)
+        session.execute(opened.values(first_at=now()))
+    runs.move(session, run, resumed)
 
 
 def roll_back(session: Session, run: RunRow, to: int) -> None:

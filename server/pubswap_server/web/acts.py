@@ -10,7 +10,7 @@ from pubswap_protocol.errors import Invalid, NotFound, fault_text
 from pubswap_protocol.messages import CreateInvite, Role, RunState
 from pubswap_server.database.tables import RunRow
 from pubswap_server.runs import members, rounds, runs
-from pubswap_server.runs.state import ENDED, ROUND_UNDER_WAY, paused, resumed
+from pubswap_server.runs.state import ENDED, ROUND_UNDER_WAY, paused
 
 Form = Mapping[str, str]
 
@@ -38,7 +38,7 @@ ACTS: dict[str, Act] = {
     "resume": Act(
         "Resume",
         "Work is given out again, from where the run stopped.",
-        lambda session, run, form: runs.move(session, run, resumed),
+        lambda session, run, form: rounds.resume(session, run),
     ),
     "cancel": Act(
         "Cancel for good",

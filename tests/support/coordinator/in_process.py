@@ -185,5 +185,5 @@ def _points(coordinator: InProcess, patches: contextlib.ExitStack) -> None:
     local.publish = publishing
 
 
-async def _nothing() -> None:
+async def _nothing(**_: object) -> None:
     """Write nothing, as a dead process would."""

@@ -134,6 +134,11 @@ class RunModel:
         """Pause or resume the run as its operator."""
         if self.state == "finished":
             return WRONG_STATE
+        if self.paused and not paused:  # deadlines count anew
+            for exchange in self.exchanges.values():
+                exchange.first_at = self.now
+            for (member, round_), (variant, status, _) in self.updates.items():
+                self.updates[member, round_] = variant, status, self.now
         self.paused = paused
         return 200, self.state
 
@@ -164,5 +169,5 @@ class RunModel:
             self.round = min(self.round + 1, self.rounds)
 
     def _due(self, arrived: set[str], first_at: float, deadline: float) -> bool:
-        enough = len(arrived) >= self.quorum
-        return enough and (self.active <= arrived or self.now - first_at >= deadline)
+        enough, passed = len(arrived) >= self.quorum, self.now - first_at >= deadline
+        return enough and (self.active <= arrived or (passed and not self.paused))

@@ -60,7 +60,7 @@ from pubswap_server.runs import events, history, retention, rounds, runs
 from pubswap_server.runs.activity import read_activity, read_end
 from pubswap_server.runs.auth import MemberPrincipal, Operator, Principal
 from pubswap_server.runs.snapshot import read_residuals
-from pubswap_server.runs.state import paused, resumed
+from pubswap_server.runs.state import paused
 from pubswap_server.services import Services
 from pubswap_server.storage.spool import Received
 
@@ -322,7 +322,7 @@ async def pause_run(run: OperatorRun) -> RunView:
 @router.post(paths.RUN_RESUME, summary="Resume a run")
 async def resume_run(run: OperatorRun) -> RunView:
     """Gives out work again."""
-    return await _changed(run, partial(runs.move, transition=resumed))
+    return await _changed(run, rounds.resume)
 
 
 @router.post(paths.RUN_CANCEL, summary="Cancel a run")
