@@ -85,8 +85,15 @@ def _note_input(session: Session, run: str, digest: str, what: str) -> None:
         record(session, run, INPUT_DAMAGED, digest=digest, what=what)
 
 
+def _note_outcome(session: Session, run: str, round_: int, digest: str) -> None:
+    """Note a lost outcome that the run needs: its round begins from it, or it is the final one."""
+    row = session.get(RunRow, run)
+    if row is not None and round_ >= row.round - 1:
+        _note_input(session, run, digest, f"outcome of round {round_}")
+
+
 def _note_lost(session: Session, run: str, digest: str, what: str) -> None:
-    if damaged_input(session, run) is None:  # likewise
+    if damaged_input(session, run) is None:  # the operator is told of that one first
         _note(session, run, digest, what)
 
 
@@ -157,8 +164,7 @@ async def heal(services: Services) -> None:
         log.error("blob damaged or missing", digest=digest)
         for run, round_ in await services.database.write(partial(withdraw, digest=digest)):
             if not await _made_again(services, run, round_):
-                what = f"outcome of round {round_}"
-                lost = partial(_note_input, run=run, digest=digest, what=what)
+                lost = partial(_note_outcome, run=run, round_=round_, digest=digest)
                 await services.database.write(lost)
 
 

@@ -314,9 +314,10 @@ def due(session: Session, run: RunRow) -> list[SwapRow]:
     due_rows = []
     for row in open_rows(session, run):
         count, done = _counts(session, row)
+        if not count == done > 0:
+            continue
         present = turnout(session, run, row)
-        held = run.paused and present.outstanding
-        if count == done > 0 and not held and present.closes(now()):
+        if present.closes(now()) and not (run.paused and present.outstanding):
             due_rows.append(row)
     return due_rows
 

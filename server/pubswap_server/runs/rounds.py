@@ -187,10 +187,10 @@ def resume(session: Session, run: RunRow) -> None:
     Deadlines count from now at the earliest, because nobody could begin anything during the pause.
     """
     if run.paused:
-        arrived, closing = _in_time(run, run.round), SwapRow.closed.is_(False)
-        session.execute(update(UpdateRow).where(*arrived).values(received_at=now()))
-        opened = update(SwapRow).where(SwapRow.run_id == run.id, closing)
-        session.execute(opened.values(first_at=now()))
+        in_time = _in_time(run, run.round)
+        session.execute(update(UpdateRow).where(*in_time).values(received_at=now()))
+        begun = SwapRow.run_id == run.id, SwapRow.round == run.round
+        session.execute(update(SwapRow).where(*begun).values(first_at=now()))
     runs.move(session, run, resumed)
 
 
