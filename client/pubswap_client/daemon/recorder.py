@@ -74,6 +74,11 @@ class Recorder(Reporter):
         )
         history.append(self._state / history.HISTORY, figures)
 
+    def late(self) -> None:
+        path = self._state / history.HISTORY
+        for last in history.read(path, self._status.run, RoundFigures)[-1:]:
+            history.append(path, last.model_copy(update={"late": True}))
+
     def _own_rewards(self, steps: Sequence[StepMetrics]) -> list[float | None]:
         """Each step's reward; None for a public step, whose prompts are the operator's."""
         private = zip(steps, self._private, strict=False)  # a round may have fewer steps

@@ -87,6 +87,9 @@ class Reporter:
         Repeated after a restart before the hand-in.
         """
 
+    def late(self) -> None:
+        """The update of the round trained last did not come in time to count."""
+
     def transfer(self, what: str) -> Callable[[int, int], None]:
         """A transfer begins; call the returned function with the bytes done and the total."""
         self.doing(what)
@@ -125,6 +128,10 @@ class Reporters(Reporter):
     def trained(self, key: RoundKey, steps: Sequence[StepMetrics]) -> None:
         for reporter in self.reporters:
             reporter.trained(key, steps)
+
+    def late(self) -> None:
+        for reporter in self.reporters:
+            reporter.late()
 
 
 class Deadline(Reporter):

@@ -23,6 +23,7 @@ from pubswap_client.training.evidence import combined
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.trainer import LocalTrainer, Snapshot
 from pubswap_protocol.bounds import MAX_REPORTED_DONORS, MAX_REPORTED_STEPS
+from pubswap_protocol.errors import IdempotencyMismatch, PubSwapError
 from pubswap_protocol.messages import (
     DonorEvidence,
     ReceiptStatus,
@@ -131,6 +132,19 @@ class LocalRound:
 
     def hand_in(self, examples: int) -> None:
         """Send the adapter that `train` has made; `examples` is the private set's size."""
+        try:
+            status = self._submit(examples)
+        except IdempotencyMismatch:  # an earlier update of ours counts
+            raise
+        except PubSwapError:
+            self.reporter.late()  # unless it is handed in after all
+            raise
+        if status is ReceiptStatus.LATE:
+            self.reporter.late()
+            self.journal.forget_update()
+        log.info("Round %d handed in: %s.", self.key.round, status)
+
+    def _submit(self, examples: int) -> ReceiptStatus:
         on_bytes = self.reporter.transfer("handing the adapter in")
         body, began = self._update(), time.monotonic()
         digest = self.api.put_blob(self.run.id, body, on_bytes)
@@ -140,9 +154,7 @@ class LocalRound:
         receipt = self.api.submit_update(
             self.run.id, self.key.round, update, self.key.start, self.key.rollbacks
         )
-        if receipt.status is ReceiptStatus.LATE:
-            self.journal.forget_update()
-        log.info("Round %d handed in: %s.", self.key.round, receipt.status)
+        return receipt.status
 
     def _update(self) -> bytes:
         """The bytes to hand in; if they leave a residual, they are saved before they are sent.

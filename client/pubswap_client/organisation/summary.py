@@ -116,7 +116,8 @@ def page(
 def _row(past: RoundFigures) -> list[str]:
     figures = (past.reward, past.kl, past.response_tokens)
     numbers = ["" if value is None else f"{value:.3g}" for value in figures]
-    return [str(past.round), *numbers, duration_text(past.seconds), duration_text(past.waited)]
+    round_ = f"{past.round} (late)" if past.late else str(past.round)
+    return [round_, *numbers, duration_text(past.seconds), duration_text(past.waited)]
 
 
 @dataclass(frozen=True)

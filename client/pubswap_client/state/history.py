@@ -38,6 +38,7 @@ class RoundFigures(BaseModel, frozen=True):
     tokens: int
     seconds: float = Field(description="Time of the steps, without waits.")
     waited: float = Field(description="Seconds waited for other organisations.")
+    late: bool = Field(default=False, description="Its update did not come in time to count.")
 
     @property
     def key(self) -> tuple[str, int, Digest, int]:
@@ -68,11 +69,11 @@ HISTORY, HELD_OUT = "history.jsonl", "held-out.jsonl"
 
 
 def append(path: Path, figures: Line) -> None:
-    """Append a round, unless it is already the last line. Raises NotSaved."""
+    """Append a round, or replace the last line if it is the same round's. Raises NotSaved."""
     lines: list[bytes] = _lines(path)
-    if [entry.key for entry in _parsed(lines[-1:], type(figures))] != [figures.key]:
-        line = figures.model_dump_json().encode()
-        write_whole(path, b"\n".join([*lines, line, b""]))
+    if [entry.key for entry in _parsed(lines[-1:], type(figures))] == [figures.key]:
+        del lines[-1]
+    write_whole(path, b"\n".join([*lines, figures.model_dump_json().encode(), b""]))
 
 
 def read(path: Path, run: str, kind: type[Line]) -> list[Line]:

@@ -19,7 +19,7 @@ from pubswap_client.daemon import round as round_module
 from pubswap_client.daemon.daemon import Daemon
 from pubswap_client.daemon.own_settings import RoundLimits
 from pubswap_client.daemon.recorder import Recorder
-from pubswap_client.daemon.reporters import LogLines, Reporter, StepReport
+from pubswap_client.daemon.reporters import LogLines, Reporter, Reporters, StepReport
 from pubswap_client.daemon.round import LocalRound
 from pubswap_client.policy.logprobs import mean_logprobs
 from pubswap_client.rollout.transformers_engine import (
@@ -108,7 +108,8 @@ def worked(one: World, *tasks: Task, state: RunState = RunState.FINISHED) -> lis
     api.task = task
     journal = Journal(one.state, JournalOwner.of(run, "a"))
     residuals = Residuals(api, run, one.state / "residuals")
-    member = Daemon(api, run, one.trainer(None), journal, LogLines(), 8, residuals)
+    reporter = Reporters([LogLines(), recorder(one)])
+    member = Daemon(api, run, one.trainer(None), journal, reporter, 8, residuals)
     assert member.work() is state
     assert next(given, None) is None
     return waits
@@ -599,17 +600,23 @@ def test_an_update_that_a_rollback_may_have_undone_leaves_no_residual(
     assert (kept.key.round, kept.key.rollbacks) == (2, 1)
 
 
-def test_a_late_update_leaves_no_residual(world: Callable[..., World]) -> None:
-    """An update that was not used has no residual."""
-    one = world(method="fedavg", wire=INT8)
-    submit = one.coordinator.submit_update
+def test_a_late_update_leaves_no_residual_and_is_late_in_the_history(
+    world: Callable[..., World],
+) -> None:
+    """An update that was not used has no residual, and no part in what an audit examines."""
+    in_time, other = world(method="fedavg", wire=INT8), world(method="fedavg", wire=INT8)
+    in_time.live(recorder(in_time))
+    assert kept_update(in_time) is not None
+    assert [each["late"] for each in rounds_of(in_time)] == [False, False]
+    submit = other.coordinator.submit_update
 
     def late(*args: Any) -> Receipt:
         return submit(*args).model_copy(update={"status": ReceiptStatus.LATE})
 
-    one.coordinator.submit_update = late  # type: ignore[method-assign]
-    one.live()
-    assert kept_update(one) is None
+    other.coordinator.submit_update = late  # type: ignore[method-assign]
+    other.live(recorder(other))
+    assert kept_update(other) is None
+    assert [each["late"] for each in rounds_of(other)] == [True, True]
 
 
 def test_a_restored_trainer_has_the_snapshot_s_bits(world: Callable[..., World]) -> None:
@@ -662,12 +669,17 @@ def test_a_round_that_may_not_be_trained_now_does_not_end_the_daemon(
     assert not one.coordinator.updates
 
 
-@pytest.mark.parametrize("error", [RoundClosed, UnknownBlob])
+@pytest.mark.parametrize("error", [RoundClosed, UnknownBlob, IdempotencyMismatch])
 def test_a_round_that_closed_without_us_does_not_end_the_daemon(
     world: Callable[..., World], caplog: pytest.LogCaptureFixture, error: type[PubSwapError]
 ) -> None:
-    """Nor does a restarted round whose uploads are gone: the daemon logs it and asks for a task."""
+    """Nor does a restarted round whose uploads are gone: the daemon logs it and asks for a task.
+
+    In the history it did not count, except if the coordinator has an earlier update of ours.
+    """
     one = world(method="fedavg")
+
+    submit = one.coordinator.submit_update
 
     def closed(*_: Any) -> Receipt:
         raise error("It is closed.")
@@ -675,6 +687,10 @@ def test_a_round_that_closed_without_us_does_not_end_the_daemon(
     one.coordinator.submit_update = closed  # type: ignore[method-assign]
     worked(one, training(one))
     assert "Round 1 goes on without us: It is closed." in caplog.text
+    assert [each["late"] for each in rounds_of(one)] == [error is not IdempotencyMismatch]
+    one.coordinator.submit_update = submit  # type: ignore[method-assign]
+    worked(one, training(one))  # the round was opened again
+    assert [each["late"] for each in rounds_of(one)] == [False]
 
 
 def test_a_round_before_the_first_is_not_trained(

@@ -83,7 +83,7 @@ def test_drawn_is_what_the_trainer_takes(
     assert drawn(own, "a", 30, {1: 3, 2: 2}) != taken != drawn(own, "b", 30, {1: 3, 3: 2})
 
 
-def test_rounds_that_a_rollback_has_undone_were_not_trained() -> None:
+def test_rounds_that_a_rollback_has_undone_and_late_ones_were_not_trained() -> None:
     """Even if the member was away when they were repeated."""
 
     def rounds(*adapters: int, rollbacks: Sequence[int | None] = [None] * 5) -> list[RoundSummary]:
@@ -102,6 +102,8 @@ def test_rounds_that_a_rollback_has_undone_were_not_trained() -> None:
     assert counted(undone, adapters, 4) == {1: 3}
     assert counted([*undone, made(4, 7, rollbacks=1)], adapters, 4) == {1: 3, 4: 3}
     assert counted(undone, rounds(0, 1, 2, 3, 4), 3) == {1: 3, 2: 3, 3: 3}
+    late = [*undone[:2], undone[2].model_copy(update={"late": True}), undone[3]]
+    assert counted(late, rounds(0, 1, 2, 3, 4), 4) == {1: 3, 2: 3, 4: 3}
     # The first repeated round starts from the same adapter; only the run knows that it differs.
     again = rounds(0, 1, 2, 7, rollbacks=[0, 0, 0, 1])
     assert counted(undone[:3], again, 3) == {1: 3, 2: 3}

@@ -35,13 +35,17 @@ def figures(round_: int, start: str = "") -> RoundFigures:
 
 
 def test_a_round_is_there_once_for_each_time_it_was_trained(tmp_path: Path) -> None:
-    """Reported again after a restart it counts once; trained again from another adapter it counts
-    twice.
+    """Reported again after a restart it counts once, as last reported; trained again from another
+    adapter it counts twice.
     """
     path = tmp_path / "history.jsonl"
-    for one in (figures(1), figures(1), figures(2), figures(2, "rolled back"), figures(3)):
+    late = figures(3).model_copy(update={"late": True})
+    for one in (figures(1), figures(1), figures(2), figures(2, "rolled back"), figures(3), late):
         history.append(path, one)
-    assert [one.round for one in history.read(path, "r1", RoundFigures)] == [1, 2, 2, 3]
+    assert [(one.round, one.late) for one in history.read(path, "r1", RoundFigures)] == [
+        *((1, False), (2, False), (2, False)),
+        (3, True),
+    ]
     assert history.read(path, "another run", RoundFigures) == []
     assert path.stat().st_mode & 0o777 == 0o600
     assert history.read(path, "r1", RoundFigures)[0].rewards == [0.25, None]
