@@ -123,7 +123,7 @@ def test_the_members_figures_are_those_that_were_measured() -> None:
             heartbeat, block = row["slowest_heartbeat_seconds"], row["longest_block_seconds"]
             line = (
                 f"| {int(members):,} | {cpu:.0f} | {seconds:.0f} | {peak:.0f} MB "
-                f"| {heartbeat:.1f} s | {block:.2f} s | {row['longest_delay_seconds']:.2f} s |"
+                f"| {heartbeat:.2f} s | {block:.2f} s | {row['longest_delay_seconds']:.2f} s |"
             )
             assert line in SPEED, line
 
