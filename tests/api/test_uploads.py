@@ -284,6 +284,12 @@ def test_blobs_that_nothing_names_are_swept_and_all_others_stay(
     assert len(before) >= 9
 
 
+def damage(fed: Federation) -> list[str]:
+    """What the run's log calls damaged."""
+    events = fed.operator.events(fed.run.id).events
+    return [event.details["what"] for event in events if event.kind == "blob damaged"]
+
+
 def test_a_damaged_update_is_asked_for_again_and_never_averaged(
     own: Callable[..., Server],
 ) -> None:
@@ -298,8 +304,7 @@ def test_a_damaged_update_is_asked_for_again_and_never_averaged(
     file.write_bytes(spoiled)
     fed.submit("b", 1, fed.adapter(2))
     until(lambda: fed.members["a"].task(fed.run.id, 0).kind is TaskKind.TRAIN)
-    kinds = [event.kind for event in fed.operator.events(fed.run.id).events]
-    assert "blob damaged" in kinds
+    assert damage(fed) == ["update of a in round 1", "blob of a"]
     assert file.with_name(file.name + ".damaged").read_bytes() == spoiled
     digest = fed.members["a"].put_blob(fed.run.id, data)
     update = SubmitUpdate(adapter=digest, metrics=UpdateMetrics(examples=10, steps=2))
@@ -314,6 +319,24 @@ def test_a_damaged_update_is_asked_for_again_and_never_averaged(
         },
     )
     assert fed.operator.global_adapter(fed.run.id, "final") == expected
+
+
+def test_a_damaged_update_of_a_run_that_has_ended_is_told_and_still_counts(
+    own: Callable[..., Server],
+) -> None:
+    """Nobody is asked for it again, and the round keeps its number of updates."""
+    fed = begun(own(), method="fedavg", rounds=1)
+    services, digest = fed.server.app.state.services, digest_of(adapter_bytes(fed, 1))
+    fed.submit("a", 1, fed.adapter(1))
+    fed.submit("b", 1, fed.adapter(2))
+    fed.wait_for(1)
+    file = fed.server.data_dir / "blobs" / folder_name(digest) / file_name(digest)
+    file.write_bytes(b"damaged")
+    with pytest.raises(DamagedBlob):
+        services.blobs.read(digest)
+    fed.server.do(heal(services))
+    until(lambda: damage(fed) == ["update of a in round 1"])
+    assert fed.view().rounds[1].updates == 2
 
 
 def test_an_excluded_update_stays_so_when_it_is_damaged(own: Callable[..., Server]) -> None:
