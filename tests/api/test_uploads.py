@@ -321,6 +321,22 @@ def test_a_damaged_update_is_asked_for_again_and_never_averaged(
     assert fed.operator.global_adapter(fed.run.id, "final") == expected
 
 
+def test_a_damaged_update_is_asked_for_again_while_others_train(own: Callable[..., Server]) -> None:
+    """The round goes on as before."""
+    fed = begun(own(), method="fedavg", rounds=1)
+    services, digest = fed.server.app.state.services, digest_of(adapter_bytes(fed, 1))
+    fed.submit("a", 1, fed.adapter(1))
+    file = fed.server.data_dir / "blobs" / folder_name(digest) / file_name(digest)
+    file.write_bytes(b"damaged")
+    with pytest.raises(DamagedBlob):
+        services.blobs.read(digest)
+    fed.server.do(heal(services))
+    until(lambda: fed.members["a"].task(fed.run.id, 0).kind is TaskKind.TRAIN)
+    for name, seed in (("a", 1), ("b", 2)):
+        fed.submit(name, 1, fed.adapter(seed))
+    assert fed.wait_for(1).state == "finished"
+
+
 def test_a_damaged_update_of_a_run_that_has_ended_is_told_and_still_counts(
     own: Callable[..., Server],
 ) -> None:
