@@ -284,7 +284,17 @@ def test_blobs_that_nothing_names_are_swept_and_all_others_stay(
     assert len(before) >= 9
 
 
-def damage(fed: Federation) -> list[str]:
+def damage(fed: Federation, data: bytes) -> None:
+    """Spoil a stored blob, and have that found and repaired."""
+    digest, services = digest_of(data), fed.server.app.state.services
+    file = fed.server.data_dir / "blobs" / folder_name(digest) / file_name(digest)
+    file.write_bytes(bytes(len(data)))
+    with pytest.raises(DamagedBlob):
+        services.blobs.read(digest)
+    fed.server.do(heal(services))
+
+
+def damaged(fed: Federation) -> list[str]:
     """What the run's log calls damaged."""
     events = fed.operator.events(fed.run.id).events
     return [event.details["what"] for event in events if event.kind == "blob damaged"]
@@ -304,7 +314,7 @@ def test_a_damaged_update_is_asked_for_again_and_never_averaged(
     file.write_bytes(spoiled)
     fed.submit("b", 1, fed.adapter(2))
     until(lambda: fed.members["a"].task(fed.run.id, 0).kind is TaskKind.TRAIN)
-    assert damage(fed) == ["update of a in round 1", "blob of a"]
+    assert damaged(fed) == ["update of a in round 1", "blob of a"]
     assert file.with_name(file.name + ".damaged").read_bytes() == spoiled
     digest = fed.members["a"].put_blob(fed.run.id, data)
     update = SubmitUpdate(adapter=digest, metrics=UpdateMetrics(examples=10, steps=2))
@@ -324,13 +334,8 @@ def test_a_damaged_update_is_asked_for_again_and_never_averaged(
 def test_a_damaged_update_is_asked_for_again_while_others_train(own: Callable[..., Server]) -> None:
     """The round goes on as before."""
     fed = begun(own(), method="fedavg", rounds=1)
-    services, digest = fed.server.app.state.services, digest_of(adapter_bytes(fed, 1))
     fed.submit("a", 1, fed.adapter(1))
-    file = fed.server.data_dir / "blobs" / folder_name(digest) / file_name(digest)
-    file.write_bytes(b"damaged")
-    with pytest.raises(DamagedBlob):
-        services.blobs.read(digest)
-    fed.server.do(heal(services))
+    damage(fed, adapter_bytes(fed, 1))
     until(lambda: fed.members["a"].task(fed.run.id, 0).kind is TaskKind.TRAIN)
     for name, seed in (("a", 1), ("b", 2)):
         fed.submit(name, 1, fed.adapter(seed))
@@ -342,30 +347,20 @@ def test_a_damaged_update_of_a_run_that_has_ended_is_told_and_still_counts(
 ) -> None:
     """Nobody is asked for it again, and the round keeps its number of updates."""
     fed = begun(own(), method="fedavg", rounds=1)
-    services, digest = fed.server.app.state.services, digest_of(adapter_bytes(fed, 1))
     fed.submit("a", 1, fed.adapter(1))
     fed.submit("b", 1, fed.adapter(2))
     fed.wait_for(1)
-    file = fed.server.data_dir / "blobs" / folder_name(digest) / file_name(digest)
-    file.write_bytes(b"damaged")
-    with pytest.raises(DamagedBlob):
-        services.blobs.read(digest)
-    fed.server.do(heal(services))
-    until(lambda: damage(fed) == ["update of a in round 1"])
+    damage(fed, adapter_bytes(fed, 1))
+    until(lambda: damaged(fed) == ["update of a in round 1"])
     assert fed.view().rounds[1].updates == 2
 
 
 def test_an_excluded_update_stays_so_when_it_is_damaged(own: Callable[..., Server]) -> None:
     """Its member is not asked for it again."""
     fed = begun(own(), method="fedavg", rounds=1)
-    services, digest = fed.server.app.state.services, digest_of(adapter_bytes(fed, 1))
     fed.submit("a", 1, fed.adapter(1))
     fed.operator.exclude(fed.run.id, 1, "a")
-    file = fed.server.data_dir / "blobs" / folder_name(digest) / file_name(digest)
-    file.write_bytes(b"damaged")
-    with pytest.raises(DamagedBlob):
-        services.blobs.read(digest)
-    fed.server.do(heal(services))
+    damage(fed, adapter_bytes(fed, 1))
     assert fed.members["a"].task(fed.run.id, 0).kind is TaskKind.WAIT
 
 
@@ -376,12 +371,7 @@ def test_a_round_ends_whose_only_answer_to_a_public_step_was_damaged(
     fed = begun(own(), rounds=1, swap={"deadline_seconds": 3600})
     body = fed.responses("a", 1, 1, [1, 1])
     fed.members["a"].submit_responses(fed.run.id, 1, 1, body)
-    services, digest = fed.server.app.state.services, digest_of(body)
-    file = fed.server.data_dir / "blobs" / folder_name(digest) / file_name(digest)
-    file.write_bytes(bytes(len(body)))
-    with pytest.raises(DamagedBlob):
-        services.blobs.read(digest)
-    fed.server.do(heal(services))
+    damage(fed, body)
     for name, seed in (("a", 1), ("b", 2)):
         fed.submit(name, 1, fed.adapter(seed))
     assert fed.wait_for(1).state == "finished"
@@ -390,13 +380,9 @@ def test_a_round_ends_whose_only_answer_to_a_public_step_was_damaged(
 def test_nobody_waits_for_an_answer_that_was_damaged(own: Callable[..., Server]) -> None:
     """Its sender trains on its own responses, and waits for the others in the next public step."""
     fed = begun(own(), rounds=1, swap={"quorum": 2, "deadline_seconds": 3600})
-    services, body = fed.server.app.state.services, fed.responses("a", 1, 1, [1, 1])
+    body = fed.responses("a", 1, 1, [1, 1])
     fed.members["a"].submit_responses(fed.run.id, 1, 1, body)
-    file = fed.server.data_dir / "blobs" / folder_name(digest_of(body)) / file_name(digest_of(body))
-    file.write_bytes(bytes(len(body)))
-    with pytest.raises(DamagedBlob):
-        services.blobs.read(digest_of(body))
-    fed.server.do(heal(services))
+    damage(fed, body)
     with pytest.raises(RoundClosed):
         fed.members["a"].exchanged(fed.run.id, 1, 1)
     rest = fed.responses("b", 1, 1, [1, 1])

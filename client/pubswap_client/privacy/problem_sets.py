@@ -23,7 +23,7 @@ _GIVE_BOTH = "Give the problems that were trained on with --members, and others 
 def effective(
     history: Sequence[RoundFigures], rounds: Sequence[RoundSummary], last: int
 ) -> list[RoundFigures]:
-    """The rounds that led to the adapter of round `last`, without those not handed in in time.
+    """The rounds that led to the adapter of round `last`: in time, and not undone.
 
     A round was undone by a rollback if the run's round began after another number of rollbacks. If
     the coordinator does not report that, or was restored from a backup, a round was also undone if

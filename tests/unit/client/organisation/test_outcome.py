@@ -139,6 +139,9 @@ def test_a_summary_has_figures_and_plots_and_no_scripts() -> None:
     points = [[tuple(map(float, at.split(","))) for at in curve.split(" L")] for curve in curves]
     assert [len(each) for each in points] == [2, 2]
     assert all(one[0][0] < one[1][0] and one[0][1] > one[1][1] for one in points)
+    assert "(late)" not in text
+    late = figures.model_copy(update={"late": True})
+    assert "<td>1 (late)</td>" in page(run, "hospital-a", [late])
     assert "Not measured." in page(ended(None, None), "a", [])
     base = HeldOutScore(
         run="r1",
