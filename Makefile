@@ -51,7 +51,7 @@ bench-scale: .venv/dev.stamp  ## rounds of 64, 250 and 1,000 members, SQLite and
 # PART=tests|update|rollout|step|learning, LIMIT=seconds a part, WHEELS=folder, DRY=1. Uses the
 # machine's Python, because a venv would not see its torch.
 gpu:  ## CUDA tests and a benchmark on a machine with one NVIDIA GPU, parts of 9 minutes
-	$(PYTHON) tests/gpu/run.py $(if $(PART),--part $(PART)) $(if $(WHEELS),--wheels $(WHEELS)) $(if $(LIMIT),--seconds $(LIMIT)) $(if $(DRY),--dry) $(if $(OUT),--out $(OUT))
+	$(PYTHON) tests/gpu/run.py $(if $(PART),--part $(PART)) $(if $(MODEL),--model $(MODEL)) $(if $(WHEELS),--wheels $(WHEELS)) $(if $(LIMIT),--seconds $(LIMIT)) $(if $(DRY),--dry) $(if $(OUT),--out $(OUT))
 
 # For the GPU machine's Python and platform, not this machine's.
 GPU_PYTHON ?= 3.12

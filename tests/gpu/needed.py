@@ -49,6 +49,9 @@ WHEELS = {
 }
 """The other import names, each with the wheel that has it: a few MB in all."""
 
+OPTIONAL = ("liger-kernel", "trl", "datasets", "dill", "multiprocess")
+"""Wheels that nothing fails without: faster layers, and TRL to compare with."""
+
 _WHEEL = re.compile(
     r"[^-]+-[^-]+(?:-\d[^-]*)?-(?P<python>[^-]+)-(?P<abi>[^-]+)-(?P<platform>.+)\.whl"
 )
@@ -88,7 +91,7 @@ def fits(name: str, version: tuple[int, int]) -> bool:
     if "abi3" in abis:
         floors = [re.fullmatch(rf"cp{major}(\d+)", python) for python in pythons]
         return any(floor is not None and int(floor[1]) <= minor for floor in floors)
-    return f"cp{major}{minor}" in pythons
+    return f"cp{major}{minor}" in pythons or f"py{major}{minor}" in pythons
 
 
 def unpack(folder: Path, into: Path) -> list[str]:
@@ -112,5 +115,4 @@ def unpack(folder: Path, into: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    # liger-kernel is optional, but much is slower without it.
-    sys.stdout.write(" ".join([*WHEELS.values(), "liger-kernel"]) + "\n")
+    sys.stdout.write(" ".join([*WHEELS.values(), *OPTIONAL]) + "\n")

@@ -2,6 +2,7 @@
 
     make gpu                       # all parts, each in at most 9 minutes
     make gpu PART=update           # one: tests, update, rollout, step, learning
+    make gpu MODEL=Qwen3-1.7B      # only this model's measurements, about 10 minutes in all
     make gpu WHEELS=gpu-wheels     # what this Python lacks, from a folder of wheels
     make gpu DRY=1                 # the same on a CPU with tiny models, in a folder of its own
 
@@ -32,7 +33,7 @@ sys.path[:0] = [str(folder) for folder in SOURCES]
 
 from gpu import needed  # noqa: E402
 from gpu.goals import lines  # noqa: E402
-from gpu.plan import MEASUREMENTS, PARTS, Measurement, batches  # noqa: E402
+from gpu.plan import DEMO, MEASUREMENTS, MODELS, PARTS, Measurement, batches  # noqa: E402
 from gpu.table import show  # noqa: E402
 
 SECONDS = 520  # for a part, so that it ends within 9 minutes
@@ -44,6 +45,7 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--part", choices=PARTS, nargs="+", default=list(PARTS))
+    parser.add_argument("--model", choices=MODELS, help="Measure only this model.")
     parser.add_argument("--dry", action="store_true", help="On a CPU, with tiny models.")
     parser.add_argument("--wheels", type=Path, help="A folder of wheels that this Python lacks.")
     parser.add_argument("--out", type=Path, help="A folder for gpu.json and the parts' files.")
@@ -79,9 +81,13 @@ def measured(
 ) -> dict[str, Any]:
     """A part's records by name; its measurements run in processes, one for each model."""
     until = time.monotonic() + chosen.seconds
-    by_name: dict[str, Any] = {}
+    wanted = [m for m in MEASUREMENTS[part] if chosen.model in (None, m.model) or m.model == DEMO]
+    why = f"only {chosen.model} was asked for"
+    by_name: dict[str, Any] = {
+        one.name: {"not_run": why} for one in MEASUREMENTS[part] if one not in wanted
+    }
     # Tiny models take less time than starting a process.
-    together = [MEASUREMENTS[part]] if chosen.dry else batches(MEASUREMENTS[part])
+    together = [wanted] if chosen.dry else batches(wanted)
     for batch in together:
         rest = batch
         while rest and until - time.monotonic() > 5:

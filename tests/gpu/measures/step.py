@@ -58,7 +58,7 @@ def step(context: Context, model: str) -> dict[str, Any]:
 
     reset_peak(context.device)
     try:
-        times = context.timed(work, repeats=3)
+        times = context.timed(work, repeats=2)
         keeping.pop().result()
     finally:
         thread.shutdown()

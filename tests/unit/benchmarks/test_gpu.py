@@ -104,6 +104,38 @@ def test_goals_are_held_against_figures(changes: dict[str, Any], verdicts: list[
     assert [line.met for line in shown] == verdicts
 
 
+@pytest.mark.parametrize(
+    ("name", "has_goal"),
+    [(f"update, {FIRST}", True), (f"update, {FIRST}, by flex", False), ("update, Qwen3-4B", False)],
+)
+def test_goals_are_for_the_first_model_by_the_chosen_way(name: str, has_goal: bool) -> None:
+    """Other models and ways are measured to be compared."""
+    parts = {"update": {"measurements": {name: {"figures": figures()}}}}
+    (shown,) = [line for line in lines({"parts": parts}) if line.what == name]
+    assert bool(shown.goal) is has_goal
+    assert (shown.met is True) is has_goal
+
+
+def test_one_models_measurements_can_be_made_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are named; learning has a model of its own."""
+    made_: list[str] = []
+
+    def make_none(batch: list[Measurement], *_: Any) -> list[dict[str, Any]]:
+        made_.extend(one.name for one in batch)
+        return [{"name": one.name, "figures": {}} for one in batch]
+
+    monkeypatch.setattr(run, "_in_a_process", make_none)
+    chosen = run.options(["--model", "Qwen3-4B", "--dry"])
+    records = {
+        part: run.measured(part, chosen, tmp_path, {})["measurements"]
+        for part in ("step", "learning")
+    }
+    assert made_ == ["step, Qwen3-4B", "learning, one client"]
+    assert records["step"][f"step, {FIRST}"] == {"not_run": "only Qwen3-4B was asked for"}
+
+
 def test_what_was_not_reached_is_named() -> None:
     """A part that was not run, a measurement without time, one that failed, one that cannot be."""
     first, second, third, *_ = MEASUREMENTS["rollout"]
@@ -169,6 +201,8 @@ def test_the_table_is_plain_text_where_rich_is_not_installed() -> None:
         ("httpx-0.28.1-py3-none-any.whl", True),
         ("six-1.17.0-py2.py3-none-any.whl", True),
         ("thing-1.0-1-py3-none-any.whl", True),
+        ("multiprocess-0.70.19-py312-none-any.whl", True),
+        ("multiprocess-0.70.19-py311-none-any.whl", False),
         ("notes.txt", False),
     ],
 )
@@ -200,6 +234,7 @@ def test_what_is_missing_is_named_with_its_wheel() -> None:
 
 OPTIONAL = {"liger_kernel", "rich", "trl", "math_verify", "reasoning_gym", "tensorboard", "vllm"}
 OPTIONAL |= {"sympy"}  # only with math_verify, which needs it
+OPTIONAL |= {"triton"}  # torch's own builds for CUDA bring it
 """Looked for, and done without."""
 
 
