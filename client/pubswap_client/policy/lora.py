@@ -54,9 +54,13 @@ class _FusedLora(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float
     ) -> Tensor:
         a, b = a.to(x.dtype), b.to(x.dtype)
-        inner = x.flatten(0, -2) @ a.t()
-        y = nn.functional.linear(x, weight, bias)
-        y.view(-1, len(weight)).addmm_(inner, b.t(), alpha=scale)
+        rows = x.flatten(0, -2)
+        inner = rows @ a.t()
+        if x.is_cuda and bias is None:
+            y = sum_of_products(inner, b.t(), scale, rows, weight.t()).view(*x.shape[:-1], -1)
+        else:
+            y = nn.functional.linear(x, weight, bias)
+            y.view(-1, len(weight)).addmm_(inner, b.t(), alpha=scale)
         ctx.save_for_backward(x, weight, a, b, inner)
         ctx.scale = scale
         return y
@@ -69,12 +73,25 @@ class _FusedLora(torch.autograd.Function):
         dinner = dy @ b  # unscaled, because each product below applies the scale once
         dx = da = db = None
         if ctx.needs_input_grad[0]:
-            dx = (dy @ weight).addmm_(dinner, a, alpha=ctx.scale).view(x.shape)
+            if dy.is_cuda:
+                dx = sum_of_products(dinner, a, ctx.scale, dy, weight).view(x.shape)
+            else:
+                dx = (dy @ weight).addmm_(dinner, a, alpha=ctx.scale).view(x.shape)
         if ctx.needs_input_grad[3]:
             da = product(dinner.t(), x.flatten(0, -2)).mul_(ctx.scale)
         if ctx.needs_input_grad[4]:
             db = product(dy.t(), inner).mul_(ctx.scale)
         return dx, None, None, da, db, None
+
+
+def sum_of_products(left: Tensor, right: Tensor, scale: float, x: Tensor, weight: Tensor) -> Tensor:
+    """scale left right + x weight, rounded once.
+
+    The small product comes first, because a GPU adds it while it computes the large one. Added
+    afterwards, it would be another pass over the output.
+    """
+    output = x.new_empty((len(x), weight.shape[1]))
+    return output.addmm_(left, right, beta=0, alpha=scale).addmm_(x, weight)
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from pubswap_client.policy.groups import Group, collate
-from pubswap_client.policy.lora import fuse_products
+from pubswap_client.policy.lora import fuse_products, sum_of_products
 from pubswap_client.policy.policy import Policy
 from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.update import update
@@ -91,6 +91,22 @@ def test_outputs_and_gradients_are_the_formulas_but_for_rounding(
     assert found_x.grad is not None and exact_x.grad is not None
     assert distance(found_x.grad, exact_x.grad) <= 1.5 * ROUNDING[dtype]
     assert distance(gradient(model), gradient(exact)) <= ROUNDING[dtype]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", ROUNDING)
+def test_a_gpus_sum_of_products_is_the_formula_but_for_rounding(
+    device: str, dtype: torch.dtype
+) -> None:
+    """scale left right + x weight, with matrices that are transposed views."""
+    torch.manual_seed(0)
+    left, right, x, weight = (
+        torch.randn(shape).to(device, dtype) for shape in ((30, 4), (20, 4), (30, 24), (20, 24))
+    )
+    found = sum_of_products(left, right.t(), 2.0, x, weight.t())
+    exact = 2 * left.double() @ right.double().t() + x.double() @ weight.double().t()
+    assert found.dtype == dtype
+    assert distance(found, exact) <= ROUNDING[dtype]
 
 
 @pytest.mark.parametrize("rank", RANKS)
