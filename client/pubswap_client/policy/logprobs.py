@@ -1,5 +1,6 @@
 """Per-token log-probabilities of responses, over packs and without holding all logits."""
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,10 +12,13 @@ from torch.utils.checkpoint import checkpoint
 
 from pubswap_client.policy.groups import Batch, Group, collate
 from pubswap_client.policy.lora import product
+from pubswap_client.policy.memory import is_out_of_memory
 from pubswap_client.policy.packing import Pack, pack, plan
 from pubswap_client.policy.padded import PADDED, plan_padded
 from pubswap_client.policy.policy import Policy
 from pubswap_protocol.tensors.responses import Offer, Response
+
+log = logging.getLogger(__name__)
 
 # Logits in memory at a time, enough for fast products: 32 MiB of float32 on a CPU, 512 on a GPU.
 CPU_LOGITS = 1 << 23
@@ -67,16 +71,25 @@ class _LinearLogprobs(torch.autograd.Function):
         size = max(1, limit // len(weight))
         for start in range(0, count, size):
             part = slice(start, start + size)
-            logits = _logits(hidden[part], weight, bias, temperature)
+            # The compiled kernel divides by the temperature itself.
+            compiled = hidden.is_cuda and observe is None and not entropy
+            logits = _logits(hidden[part], weight, bias, 1.0 if compiled else temperature)
             if observe is not None:
                 observe(slice(start, start + len(logits)), logits)
             shifted = torch.empty_like(logits) if entropy else None
-            masses, total, chosen = _exponentiated(logits, tokens[part], shifted)
+            masses: Tensor | None
+            if compiled:
+                dtype = weight.dtype if differentiable else None
+                masses, total, chosen = _compiled_masses(logits, tokens[part], temperature, dtype)
+            else:
+                masses, total, chosen = _exponentiated(logits, tokens[part], shifted)
             logprobs[part] = (chosen - total.log()).squeeze(1)
             if slope is not None:
+                assert masses is not None
                 mean = product(masses.to(weight.dtype), weight) / total
                 slope[part] = (weight[tokens[part]] - mean) / temperature
             if shifted is not None:
+                assert masses is not None
                 expected = (masses * shifted).sum(dim=1, keepdim=True) / total
                 entropies[part] = (total.log() - expected).squeeze(1)
                 if entropy_slope is not None:
@@ -116,6 +129,45 @@ def _exponentiated(
     return logits, torch.cat(totals), torch.cat(chosen)
 
 
+def masses_of(
+    logits: Tensor, tokens: Tensor, temperature: float, dtype: torch.dtype | None
+) -> tuple[Tensor | None, Tensor, Tensor]:
+    """`_exponentiated` of logits / temperature out of place, with masses in `dtype`, or None."""
+    scaled = logits / temperature
+    shifted = scaled - scaled.amax(dim=1, keepdim=True)
+    masses = shifted.exp()
+    chosen = shifted.gather(1, tokens[:, None])
+    return None if dtype is None else masses.to(dtype), masses.sum(dim=1, keepdim=True), chosen
+
+
+class CompiledMasses:
+    """`masses_of`, compiled for a GPU: it reads the logits twice, where torch's separate operations
+    read or write them ten times. Those are used if it cannot be compiled.
+    """
+
+    def __init__(self) -> None:
+        self.works = True
+        self._compiled: Callable[..., tuple[Tensor | None, Tensor, Tensor]] | None = None
+
+    def __call__(
+        self, logits: Tensor, tokens: Tensor, temperature: float, dtype: torch.dtype | None
+    ) -> tuple[Tensor | None, Tensor, Tensor]:
+        if self.works:
+            try:
+                if self._compiled is None:
+                    self._compiled = torch.compile(masses_of, dynamic=True)
+                return self._compiled(logits, tokens, temperature, dtype)
+            except Exception as error:  # Triton's, or the C compiler's that it needs
+                if is_out_of_memory(error):
+                    raise
+                self.works = False
+                log.warning("torch.compile does not work here, so updates take longer: %s", error)
+        return _exponentiated(logits.div_(temperature), tokens, None)
+
+
+_compiled_masses = CompiledMasses()
+
+
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
     if bias is None and hidden.dtype == torch.float32:
         return (hidden / temperature) @ weight.t()  # far fewer numbers to divide
@@ -123,7 +175,7 @@ def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: fl
     logits = product(hidden, weight.t())
     if bias is not None:
         logits += bias
-    return logits.div_(temperature)
+    return logits if temperature == 1 else logits.div_(temperature)
 
 
 @dataclass(frozen=True, slots=True)

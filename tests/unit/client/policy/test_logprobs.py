@@ -1,13 +1,20 @@
 """Log-probabilities against a full softmax, row by row and without packs."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
 from pubswap_client.policy import logprobs as module
 from pubswap_client.policy.groups import Batch, Group, collate
-from pubswap_client.policy.logprobs import linear_logprobs, response_logprobs, score_pack
+from pubswap_client.policy.logprobs import (
+    CompiledMasses,
+    linear_logprobs,
+    masses_of,
+    response_logprobs,
+    score_pack,
+)
 from pubswap_client.policy.packing import pack
 from pubswap_client.policy.policy import Policy
 from pubswap_protocol.tensors.responses import Response
@@ -152,3 +159,62 @@ def test_whole_logits_are_never_held(monkeypatch: pytest.MonkeyPatch) -> None:
     with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
         linear_logprobs(hidden, weight, None, tokens, 1.0)[0].sum()
     assert sum(saved) == 400 * 8
+
+
+def test_the_compiled_masses_are_those_of_logits_over_temperature() -> None:
+    """Against float64, with logits so far apart that most masses are 0; without masses too."""
+    logits = 300 * torch.randn(6, 50, dtype=torch.float32)
+    tokens = torch.randint(50, (6,))
+    exact = logits.double() / 0.7
+    shifted = exact - exact.amax(dim=1, keepdim=True)
+    masses, total, chosen = masses_of(logits, tokens, 0.7, torch.float32)
+    assert masses is not None
+    assert torch.allclose(masses.double(), shifted.exp(), atol=1e-4)
+    assert torch.allclose(total.double(), shifted.exp().sum(dim=1, keepdim=True), atol=1e-4)
+    assert torch.allclose(chosen.double(), shifted.gather(1, tokens[:, None]), atol=1e-3)
+    none, *others = masses_of(logits, tokens, 0.7, None)
+    assert none is None
+    assert all(map(torch.equal, others, (total, chosen)))
+
+
+def broken(*_: object, **__: object) -> Any:
+    def call(*_: object) -> None:
+        raise RuntimeError("no C compiler found")
+
+    return call
+
+
+def test_without_a_compiler_the_masses_are_the_same(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is tried once, and the log says why it failed."""
+    monkeypatch.setattr(torch, "compile", broken)
+    logits, tokens = torch.randn(6, 50), torch.randint(50, (6,))
+    compiled = CompiledMasses()
+    wanted = masses_of(logits, tokens, 0.7, torch.float32)
+    for _ in range(2):
+        found = compiled(logits.clone(), tokens, 0.7, torch.float32)
+        for mine, theirs in zip(found, wanted, strict=True):
+            assert mine is not None and theirs is not None
+            assert torch.allclose(mine, theirs, atol=1e-6)
+    assert [record.message for record in caplog.records] == [
+        "torch.compile does not work here, so updates take longer: no C compiler found"
+    ]
+
+
+def test_memory_that_runs_out_in_the_compiled_kernel_is_not_taken_for_a_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The update then goes on with smaller packs, and the kernel stays in use."""
+
+    def full(*_: object, **__: object) -> Any:
+        def call(*_: object) -> None:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", full)
+    compiled = CompiledMasses()
+    with pytest.raises(torch.OutOfMemoryError):
+        compiled(torch.randn(6, 50), torch.randint(50, (6,)), 0.7, torch.float32)
+    assert compiled.works
