@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.attention
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from pubswap_client.policy.tree import Span, Tree, sent
@@ -79,7 +80,10 @@ def flash(
     else:
         raise NotImplementedError("this torch's flash attention has no sliding window")
     queries, keys, values = (whole.squeeze(0).transpose(0, 1) for whole in (query, key, value))
-    keys, values = (whole.index_select(0, tree.keys) for whole in (keys, values))
+    keys, values = (
+        Keys.apply(whole, tree)  # type: ignore[no-untyped-call]
+        for whole in (keys, values)
+    )
     if queries.shape[1] != keys.shape[1] and "enable_gqa" in parameters:
         options["enable_gqa"] = True  # without the option, the kernel takes shared heads anyway
     output = varlen_attn(
@@ -93,6 +97,29 @@ def flash(
     )
     assert isinstance(output, Tensor)
     return output.unsqueeze(0)
+
+
+class Keys(torch.autograd.Function):
+    """A pack's values (S, ...) at its tree's keys (n, ...).
+
+    The gradient of index_select adds every row to memory atomically, and rounds each time. Here a
+    token's gradients are gathered and summed in float32, and only prompt tokens have several.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, whole: Tensor, tree: Tree) -> Tensor:
+        ctx.tree = tree
+        return whole.index_select(0, tree.keys)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        total = gradient.index_select(0, ctx.tree.own)
+        for tokens, places in ctx.tree.copies:
+            copies = gradient.index_select(0, places.flatten())
+            copies = copies.view(*places.shape, *gradient.shape[1:])
+            total.index_add_(0, tokens, copies.sum(dim=1))
+        return total, None
 
 
 @cache

@@ -48,6 +48,41 @@ class Tree:
         return sent(torch.cat(ranges), self.device)
 
     @cached_property
+    def own(self) -> Tensor:
+        """For each token (S,), the index in `keys` at which its own span sees it."""
+        ends = accumulate(self.key_counts)
+        ranges = [
+            torch.arange(end - span.end + span.start, end)
+            for span, end in zip(self.spans, ends, strict=True)
+        ]
+        return sent(torch.cat(ranges), self.device)
+
+    @cached_property
+    def copies(self) -> list[tuple[Tensor, Tensor]]:
+        """For each c, the prompt tokens (n,) that c responses see, and their indices in `keys`
+        (n, c) at which these see them.
+
+        There are few different c: a whole group's, and those of groups that the pack cuts.
+        """
+        starts = accumulate(self.key_counts, initial=0)
+        by_prefix: dict[tuple[int, int], list[int]] = {}
+        for span, start in zip(self.spans, starts, strict=False):
+            if span.prefix_end > span.prefix_start:
+                by_prefix.setdefault((span.prefix_start, span.prefix_end), []).append(start)
+        by_count: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        for (first, end), starts_of_copies in by_prefix.items():
+            tokens = torch.arange(first, end)
+            places = (tokens - first)[:, None] + torch.tensor(starts_of_copies)
+            by_count.setdefault(len(starts_of_copies), []).append((tokens, places))
+        return [
+            (
+                sent(torch.cat([tokens for tokens, _ in prefixes]), self.device),
+                sent(torch.cat([places for _, places in prefixes]), self.device),
+            )
+            for prefixes in by_count.values()
+        ]
+
+    @cached_property
     def query_counts(self) -> list[int]:
         return [span.end - span.start for span in self.spans]
 
