@@ -24,7 +24,7 @@ GPU_TOKENS = (1024, 32_768)
 # glibc keeps the free memory between live blocks: the heap measured 1.3 to 1.5 times the memory
 # that activations use, and 2.2 to 3.9 times if layers are recomputed.
 HEAP, HEAP_RECOMPUTED = 1.5, 3.0
-USABLE = 0.6  # of the free memory: kernels, fragmentation and the estimate's error need the rest
+USABLE = 0.75  # of the free memory: kernels, fragmentation and the estimate's error need the rest
 ENOUGH_TOKENS = 8192  # at a time: more hardly make a GPU's update faster
 MARGIN = 0.9  # of the free memory: vLLM keeps its share even if the trainer needs more
 ASLEEP = 2 << 30  # a sleeping vLLM keeps its CUDA context and graphs
