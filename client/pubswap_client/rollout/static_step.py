@@ -3,7 +3,7 @@
 A small model's step is thousands of kernels, and launching them takes longer than running them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -13,7 +13,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from pubswap_client.policy.attention import HARMLESS, attending_by
 from pubswap_client.rollout.kv_cache import Cursor, cache_name
 
-WINDOW = 512  # a step attends to a multiple of this many keys, and each multiple is recorded once
+# Without the fused kernel, a step attends to a multiple of this many keys, and each multiple is
+# recorded once.
+WINDOW = 512
 
 
 class StaticStep:
@@ -23,27 +25,38 @@ class StaticStep:
     """
 
     def __init__(
-        self, model: Any, cache: Any, cursor: Cursor, mask: Tensor, positions: Tensor
+        self,
+        model: Any,
+        cache: Any,
+        cursor: Cursor,
+        mask: Tensor,
+        positions: Tensor,
+        fused: bool = False,
     ) -> None:
         """Decode on a plain cache (`is_plain`) whose next tokens have these positions (B, 1).
 
-        `mask` (B, capacity) is 0 on padding.
+        `mask` (B, capacity) is 0 on padding, which is on the left. `fused` needs Triton.
         """
         self.model = model
         self.cache = cache
         self.cache_name = cache_name(model)
         self.cursor = cursor
         capacity, device = mask.shape[1], mask.device
-        self.window = min(capacity, WINDOW * (cursor.length // WINDOW + 1))
+        self.fused = fused
+        self.window = capacity
+        if not fused:
+            self.window = min(capacity, WINDOW * (cursor.length // WINDOW + 1))
         self.slot = torch.tensor([cursor.length], device=device)
         self.tokens = torch.zeros_like(positions)
         self.positions = positions.clone()
+        self._first = (cursor.length - positions).squeeze(1)
         self._filled = mask[:, None, None, : self.window].bool()
         self._columns = torch.arange(self.window, device=device)
         # None until recorded. A bound method here would be a cycle and keep the cache alive.
         self._replay: Callable[[], Tensor] | None = None
-        for layer in cache.layers:
-            layer.clear(self.window)
+        if not fused:
+            for layer in cache.layers:
+                layer.clear(self.window)
 
     def __call__(self, tokens: Tensor) -> Tensor:
         self.tokens.copy_(tokens[:, None])
@@ -89,16 +102,19 @@ class StaticStep:
         # used as it is, without waiting for the device.
         hidden = ~(self._filled & (self._columns <= self.slot))
         dtype = self.model.dtype
+        attention = fused_attention if self.fused else decode_attention
+        seen = {"first": self._first, "last": self.slot} if self.fused else {}
         # The cache writes to `slot` and returns the window.
         self.cursor.slot, self.cursor.window = self.slot, self.window
         try:
-            with attending_by(decode_attention, self.model.get_base_model().get_decoder()):
+            with attending_by(attention, self.model.get_base_model().get_decoder()):
                 output = self.model(
                     input_ids=self.tokens,
                     attention_mask=hidden.to(dtype) * torch.finfo(dtype).min,
                     position_ids=self.positions,
                     use_cache=True,
                     **{self.cache_name: self.cache},
+                    **seen,
                 )
         finally:
             self.cursor.slot = None
@@ -121,12 +137,39 @@ def decode_attention(
     The H / H_kv queries of a key form a block, so that no key is repeated. Raises
     NotImplementedError for anything that would change the scores, such as soft-capping.
     """
-    unknown = {name for name, option in others.items() if option is not None} - HARMLESS
-    if unknown:
-        raise NotImplementedError(f"its attention has {', '.join(sorted(unknown))}")
+    _refuse(others)
     rows, heads, _, width = query.shape
     blocks = query.reshape(rows, key.shape[1], heads // key.shape[1], width)
     output = scaled_dot_product_attention(
         blocks, key, value, attn_mask=attention_mask, scale=scaling
     )
     return output.reshape(rows, 1, heads, -1), None
+
+
+def fused_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    *,
+    first: Tensor | None = None,
+    last: Tensor | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """The same by a kernel that reads only the keys `first` (B,) to `last` (1,), and no mask."""
+    from pubswap_client.rollout.decode_kernel import attend
+
+    _refuse(others)
+    if first is None or last is None:
+        raise NotImplementedError("its decoder does not pass arguments on to its attention layers")
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    return attend(query, key, value, first, last, scale), None
+
+
+def _refuse(options: Mapping[str, Any]) -> None:
+    unknown = {name for name, option in options.items() if option is not None} - HARMLESS
+    if unknown:
+        raise NotImplementedError(f"its attention has {', '.join(sorted(unknown))}")

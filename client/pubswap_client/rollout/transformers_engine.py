@@ -10,6 +10,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, Protocol
 
 import numpy as np
@@ -85,8 +86,11 @@ class TransformersEngine(RolloutEngine):
         self.max_rows = max_rows
         self.merge = gpu
         self.static = gpu
+        self.fused = gpu and find_spec("triton") is not None
         self.graphs = gpu
         self.check_every = GPU_CHECK if gpu else 1  # tokens
+        # Drop finished rows when this share of them is left. A GPU copies a cache in milliseconds.
+        self.keep = 0.75 if gpu else 0.5
         self._compared = False
 
     @torch.no_grad()
@@ -211,7 +215,7 @@ class TransformersEngine(RolloutEngine):
                 live = int((~state.finished).sum())
                 if live == 0:
                     break
-                if 2 * live <= len(tokens):
+                if live <= self.keep * len(tokens):
                     tokens = tokens[~state.finished]
                     state.drop_finished()
             logits = self._decode(state, tokens)
@@ -278,9 +282,14 @@ class TransformersEngine(RolloutEngine):
         if step is not None and state.cursor.length < step.window:
             return step(tokens)
         state.static_step = step = None  # frees the old graph's memory for the new one
-        step = StaticStep(self.policy.model, state.cache, state.cursor, state.mask, state.positions)
-        state.static_step = step
+        step = state.static_step = self._new_step(state)
         return self._recorded(step, tokens) if self.graphs else step(tokens)
+
+    def _new_step(self, state: "_State") -> StaticStep:
+        return StaticStep(
+            *(self.policy.model, state.cache, state.cursor, state.mask, state.positions),
+            self.fused,
+        )
 
     def _recorded(self, step: StaticStep, tokens: Tensor) -> Tensor:
         """Run the step and record it for replay, if it can be recorded; returns its logits."""
@@ -296,9 +305,9 @@ class TransformersEngine(RolloutEngine):
         return step(tokens) if logits is None else logits
 
     def _compare(self, state: "_State", tokens: Tensor) -> None:
-        """Leave the static path if the model's probabilities differ there.
+        """Leave the fused kernel, or the static path, if the model's probabilities differ there.
 
-        Both paths write the token to the same place, and the decode step that follows does too.
+        All paths write the token to the same place, and the decode step that follows does too.
         """
         self._compared = True
         attention = self.policy.model.config.get_text_config()._attn_implementation
@@ -309,20 +318,31 @@ class TransformersEngine(RolloutEngine):
         length = state.cursor.length
         plain = self._plain(state, tokens).float().softmax(dim=1)
         state.cursor.length = length
-        try:
-            step = StaticStep(
-                self.policy.model, state.cache, state.cursor, state.mask, state.positions
-            )
-            change = (plain - step(tokens).float().softmax(dim=1)).abs().sum(dim=1).mean() / 2
-            fault = f"probabilities differ by {change:.2g}" * (not change <= STATIC_LIMIT)
-        except Exception as error:
-            if is_out_of_memory(error):
-                raise
-            fault = str(error)
-        state.cursor.length = length
+        fault = self._fault(state, tokens, plain)
+        if fault and self.fused:
+            self.fused = False
+            log.warning("Sampling without the fused attention kernel: %s.", fault)
+            fault = self._fault(state, tokens, plain)
         if fault:
             self.static = False
             log.warning("Sampling without static shapes and CUDA graphs: %s.", fault)
+
+    def _fault(self, state: "_State", tokens: Tensor, plain: Tensor) -> str:
+        """Why the static step cannot replace the plain one, whose probabilities are given (B, V).
+
+        Empty if it can.
+        """
+        length = state.cursor.length
+        try:
+            step = self._new_step(state)
+            change = (plain - step(tokens).float().softmax(dim=1)).abs().sum(dim=1).mean() / 2
+            return "" if change <= STATIC_LIMIT else f"probabilities differ by {change:.2g}"
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            return str(error) or type(error).__name__
+        finally:
+            state.cursor.length = length
 
 
 def sample(logits: Tensor, temperature: float, draws: Tensor) -> Tensor:
@@ -367,7 +387,7 @@ class _State:
         return self.cursor.length - self.padding
 
     def drop_finished(self) -> None:
-        """Drop finished rows. Done when half are finished, so that each copy halves the cache."""
+        """Drop finished rows, by a copy of the others' cache."""
         self.static_step = None
         live = (~self.finished).nonzero().squeeze(1)
         for layer in self.cache.layers:

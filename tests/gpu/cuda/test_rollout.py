@@ -27,6 +27,7 @@ WAYS = {
     "plain": {"merge": False, "static": False},
     "merged": {"merge": True, "static": False},
     "static": {"merge": False, "static": True, "graphs": False},
+    "masked": {"static": True, "fused": False},
     "all": {"merge": True, "static": True},
 }
 
@@ -43,6 +44,7 @@ def sampled(
     if policy.device.type == "cuda" and way == "default":
         assert engine.merge
         assert engine.static
+        assert engine.fused
         assert engine.graphs
     engine.close()
     return groups

@@ -16,7 +16,7 @@ MEMORY = 80e9  # bytes that an evaluator may use
 def rollout(context: Context, model: str, full: bool = False, **engine: bool) -> dict[str, Any]:
     """A step's responses, 8 to each of 8 prompts; if `full`, all run to the limit.
 
-    `engine` sets attributes of the engine: merge, static, graphs.
+    `engine` sets attributes of the engine: merge, static, fused, graphs.
     """
     policy = context.policy(model, None if full else context.scale.mean)
     return _sampled(context, policy, context.workload(policy).prompts, 8, **engine)
@@ -48,7 +48,7 @@ def _sampled(
     policy: Policy,
     prompts: list[list[int]],
     count: int,
-    repeats: int = 2,
+    repeats: int = 1,
     **ways: bool,
 ) -> dict[str, Any]:
     """Speed and memory; responses are cut shorter if a probe shows that time would run out."""
@@ -76,7 +76,7 @@ def _sampled(
         "tokens_per_second": sum(lengths) / times["seconds"],
         "rows": len(lengths),
         "rows_at_a_time": engine.max_rows,
-        "ways": {name: getattr(engine, name) for name in ("merge", "static", "graphs")},
+        "ways": {name: getattr(engine, name) for name in ("merge", "static", "fused", "graphs")},
         "response_mean": sum(lengths) / len(lengths),
         "response_max": max(lengths),
         "cut": cut,

@@ -2,16 +2,20 @@
 
 import gc
 import logging
+import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pubswap_client.policy.policy import Policy
@@ -26,10 +30,10 @@ from support.client.architectures import random_policy
 PROMPTS = ([4, 13, 5, 17], [6, 7, 8, 9, 10, 11, 17], [5, 17])
 
 
-def engine_of(policy: Policy, static: bool) -> TransformersEngine:
+def engine_of(policy: Policy, static: bool, fused: bool = False) -> TransformersEngine:
     """An engine with the settings of a GPU (static) or of a CPU."""
     engine = TransformersEngine(policy)
-    engine.static = static
+    engine.static, engine.fused = static, fused
     engine.check_every = 8 if static else 1
     return engine
 
@@ -101,6 +105,89 @@ def test_static_shapes_give_the_same_responses(
     assert close(wanted, found)
     assert len({window for _, window in made}) > 2
     assert len({rows for rows, _ in made}) > 1
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A stand-in for the kernel, which needs Triton; the real one is in tests/engines."""
+
+    def attend(
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        first: torch.Tensor,
+        last: torch.Tensor,
+        scale: float,
+    ) -> torch.Tensor:
+        columns = torch.arange(key.shape[2])
+        seen = ((columns >= first[:, None]) & (columns <= last))[:, None, :, None]
+        # What is not seen was never written, and may be anything.
+        key, value = (whole.where(seen, 0.0) for whole in (key, value))
+        mask = seen.transpose(2, 3)
+        output = scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, scale=scale, enable_gqa=True
+        )
+        return output.transpose(1, 2)
+
+    module = ModuleType("pubswap_client.rollout.decode_kernel")
+    module.attend = attend  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return module
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "qwen2", "llama"])
+def test_the_fused_kernel_gives_the_same_responses(
+    make_policy: Callable[..., Policy],
+    kind: str,
+    kernel: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has one window, so a step is made only when rows leave the batch."""
+    policy = make_policy(kind)
+    wanted = generate(engine_of(policy, static=False))
+    engine = engine_of(policy, static=True, fused=True)
+    engine.keep = 0.75
+    with recorded_steps(monkeypatch) as made:
+        assert close(wanted, generate(engine))
+    assert engine.static
+    assert engine.fused
+    assert len({window for _, window in made}) == 1
+    rows = [rows for rows, _ in made[1:]]  # the first is the comparison's
+    assert len(rows) > 2
+    assert all(after <= 0.75 * before for before, after in pairwise(rows))
+
+
+def test_without_triton_the_masked_kernel_is_used(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log says why, once."""
+    monkeypatch.setitem(sys.modules, "triton", None)
+    monkeypatch.delitem(sys.modules, "pubswap_client.rollout.decode_kernel", raising=False)
+    wanted = generate(engine_of(policy, static=False))
+    engine = engine_of(policy, static=True, fused=True)
+    for _ in range(2):
+        assert close(wanted, generate(engine))
+    assert engine.static
+    assert not engine.fused
+    assert len(caplog.records) == 1
+    assert "Sampling without the fused attention kernel: import of triton" in caplog.text
+
+
+def test_a_fused_kernel_that_is_wrong_is_not_used(
+    policy: Policy,
+    kernel: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Here it leaves out each row's last key."""
+    right = kernel.attend
+    monkeypatch.setattr(kernel, "attend", lambda q, k, v, a, b, s: right(q, k, v, a, b - 1, s))
+    wanted = generate(engine_of(policy, static=False))
+    engine = engine_of(policy, static=True, fused=True)
+    assert close(wanted, generate(engine))
+    assert engine.static
+    assert not engine.fused
+    assert "kernel: probabilities differ by" in caplog.text
 
 
 def test_a_model_of_experts_has_static_shapes() -> None:
