@@ -7,6 +7,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from gpu.plan import FIRST
+
 ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "tests" / "benchmarks" / "results"
 PAGE = (ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
@@ -113,6 +115,41 @@ def test_the_grpo_step_s_ratios_are_those_that_were_measured() -> None:
     assert row.endswith(f"| {memory} |")
     step = f"a GRPO step runs at {found['step_ragged_vs_trl']:.1f} times the speed of TRL's"
     assert step in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_gpu_s_figures_are_those_that_were_measured() -> None:
+    """All goals are met, and the README has the ratio to TRL's trainer."""
+    parts = read("gpu")["parts"]
+    assert {part["machine"]["device"] for part in parts.values()} == {"NVIDIA H200"}
+    assert set(parts["tests"]["tests"].values()) == {"passed"}
+    assert f"All {len(parts['tests']['tests'])} CUDA" in PAGE
+    update, rollout, step, evaluator, trl, learning = (
+        parts[part]["measurements"][name]["figures"]
+        for part, name in (
+            ("update", f"update, {FIRST}"),
+            ("rollout", f"rollout, {FIRST}, mean 1,200"),
+            ("step", f"step, {FIRST}"),
+            ("rollout", f"evaluator, {FIRST}, 512 rows"),
+            ("update", f"GRPOTrainer, {FIRST}"),
+            ("learning", "learning, one client"),
+        )
+    )
+    mfu, memory = update["mfu"], evaluator["peak_bytes"] / 1e9
+    ours, theirs = (side["response_tokens_per_second"] for side in (update, trl))
+    first, *_, last = learning["pass_at_1"]
+    for text in (
+        f"| {said(100 * mfu, '{:.1f} %', mfu >= 0.4)} |",
+        f"| {said(v := rollout['tokens_per_second'], '{:,.0f} tokens/s', v >= 5000)} |",
+        f"| {said(v := step['seconds'], '{:.1f} s', v <= 18)} at {step['response_mean']:,.0f} |",
+        f"| {said(memory, '{:.0f} GB', memory <= 80)} |",
+        f"| {first:.3f} to {last:.3f} |",
+        f"reaches {100 * update['flops_vs_matmul']:.0f} % of the speed of a large matrix product",
+        f"cut at {evaluator['cut']}",
+        f"at {theirs:,.0f} response tokens/s. Ours runs at {ours:,.0f}: {ours / theirs:.1f} times",
+    ):
+        assert text in PAGE.replace("\n  ", " "), text
+    ratio = f"an update of {FIRST} runs at {ours / theirs:.1f} times the speed of TRL's"
+    assert ratio in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_members_figures_are_those_that_were_measured() -> None:
