@@ -23,6 +23,8 @@ def fuse_layers(model: Any) -> bool:
     if find_spec("liger_kernel") is None:
         log.info("liger-kernel is not installed; with it, updates are faster and take less memory.")
         return False
+    # It warns of each backend for other hardware that it does not find.
+    logging.getLogger("liger_kernel").setLevel(logging.ERROR)
     try:
         # Use transformers' integration, because liger-kernel's function for a loaded model is
         # private.

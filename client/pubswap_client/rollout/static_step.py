@@ -3,6 +3,7 @@
 A small model's step is thousands of kernels, and launching them takes longer than running them.
 """
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -73,7 +74,9 @@ class StaticStep:
         mode for good: it then frees nothing, and raises if told to.
         """
         previous = torch.cuda.get_sync_debug_mode()
-        torch.cuda.set_sync_debug_mode("error")
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*is a prototype feature", UserWarning)
+            torch.cuda.set_sync_debug_mode("error")
         try:
             return self(tokens)
         finally:

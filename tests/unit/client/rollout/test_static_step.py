@@ -3,6 +3,7 @@
 import gc
 import logging
 import sys
+import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -68,8 +69,14 @@ def recorded_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, 
 def waiting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A fake of torch's sync debug mode; the last entry of the list is the current mode."""
     modes = ["default"]
+
+    def change(mode: str) -> None:
+        if modes == ["default"]:  # torch warns once
+            warnings.warn("Synchronization debug mode is a prototype feature", stacklevel=2)
+        modes.append(mode)
+
     monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: modes[-1])
-    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", change)
     return modes
 
 
