@@ -16,6 +16,7 @@ CASES = {
     "many rows": (64, 16, 8, 16, 66),
     "many parts": (1, 3, 1, 128, 650),
     "one key": (2, 4, 4, 64, 1),  # most parts are empty
+    "wide heads": (2, 2, 1, 256, 90),
 }
 """Rows, heads, heads of keys, width and used tokens."""
 ROOM = 40  # tokens after the used ones

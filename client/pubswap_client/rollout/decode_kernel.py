@@ -16,7 +16,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 64  # keys at a time
+BLOCK = 64  # keys at a time, or fewer of wide heads, which share a multiprocessor's memory
+VALUES = 64 * 128
 PROGRAMS = 1024  # that keep a large GPU's multiprocessors busy
 MOST_PARTS = 16
 
@@ -45,7 +46,7 @@ def attend(
         *(scale, key_heads, group, width, parts, *key.stride()[:3]),
         GROUP=max(16, triton.next_power_of_2(group)),
         WIDTH=padded,
-        BLOCK=BLOCK,
+        BLOCK=min(BLOCK, VALUES // padded),
     )
     _join[(rows * heads,)](
         *(sums, largest, totals, output, width, parts),
