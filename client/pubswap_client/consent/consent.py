@@ -2,6 +2,7 @@
 
 import json
 import logging
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -96,6 +97,7 @@ class Consent:
     _lacked: int = field(default=0, init=False)  # bytes of the last refused request
     _refused: Work | None = field(default=None, init=False)  # the work of that request
     _fault: str = field(default="", init=False)  # the policy's last logged fault
+    _judging: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def check_coordinator(self) -> None:
         """Raise RefusedByPolicy if it is not allowed, InvalidSettings if the policy is invalid."""
@@ -154,24 +156,26 @@ class Consent:
         A message that we are away, and why, may always be sent. Enrolment, hello, and questions
         outside a public step need only a trusted coordinator.
         """
-        what, round_ = described(method, target), None
-        if what["kind"] == "upload" and method == "POST" and self._ask is not None:
-            what["round"] = round_ = self._ask.round
-        if what["kind"] in FREE and "exchange" not in what:
-            refused = self.silence()
-        elif what["kind"] != AWAY:
-            size, work = sum(map(len, pieces)), None
-            if what["kind"] in WORK and "round" in what:
-                body = b"".join(pieces)
-                content = json.loads(body) if what["kind"] != "responses" else None
-                work = _work(what, content, digest_of(body))
-            if refused := self.refusals(size, work):
-                self._lacked, self._refused = size, work
-        else:
-            refused = ()
-        if refused:
-            raise RefusedByPolicy(words(refused))
-        self.ledger.record(method, target, media_type, pieces, round_)
+        # One at a time, or two requests at once would each fit in the day's last bytes.
+        with self._judging:
+            what, round_ = described(method, target), None
+            if what["kind"] == "upload" and method == "POST" and self._ask is not None:
+                what["round"] = round_ = self._ask.round
+            if what["kind"] in FREE and "exchange" not in what:
+                refused = self.silence()
+            elif what["kind"] != AWAY:
+                size, work = sum(map(len, pieces)), None
+                if what["kind"] in WORK and "round" in what:
+                    body = b"".join(pieces)
+                    content = json.loads(body) if what["kind"] != "responses" else None
+                    work = _work(what, content, digest_of(body))
+                if refused := self.refusals(size, work):
+                    self._lacked, self._refused = size, work
+            else:
+                refused = ()
+            if refused:
+                raise RefusedByPolicy(words(refused))
+            self.ledger.record(method, target, media_type, pieces, round_)
 
     def buckets(self) -> tuple[str, ...]:
         """Prefixes of buckets that adapters may go to directly; none unless the policy has some."""

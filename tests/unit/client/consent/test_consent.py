@@ -1,6 +1,8 @@
 """The policy file, and the check that every outgoing request passes."""
 
 import json
+import threading
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -332,6 +334,42 @@ def test_bytes_and_rounds_of_a_day_come_from_the_ledger(tmp_path: Path) -> None:
         RefusedByPolicy, match="at most 8 bytes a day; what comes next, of 4 bytes, waits"
     ):
         consent.record(*ANSWERS, [b"1234"])
+
+
+def test_two_requests_at_once_do_not_share_the_days_last_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A heartbeat beside an upload: it is judged once the other is recorded."""
+    consent = member(tmp_path)
+    adapter = ask_of(view(), URL).sent_bytes or 0
+    changed(tmp_path, max_bytes_a_day=str(adapter + 1))
+    judged, refusals, record = threading.Event(), consent.refusals, consent.ledger.record
+
+    def slow(*request: Any) -> None:
+        judged.wait(0.5)  # no other request is judged meanwhile
+        record(*request)
+
+    def noting(*ask: Any) -> Any:
+        found = refusals(*ask)
+        if len(threads) == 2 and threading.current_thread() is threads[1]:
+            judged.set()
+        return found
+
+    def send(request: tuple[str, str, str], body: bytes) -> None:
+        with suppress(RefusedByPolicy):
+            consent.record(*request, [body])
+
+    monkeypatch.setattr(consent.ledger, "record", slow)
+    monkeypatch.setattr(consent, "refusals", noting)
+    threads = [
+        threading.Thread(target=send, args=(ANSWERS, bytes(adapter))),
+        threading.Thread(target=send, args=(BEAT, b"{}")),
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sent_since(tmp_path, EVENING).size in (2, adapter)
 
 
 def test_a_member_stays_away_until_what_was_refused_fits_into_a_day(tmp_path: Path) -> None:
