@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout import static_step
 from pubswap_client.rollout.kv_cache import PreallocatedLayer
-from pubswap_client.rollout.static_step import StaticStep, decode_attention
+from pubswap_client.rollout.static_step import StaticStep, decode_attention, fused_attention
 from pubswap_client.rollout.transformers_engine import SamplingParameters, TransformersEngine
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.responses import Response
@@ -387,6 +387,30 @@ def test_one_query_in_blocks_of_heads_is_plain_attention() -> None:
     exact = (scores.softmax(dim=-1) @ values).transpose(1, 2)
     assert found.shape == (3, 1, 6, 8)
     assert torch.allclose(found.double(), exact, atol=1e-6)
+
+
+@pytest.mark.parametrize("scaling", [None, 0.3])
+def test_the_fused_kernel_gets_the_layers_scale(
+    kernel: ModuleType, monkeypatch: pytest.MonkeyPatch, scaling: float | None
+) -> None:
+    """Or 1 / sqrt(D), as attention has it by default."""
+    scales: list[float] = []
+    monkeypatch.setattr(kernel, "attend", lambda *inputs: scales.append(inputs[-1]))
+    query, key = torch.zeros((1, 2, 1, 16)), torch.zeros((1, 2, 4, 16))
+    keys = {"first": torch.tensor([0]), "last": torch.tensor([3])}
+    fused_attention(torch.nn.Module(), query, key, key, None, scaling, **keys)
+    assert scales == [scaling or 0.25]
+
+
+@pytest.mark.parametrize("missing", ["first", "last"])
+def test_the_fused_kernel_does_not_guess_which_keys_are_seen(
+    kernel: ModuleType, missing: str
+) -> None:
+    """A decoder may not pass arguments on to its attention layers."""
+    query, key = torch.zeros((1, 2, 1, 16)), torch.zeros((1, 2, 4, 16))
+    keys = {"first": torch.tensor([0]), "last": torch.tensor([3]), missing: None}
+    with pytest.raises(NotImplementedError, match="does not pass arguments on"):
+        fused_attention(torch.nn.Module(), query, key, key, None, **keys)
 
 
 def test_nothing_waits_for_the_device_at_each_token(policy: Policy) -> None:
