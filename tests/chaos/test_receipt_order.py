@@ -35,3 +35,25 @@ def test_every_receipt_comes_after_its_fsyncs(tmp_path: Path) -> None:
     for what, left_out in LEFT_OUT.items():
         rest = [call for call in record if not left_out(call)]
         assert len(judge(rest).early) == 8, what
+
+
+def stored(file: str, blob: str) -> list[Call]:
+    """The calls that store a file as a blob."""
+    return [
+        Call("fsync", file, ""),
+        Call("rename", file, blob),
+        Call("fsync", str(Path(blob).parent), ""),
+    ]
+
+
+@pytest.mark.parametrize("log_is_synced", [True, False])
+def test_the_same_responses_again_are_no_receipt_too_early(log_is_synced: bool) -> None:
+    """They are the same blob, which is durable; but their row must be, too."""
+    asked = Call("recvfrom", "TCP:[a]", "POST /v1/runs/r/rounds/1/swaps/1/responses HTTP/1.1")
+    answered = Call("sendto", "TCP:[a]", "HTTP/1.1 201 Created")
+    log = [Call("fdatasync", "coordinator.db-wal", "")]
+    first = [asked, *stored("incoming/1", "blobs/ab/c"), *log, answered]
+    second = [asked, *stored("incoming/2", "blobs/ab/c"), *(log if log_is_synced else []), answered]
+    found = judge([*first, *second])
+    assert found.seen == {"responses": 2}
+    assert len(found.early) == (0 if log_is_synced else 1)

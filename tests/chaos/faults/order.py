@@ -91,7 +91,7 @@ def judge(trace: Iterable[Call]) -> Verdict:
     """Go through the calls, and look back at each receipt's answer."""
     verdict = Verdict()
     synced: dict[str, int] = {}
-    blobs: dict[str, _Blob] = {}
+    blobs: dict[str, list[_Blob]] = {}  # each time that it was stored
     log_synced = -1
     asked: dict[str, tuple[int, str]] = {}
     for position, call in enumerate(trace):
@@ -99,13 +99,13 @@ def judge(trace: Iterable[Call]) -> Verdict:
             synced[call.file] = position
             if call.file.endswith("-wal"):
                 log_synced = position
-            for name, blob in blobs.items():
-                if blob.folder < 0 and PurePath(call.file) == PurePath(name).parent:
-                    blob.folder = position
+            for name, stored in blobs.items():
+                for blob in stored:
+                    if blob.folder < 0 and PurePath(call.file) == PurePath(name).parent:
+                        blob.folder = position
         elif call.name.startswith("rename"):
             blob = _Blob(synced.get(call.file, -1), position)
-            # Stored again by somebody else: what was durable before stays so.
-            blobs.setdefault(call.text, blob)
+            blobs.setdefault(call.text, []).append(blob)
         elif call.name in ("read", "recvfrom") and call.file.startswith("TCP"):
             asked[call.file] = _request(asked.get(call.file), position, call.text)
         elif call.file.startswith("TCP") and call.text.startswith("HTTP/1.1 "):
@@ -121,18 +121,20 @@ def _request(before: tuple[int, str] | None, position: int, text: str) -> tuple[
 
 
 def _receipt(
-    verdict: Verdict, since: int, text: str, blobs: dict[str, _Blob], log_synced: int
+    verdict: Verdict, since: int, text: str, blobs: dict[str, list[_Blob]], log_synced: int
 ) -> None:
     kind = next((kind for kind, form in _KINDS.items() if form.match(text)), None)
     if kind is None:
         return
     verdict.seen[kind] = verdict.seen.get(kind, 0) + 1
     if digest := _DIGEST.search(text):
-        named = [blob for name, blob in blobs.items() if name.endswith(digest[1])]
+        named = [stored for name, stored in blobs.items() if name.endswith(digest[1])]
     else:  # responses, whose digest the coordinator makes: what was renamed since they came
-        named = [blob for blob in blobs.values() if blob.renamed > since]
-    what, blob = digest[1][:12] if digest else "", named[-1] if named else _Blob()
-    begun_at = since if kind == "update" else blob.folder
+        named = [stored for stored in blobs.values() if stored[-1].renamed > since]
+    what, stored = digest[1][:12] if digest else "", named[-1] if named else [_Blob()]
+    # What was stored before, by somebody else or with the same answers, is durable already.
+    blob = next((blob for blob in stored if blob.ordered()), stored[-1])
+    begun_at = since if kind == "update" else max(since, blob.folder)
     if not blob.ordered():
         verdict.early.append(f"{kind} {what}: {blob}")
     elif log_synced < begun_at:
