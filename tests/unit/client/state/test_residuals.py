@@ -63,6 +63,18 @@ def test_residuals_are_fetched_once_and_come_in_the_order_asked_for(tmp_path: Pa
     assert api.asked == [first, second]
 
 
+@pytest.mark.parametrize("number", [np.nan, np.inf, 1e30])
+def test_a_residual_is_checked_like_an_update(tmp_path: Path, number: float) -> None:
+    """Its digest is right, but its numbers would destroy the base model's weights."""
+    layout = stack_layout(LAYOUT, {"m.lora_A.weight": 4})
+    tensors = {name: np.zeros(size, np.float32) for name, size in layout.tensors.items()}
+    tensors["m.lora_B.weight"][0, 0] = number
+    api = ResidualSource(encode_adapter(layout, tensors))
+    for _ in range(2):  # also from the folder, after a restart
+        with pytest.raises(InvalidAdapter):
+            residuals(api, tmp_path).files([*api.blobs], 1)
+
+
 def test_residuals_that_the_task_no_longer_names_are_removed(tmp_path: Path) -> None:
     """So a coordinator that names new ones each time cannot fill the disk; a removed one is fetched
     again.
