@@ -2,7 +2,7 @@
 
     make gpu                       # all parts, each in at most 9 minutes
     make gpu PART=update           # one: tests, update, rollout, step, learning
-    make gpu MODEL=Qwen3-1.7B      # only this model's measurements, about 10 minutes in all
+    make gpu MODEL=Qwen3-1.7B      # only this model; the others keep their figures
     make gpu WHEELS=gpu-wheels     # what this Python lacks, from a folder of wheels
     make gpu DRY=1                 # the same on a CPU with tiny models, in a folder of its own
 
@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -77,14 +77,21 @@ def environment(wheels: Path | None) -> dict[str, str]:
 
 
 def measured(
-    part: str, chosen: argparse.Namespace, scratch: Path, variables: dict[str, str]
+    part: str,
+    chosen: argparse.Namespace,
+    scratch: Path,
+    variables: dict[str, str],
+    earlier: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """A part's records by name; its measurements run in processes, one for each model."""
+    """A part's records by name; its measurements run in processes, one for each model.
+
+    Models that were not asked for keep their `earlier` records.
+    """
     until = time.monotonic() + chosen.seconds
     wanted = [m for m in MEASUREMENTS[part] if chosen.model in (None, m.model) or m.model == DEMO]
-    why = f"only {chosen.model} was asked for"
+    missing = {"not_run": f"only {chosen.model} was asked for"}
     by_name: dict[str, Any] = {
-        one.name: {"not_run": why} for one in MEASUREMENTS[part] if one not in wanted
+        one.name: earlier.get(one.name, missing) for one in MEASUREMENTS[part] if one not in wanted
     }
     # Tiny models take less time than starting a process.
     together = [wanted] if chosen.dry else batches(wanted)
@@ -164,6 +171,15 @@ def tested(chosen: argparse.Namespace, scratch: Path, variables: dict[str, str])
     return outcome
 
 
+def earlier(path: Path, described: Mapping[str, Any]) -> dict[str, Any]:
+    """A part's records by name from an earlier run, if the same machine made them."""
+    if not path.exists():
+        return {}
+    found = json.loads(path.read_bytes())
+    records: dict[str, Any] = found["measurements"] if found["machine"] == described else {}
+    return records
+
+
 def merge(folder: Path) -> dict[str, Any]:
     """Merge all parts' files of a folder into gpu.json, which keeps parts without a file."""
     merged = folder / "gpu.json"
@@ -211,13 +227,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         (chosen.out / "gpu").mkdir(parents=True, exist_ok=True)
         for part in chosen.part:
             _say(f"{part}: at most {chosen.seconds / 60:.0f} minutes on {described['device']}")
-            started = time.monotonic()
+            started, path = time.monotonic(), chosen.out / "gpu" / f"{part}.json"
             if part == "tests":
                 result = tested(chosen, scratch, variables)
             else:
-                result = measured(part, chosen, scratch, variables)
+                result = measured(part, chosen, scratch, variables, earlier(path, described))
             result |= {"machine": described, "wall_seconds": time.monotonic() - started}
-            path = chosen.out / "gpu" / f"{part}.json"
             path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     results = merge(chosen.out)
     show(f"PubSwap on {described['device']}", list(lines(results)))

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pubswap_client.policy.memory import reason
+
 log = logging.getLogger(__name__)
 
 
@@ -37,7 +39,7 @@ def fuse_layers(model: Any) -> bool:
         with _for_this_model_alone(model):
             apply_liger_kernel(model, kernels)
     except Exception as error:  # whatever it is, the model's own layers still work
-        log.warning("liger-kernel does not work here; continuing without it: %s", error)
+        log.warning("liger-kernel does not work here; continuing without it: %s", reason(error))
         return False
     return True
 

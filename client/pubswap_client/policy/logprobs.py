@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pubswap_client.policy.groups import Batch, Group, collate
 from pubswap_client.policy.lora import product
-from pubswap_client.policy.memory import is_out_of_memory
+from pubswap_client.policy.memory import is_out_of_memory, reason
 from pubswap_client.policy.packing import Pack, pack, plan
 from pubswap_client.policy.padded import PADDED, plan_padded
 from pubswap_client.policy.policy import Policy
@@ -161,7 +161,9 @@ class CompiledMasses:
                 if is_out_of_memory(error):
                     raise
                 self.works = False
-                log.warning("torch.compile does not work here, so updates take longer: %s", error)
+                log.warning(
+                    "torch.compile does not work here, so updates take longer: %s", reason(error)
+                )
         return _exponentiated(logits.div_(temperature), tokens, None)
 
 

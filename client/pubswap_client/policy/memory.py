@@ -1,4 +1,4 @@
-"""A decoder's sizes for memory estimates, and the detection of out-of-memory errors."""
+"""A decoder's sizes for memory estimates, and what an error of a device says."""
 
 import gc
 from dataclasses import dataclass
@@ -46,6 +46,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(message in str(error) for message in _NO_MEMORY)
+
+
+def reason(error: BaseException) -> str:
+    """One line of the log about a kernel that failed: a compiler's message may have hundreds."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
 def free_bytes(device: torch.device) -> int:

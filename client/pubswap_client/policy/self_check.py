@@ -21,6 +21,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer as Layer
 from pubswap_client.policy.attention_kernels import packed_kernels
 from pubswap_client.policy.groups import Group, collate
 from pubswap_client.policy.logprobs import score_pack, token_scores
+from pubswap_client.policy.memory import reason
 from pubswap_client.policy.packing import pack
 from pubswap_client.policy.padded import PADDED
 from pubswap_client.policy.policy import Policy
@@ -122,8 +123,7 @@ def check_packed_path(policy: Policy) -> PathChoice:
             try:
                 difference = probe.difference(path)
             except Exception as error:  # a kernel, a compiler or a model may raise anything
-                reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-                refused.append(f"not {_NAMES[path]}: {reason}")
+                refused.append(f"not {_NAMES[path]}: {reason(error)}")
                 continue
             if difference.within(limit):
                 verdict = PathChoice(path, policy.linear_head, difference, tuple(refused))

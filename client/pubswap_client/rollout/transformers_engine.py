@@ -19,7 +19,13 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from pubswap_client.policy.logprobs import token_scores
-from pubswap_client.policy.memory import Shape, free_bytes, is_out_of_memory, release_cached_memory
+from pubswap_client.policy.memory import (
+    Shape,
+    free_bytes,
+    is_out_of_memory,
+    reason,
+    release_cached_memory,
+)
 from pubswap_client.policy.policy import Policy, positions
 from pubswap_client.rollout.gumbel import gumbel_sample
 from pubswap_client.rollout.kv_cache import Cursor, cache_name, fill, is_plain, preallocate
@@ -301,7 +307,7 @@ class TransformersEngine(RolloutEngine):
             if is_out_of_memory(error):
                 raise
             self.graphs = False
-            log.warning("CUDA graphs cannot be used; sampling without them: %s", error)
+            log.warning("CUDA graphs cannot be used; sampling without them: %s", reason(error))
         return step(tokens) if logits is None else logits
 
     def _compare(self, state: "_State", tokens: Tensor) -> None:
@@ -340,7 +346,7 @@ class TransformersEngine(RolloutEngine):
         except Exception as error:
             if is_out_of_memory(error):
                 raise
-            return str(error) or type(error).__name__
+            return reason(error)
         finally:
             state.cursor.length = length
 

@@ -119,7 +119,7 @@ def test_goals_are_for_the_first_model_by_the_chosen_way(name: str, has_goal: bo
 def test_one_models_measurements_can_be_made_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others are named; learning has a model of its own."""
+    """The others keep the same machine's records, or are named; learning has its own model."""
     made_: list[str] = []
 
     def make_none(batch: list[Measurement], *_: Any) -> list[dict[str, Any]]:
@@ -128,12 +128,20 @@ def test_one_models_measurements_can_be_made_alone(
 
     monkeypatch.setattr(run, "_in_a_process", make_none)
     chosen = run.options(["--model", "Qwen3-4B", "--dry"])
-    records = {
-        part: run.measured(part, chosen, tmp_path, {})["measurements"]
-        for part in ("step", "learning")
-    }
-    assert made_ == ["step, Qwen3-4B", "learning, one client"]
-    assert records["step"][f"step, {FIRST}"] == {"not_run": "only Qwen3-4B was asked for"}
+    path, machine = tmp_path / "step.json", {"device": "a GPU"}
+    kept = {f"step, {FIRST}": {"figures": {"seconds": 1.0}}}
+    path.write_text(json.dumps({"measurements": kept, "machine": machine}))
+    for described, first in ((machine, kept), ({"device": "another"}, {})):
+        made_.clear()
+        records = {
+            part: run.measured(part, chosen, tmp_path, {}, run.earlier(path, described))
+            for part in ("step", "learning")
+        }
+        assert made_ == ["step, Qwen3-4B", "learning, one client"]
+        missing = {f"step, {FIRST}": {"not_run": "only Qwen3-4B was asked for"}}
+        step = records["step"]["measurements"]
+        assert {f"step, {FIRST}": step[f"step, {FIRST}"]} == (first or missing)
+    assert run.earlier(tmp_path / "none.json", machine) == {}
 
 
 def test_what_was_not_reached_is_named() -> None:

@@ -179,7 +179,7 @@ def test_the_compiled_masses_are_those_of_logits_over_temperature() -> None:
 
 def broken(*_: object, **__: object) -> Any:
     def call(*_: object) -> None:
-        raise RuntimeError("no C compiler found")
+        raise RuntimeError("no C compiler found\n\nSet TORCHDYNAMO_VERBOSE=1")
 
     return call
 
