@@ -481,6 +481,11 @@ class UpdateMetrics(Strict):
     transfer_seconds: Seconds | None = Field(
         default=None, description="Time for transferring adapters, both ways."
     )
+    exchanges_refused: Number = Field(
+        default=0,
+        description="Public steps in which the coordinator's answer was malformed, so that the "
+        "member trained on its own responses.",
+    )
     step_rewards: Several[Measured] = Field(
         default=[],
         max_length=MAX_REPORTED_STEPS,

@@ -50,6 +50,11 @@ class ModelCard(ModelDigests):
     architecture: Label
     vocabulary: Positive = Field(description="Number of token ids; each id is below it.")
     eos_token_ids: Annotated[tuple[Number, ...], Field(min_length=1, max_length=1000)]
+    turn_token_ids: Annotated[tuple[Number, ...], Field(max_length=1000)] = Field(
+        default=(),
+        description="Tokens that the chat template writes between messages, and those of begin of "
+        "text and padding. A response with one is not donated.",
+    )
     parameters: Count
     layout: AdapterLayout
 
@@ -77,6 +82,8 @@ def model_card(
     folder: Path, lora: LoraSettings, source: str, revision: str | None, stops: Sequence[int] = ()
 ) -> ModelCard:
     """The card of the model in a Hugging Face folder. The tokens `stops` also end a response.
+
+    It has no `turn_token_ids`: the chat template is transformers' to read.
 
     Raises InvalidSettings, saying what is missing, if the folder holds no such model.
     """

@@ -39,11 +39,11 @@ def fewest_tokens(tokenizer: Tokenizer, prompt: str) -> int:
 
 
 def decode(tokenizer: Tokenizer, tokens: NDArray[np.int32]) -> str:
-    """The text of a response (T,) as a verifier reads it, without special tokens.
+    """The text of tokens (T,), special ones written out: nothing is trained that nobody reads.
 
     Truncated to one character more than any verifier accepts.
     """
-    text = str(tokenizer.decode(tokens.tolist(), skip_special_tokens=True))
+    text = str(tokenizer.decode(tokens.tolist(), skip_special_tokens=False))
     return text[: MAX_RESPONSE_CHARACTERS + 1]
 
 

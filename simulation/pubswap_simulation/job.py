@@ -10,14 +10,14 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
-from pubswap_client.base_model import model_folder
+from pubswap_client.base_model import model_folder, run_card
 from pubswap_client.recipes.runfile import Prepared, check_lengths
 from pubswap_client.recipes.tables import DataFiles, Members, ModelSource, Value
 from pubswap_client.settings import ClientSettings, load_settings
 from pubswap_protocol.digests import sha256_of
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings, first_fault
 from pubswap_protocol.messages import CreateRun, SetKind
-from pubswap_protocol.model import ModelCard, model_card
+from pubswap_protocol.model import ModelCard
 from pubswap_protocol.problems import Problem, read_problems
 from pubswap_protocol.settings import RunSettings
 from pubswap_simulation.results import RESULT
@@ -25,7 +25,7 @@ from pubswap_simulation.results import RESULT
 _SLUG = 120  # characters of a key before its digest; file systems take 255
 # The members' own settings that change what is trained; the others say where and how fast.
 _DECIDING = {"holdout", "prompts_per_step", "rank", "responses_per_prompt"}
-_card_of = cache(model_card)  # hashes all weights, once for a sweep's hundred jobs
+_card_of = cache(run_card)  # hashes all weights, once for a sweep's hundred jobs
 
 
 class Job(BaseModel, extra="forbid", frozen=True):
@@ -61,10 +61,9 @@ class Job(BaseModel, extra="forbid", frozen=True):
         return " ".join([*members, *setting, f"seed={self.settings.seed}"])
 
     def card(self) -> ModelCard:
-        model = self.model
-        return _card_of(
-            self.folder, self.settings.lora, model.source, model.revision, model.stop_token_ids
-        )
+        run = self.settings
+        chat, longest = run.chat_template == "auto", run.grpo.longest_row
+        return _card_of(self.folder, run.lora, self.model, chat=chat, longest=longest)
 
     def key(self, client_settings: ClientSettings | None = None) -> str:
         """The name of the run's folder: readable, and different for any two different runs.

@@ -22,7 +22,7 @@ from pubswap_protocol.errors import DamagedBlob, IdempotencyMismatch, Invalid
 from pubswap_protocol.messages import CreateRun, OpenUpload, Rollback
 from pubswap_protocol.model import fingerprint, model_card
 from pubswap_protocol.tensors.adapter import encode_adapter
-from pubswap_protocol.tokenizer import decode
+from pubswap_protocol.tensors.response_form import ResponseForm
 from pubswap_server.clock import now
 from pubswap_server.conductor import stalls
 from pubswap_server.database.tables import SubmissionRow
@@ -186,14 +186,16 @@ def test_verdicts_of_before_a_rollback_are_of_no_later_responses(
     """Responses sent after the rollback get their own verdicts."""
     reached, go_on = threading.Event(), threading.Event()
 
-    def halting(tokenizer: Tokenizer, tokens: NDArray[np.int32]) -> str:
-        text = decode(tokenizer, tokens)
+    read = ResponseForm.text
+
+    def halting(form: ResponseForm, tokenizer: Tokenizer, tokens: NDArray[np.int32]) -> str:
+        text = read(form, tokenizer, tokens)
         if "^" in text:
             reached.set()
             go_on.wait(60)
         return text
 
-    monkeypatch.setattr(verification, "decode", halting)
+    monkeypatch.setattr(ResponseForm, "text", halting)
     fed = begun(verifying, **SETTINGS)
     own = {name: answers(fed, name, honest) for name in "ab"}
     wrong = answers(fed, "a", lambda k, answer: r"\boxed{-1}" if k < 2 else bomb(k, answer))

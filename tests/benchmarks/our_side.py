@@ -52,9 +52,7 @@ class OurSide:
         """The update phase: `gradient_epochs` steps on known responses and rewards."""
         groups = frozen_groups(workload)
         started = self.clock()
-        batch = collate(
-            groups, self.policy.card.eos_token_ids, self.settings.grpo.advantage_epsilon
-        )
+        batch = collate(groups, self.settings.grpo.advantage_epsilon)
         metrics = update(
             self.policy, self._optimizer, batch, self.settings, self._round_start, self.budget
         )

@@ -219,7 +219,6 @@ class Lab:
         rewards = [[float(k % 2) for k in range(len(group))] for group in groups]
         return collate(
             [Group(*each) for each in zip(self.prompts, groups, rewards, strict=False)],
-            self.card.eos_token_ids,
             self.settings.grpo.advantage_epsilon,
         )
 

@@ -119,8 +119,7 @@ class TrlAsyncSide:
 
     def _samples(self, workload: Workload) -> list[RolloutSample]:
         """TRL's samples; their log-probabilities are the start policy's own."""
-        eos = self._policy.card.eos_token_ids
-        batch = collate(frozen_groups(workload), eos, self.settings.grpo.advantage_epsilon)
+        batch = collate(frozen_groups(workload), self.settings.grpo.advantage_epsilon)
         old = response_logprobs(self._policy, batch, self.settings.grpo.temperature, TOKENS)
         samples = []
         for row in range(batch.rows):

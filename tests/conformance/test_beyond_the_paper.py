@@ -96,7 +96,7 @@ def test_a_receiver_is_offered_candidates_and_alpha_is_known(server: Server) -> 
     bodies = {"a": fed.responses("a", 1, 1, [0, 1]), "b": fed.responses("b", 1, 1, [4, 2])}
     for name, body in bodies.items():
         fed.members[name].submit_responses(fed.run.id, 1, 1, body)
-    rules = ResponseRules(tuple(prompts(fed, "a", 1, 1)), 4, 16, fed.run.model.vocabulary)
+    rules = ResponseRules.of(fed.run.model, fed.run.settings, prompts(fed, "a", 1, 1))
 
     def offers(name: str) -> list[Offer]:
         return decode_offers(fed.members[name].exchanged(fed.run.id, 1, 1), rules)
@@ -128,7 +128,7 @@ def test_a_donated_response_carries_its_donor_s_log_probabilities(
 ) -> None:
     """Bit for bit, because `grpo.donor_ratio` = donor and decoupled divide by them."""
     fed = begun(server, swap={"donors": donors})
-    rules = ResponseRules(tuple(prompts(fed, "a", 1, 1)), 4, 16, fed.run.model.vocabulary)
+    rules = ResponseRules.of(fed.run.model, fed.run.settings, prompts(fed, "a", 1, 1))
     sent: dict[bytes, bytes] = {}
     for number, (name, right) in enumerate({"a": [0, 0], "b": [4, 3]}.items()):
         groups = decode_responses(fed.responses(name, 1, 1, right), rules)
@@ -156,7 +156,7 @@ def test_too_long_responses_are_no_candidates(server: Server) -> None:
     answer_of = {"a": fed.responses("a", 1, 1, [0, 0]), "b": fed.responses("b", 1, 1, [4, 4])}
     for name, body in answer_of.items():
         fed.members[name].submit_responses(fed.run.id, 1, 1, body)
-    rules = ResponseRules(tuple(prompts(fed, "a", 1, 1)), 4, 16, fed.run.model.vocabulary)
+    rules = ResponseRules.of(fed.run.model, fed.run.settings, prompts(fed, "a", 1, 1))
     offers = decode_offers(fed.members["a"].exchanged(fed.run.id, 1, 1), rules)
     assert [len(offer.places) + len(offer.candidates) for offer in offers] == [0, 0]
     (swap,) = fed.view().rounds[1].swaps

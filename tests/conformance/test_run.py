@@ -202,7 +202,7 @@ def test_keep_replaces_wrong_responses_by_peers_right_ones(server: Server) -> No
     assert fed.view().state is RunState.EXCHANGING
     fed.members["b"].submit_responses(fed.run.id, 1, 1, bodies["b"])
     prompts = fed.members["a"].swap_prompts(fed.run.id, 1, 1).prompts
-    rules = ResponseRules(tuple(p.index for p in prompts), 4, 16, fed.run.model.vocabulary)
+    rules = ResponseRules.of(fed.run.model, fed.run.settings, [p.index for p in prompts])
     groups = decode_responses(fed.members["a"].exchanged(fed.run.id, 1, 1), rules)
     assert [sum(r.donated for r in group) for group in groups] == [2, 0]
     theirs = decode_responses(bodies["b"], rules)
@@ -232,7 +232,7 @@ def test_random_gives_every_client_the_same_responses(server: Server) -> None:
     for name, right in (("a", [1, 1]), ("b", [2, 3])):
         fed.members[name].submit_responses(fed.run.id, 1, 1, fed.responses(name, 1, 1, right))
     prompts = fed.members["a"].swap_prompts(fed.run.id, 1, 1).prompts
-    rules = ResponseRules(tuple(p.index for p in prompts), 4, 16, fed.run.model.vocabulary)
+    rules = ResponseRules.of(fed.run.model, fed.run.settings, [p.index for p in prompts])
     groups = {
         name: decode_responses(fed.members[name].exchanged(fed.run.id, 1, 1), rules)
         for name in ("a", "b")

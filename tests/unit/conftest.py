@@ -13,6 +13,7 @@ from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import Adapter, AdapterLayout
 from pubswap_protocol.tensors.responses import Response
+from support.client.even import is_even
 from support.client.models import EOS, VOCABULARY, save_model
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ def problems() -> list[Problem]:
 @pytest.fixture
 def even_scorer() -> Callable[[Sequence[tuple[str, Problem]]], list[float]]:
     """Reward 1 for texts with an even number of characters, so that about half are right."""
-    return lambda cases: [float(len(text) % 2 == 0) for text, _ in cases]
+    return lambda cases: [float(is_even(text)) for text, _ in cases]
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
-from pubswap_client.base_model import MODEL_FILES, model_folder
+from pubswap_client.base_model import MODEL_FILES, model_folder, run_card
 from pubswap_client.recipes.recipe import Recipe
 from pubswap_client.run_card import CARD, card_bytes
 from pubswap_client.signed_manifest import make_key, sign, write_sums
@@ -63,7 +63,8 @@ def make(
         )
     model, settings = recipe.model, recipe.run_settings
     folder = model_folder(model.location, model.revision)
-    card = model_card(folder, settings.lora, model.source, model.revision, model.stop_token_ids)
+    chat, longest = settings.chat_template == "auto", settings.grpo.longest_row
+    card = run_card(folder, settings.lora, model, chat=chat, longest=longest)
     run = CreateRun(name=recipe.name, settings=settings, model=card)
     with whole_folder(out) as making:
         (making / CARD).write_bytes(card_bytes(run))  # shows a full disk before pip runs

@@ -15,7 +15,13 @@ from pubswap_client.state.journal import ExchangeKey, Journal, RoundKey
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.replay import fill, remember
 from pubswap_client.training.trainer import LocalTrainer
-from pubswap_protocol.errors import IdempotencyMismatch, InvalidProblems, RoundClosed, WrongState
+from pubswap_protocol.errors import (
+    IdempotencyMismatch,
+    InvalidProblems,
+    InvalidResponses,
+    RoundClosed,
+    WrongState,
+)
 from pubswap_protocol.messages import ReceiptStatus, RunView, SwapPrompts
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.schedule import public_step, staleness
@@ -55,10 +61,10 @@ class PublicSteps:
         """
         prompts, responses = self._ahead.pop(step) if step in self._ahead else self._sampled(step)
         self.reporter.doing(f"public step {prompts.swap}: waiting for the other organisations")
-        received, waited = self._received(step, prompts, responses)
+        received = self._received(step, prompts, responses)
         self.reporter.doing(f"public step {prompts.swap}: updating")
-        metrics = self.trainer.public_step(step, _problems(prompts), received, ahead)
-        return replace(metrics, waited=waited)
+        metrics = self.trainer.public_step(step, _problems(prompts), received.groups, ahead)
+        return replace(metrics, waited=received.waited, exchange_refused=int(received.refused))
 
     def _sampled(self, step: int) -> tuple[SwapPrompts, bytes]:
         """A public step's prompts, and our encoded responses, saved before they are sent.
@@ -77,6 +83,7 @@ class PublicSteps:
         groups = self.trainer.public_rollout(step, problems, prompts.sampling_seed)
         body = encode_responses(rules.prompts, groups)
         # Do not save what the coordinator would refuse, because no restart could repair that.
+        # The engine's responses were checked already, by the same form.
         decode_responses(body, rules)
         self.until_saved()
         self.journal.save_sampled(key, body)
@@ -102,25 +109,32 @@ class PublicSteps:
             )
         return prompts
 
-    def _received(
-        self, step: int, prompts: SwapPrompts, responses: bytes
-    ) -> tuple[list[list[Response]], float]:
+    def _received(self, step: int, prompts: SwapPrompts, responses: bytes) -> "GroupsReceived":
         """The groups to train on, and the seconds waited for them.
 
         They are saved before they are used, so that a restart trains on the same ones. If we were
-        too late for the exchange they are our own; saving them makes that final, too.
+        too late for the exchange, or its answer is malformed, they are our own; saving them makes
+        that final, too.
         """
         key, rules = self._key(prompts), self._rules(prompts)
-        saved = self.journal.received(key)
-        if saved is not None:
-            body, waited = saved, 0.0
-        else:
-            self.until_saved()
-            body, waited = self._exchange(step, prompts, responses)
-        groups = decode_responses(body, rules)
-        if saved is None:
+        body = saved = self.journal.received(key)
+        waited, refused, began = 0.0, False, time.monotonic()
+        try:
+            if body is None:
+                self.until_saved()
+                body, waited = self._exchange(step, prompts, responses)
+            groups = decode_responses(body, rules)
+        except InvalidResponses as error:
+            log.warning(
+                "The coordinator's answer to public step %d is refused; training on our own "
+                "responses. Tell its operator: %s",
+                *(prompts.swap, error.detail),
+            )
+            refused, waited = True, time.monotonic() - began
+            body, groups = responses, decode_responses(responses, rules)
+        if body is not saved:
             self.journal.save_received(key, body)
-        return self._with_replay(prompts, groups), waited
+        return GroupsReceived(self._with_replay(prompts, groups), waited, refused)
 
     def _with_replay(
         self, prompts: SwapPrompts, groups: list[list[Response]]
@@ -175,6 +189,13 @@ class PublicSteps:
             # The responses that we sent are lost here, but the exchange has them.
             log.warning("%s Continuing with the responses that the coordinator has.", error.detail)
             return True
+        except InvalidResponses as error:
+            log.warning(
+                "The coordinator refuses our responses to public step %d; training on them alone. "
+                "Tell its operator: %s",
+                *(prompts.swap, error.detail),
+            )
+            return False
         if receipt.status is ReceiptStatus.LATE:
             log.warning("Public step %d closed without us; training on our own.", prompts.swap)
         return receipt.status is not ReceiptStatus.LATE
@@ -184,13 +205,17 @@ class PublicSteps:
         return ExchangeKey(self.key, prompts.swap, indices)
 
     def _rules(self, prompts: SwapPrompts) -> ResponseRules:
-        grpo = self.run.settings.grpo
-        return ResponseRules(
-            prompts=tuple(entry.index for entry in prompts.prompts),
-            responses_per_prompt=grpo.responses_per_prompt,
-            max_response_tokens=grpo.max_response_tokens,
-            vocabulary=self.run.model.vocabulary,
-        )
+        indices = [entry.index for entry in prompts.prompts]
+        return ResponseRules.of(self.run.model, self.run.settings, indices)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsReceived:
+    """The groups to train on; `refused` if an exchange's answer was not usable."""
+
+    groups: list[list[Response]]
+    waited: float = 0.0
+    refused: bool = False
 
 
 def _problems(prompts: SwapPrompts) -> list[Problem]:

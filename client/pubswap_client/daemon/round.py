@@ -280,6 +280,7 @@ class LocalRound:
             sampling_seconds=None if self.privacy else total(steps, "sampling"),
             waiting_seconds=total(self._done, "waited"),
             transfer_seconds=self._transfer,
+            exchanges_refused=int(total(self._done, "exchange_refused")),
             step_rewards=[metrics and metrics.reward for metrics in reported[:MAX_REPORTED_STEPS]],
             epsilon=self.privacy.epsilon if self.privacy else None,
             improvement=self._improvement(),

@@ -6,8 +6,6 @@ The example is a fixed text, because the report may be passed on and must not be
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from pubswap_client.base_model import own_model
 from pubswap_client.doctor.findings import Finding, failure, ok, warning
 from pubswap_client.policy.tokenizer import PromptTokenizer
@@ -17,7 +15,6 @@ from pubswap_protocol.messages import RunView
 from pubswap_protocol.model import ModelCard, weight_files
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import RunSettings
-from pubswap_protocol.tokenizer import decode
 
 EXAMPLE = "What is 12 + 30?"
 _SHOWN = 6
@@ -48,14 +45,14 @@ def check_end(tokenizer: PromptTokenizer, card: ModelCard, run: RunSettings) -> 
             f"ids {first_few(outside)} are not in the vocabulary of {card.vocabulary}",
             "Download the model's generation_config.json again: these files do not match.",
         )
-    text = first_few(f"{token} {_text(tokenizer, token)!r}" for token in ids)
+    text = first_few(f"{token} {tokenizer.token_text(token)!r}" for token in ids)
     if run.chat_template == "auto" and tokenizer.has_template:
-        end = tokenizer.turn_end()
-        if end and not set(end) & set(ids):
+        end = tokenizer.unknown_end(ids)
+        if end is not None:
             return warning(
-                f"{text}; but a reply in the template ends with {_text(tokenizer, end[0])!r}",
+                f"{text}; but a reply in the template ends with {tokenizer.token_text(end)!r}",
                 "Responses may go on to max_response_tokens. Ask the operator for a run with "
-                f"model.stop_token_ids = [{end[0]}].",
+                f"model.stop_token_ids = [{end}].",
             )
     return ok(text)
 
@@ -64,28 +61,23 @@ def check_round_trip(tokenizer: PromptTokenizer, problems: Sequence[Problem]) ->
     """Check that encoding and decoding leaves prompts unchanged, up to white space."""
 
     def again(prompt: str) -> str:
-        return decode(tokenizer.plain, np.array(tokenizer.encode(prompt, chat=False), np.int32))
+        tokens = tokenizer.encode(prompt, chat=False)
+        return str(tokenizer.plain.decode(tokens))  # without what the tokenizer adds by itself
 
     changed = [p.id for p in problems if again(p.prompt).split() != p.prompt.split()]
     if changed:
         return warning(
             f"{len(changed)} of {len(problems)} prompts come back changed: {first_few(changed)}",
-            "The model cannot read all of their characters: look for symbols its tokenizer lacks, "
-            "and for the text of special tokens such as <|im_end|>.",
+            "The model cannot read all of their characters: look for symbols its tokenizer lacks.",
         )
     return ok(f"{len(problems)} prompts come back unchanged")
 
 
 def _ends(tokenizer: PromptTokenizer, tokens: Sequence[int]) -> str:
-    texts = [repr(_text(tokenizer, token)) for token in tokens]
+    texts = [repr(tokenizer.token_text(token)) for token in tokens]
     if len(texts) <= 2 * _SHOWN:
         return " ".join(texts)
     return f"{' '.join(texts[:_SHOWN])} ... {' '.join(texts[-_SHOWN:])}"
-
-
-def _text(tokenizer: PromptTokenizer, token: int) -> str:
-    """One token as text, special ones too."""
-    return str(tokenizer.plain.decode([token], skip_special_tokens=False))
 
 
 def check_model(settings: ClientSettings, run: RunView) -> tuple[Finding, tuple[Path, ModelCard]]:

@@ -1,10 +1,9 @@
 """Groups of responses, and the batch type that private and public steps train on."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -41,7 +40,7 @@ class Batch:
     """G groups of K responses on the CPU, group after group: B = G * K rows of at most T tokens."""
 
     prompts: Sequence[Tensor]  # G of (P_g,)
-    responses: Sequence[Tensor]  # B of (T_row,), each up to its first end-of-sequence token
+    responses: Sequence[Tensor]  # B of (T_row,), whole: see ResponseForm
     behaviour: Tensor  # (B, T), log-probabilities under the policy that sampled the token, else 0
     rewards: Tensor  # (G, K)
     advantages: Tensor  # (B,)
@@ -75,25 +74,20 @@ class Batch:
         return torch.arange(self.width) < torch.tensor(self.lengths)[:, None]
 
 
-def collate(
-    groups: Sequence[Group], eos_token_ids: Collection[int], advantage_epsilon: float
-) -> Batch:
+def collate(groups: Sequence[Group], advantage_epsilon: float) -> Batch:
     """Collate groups of equal size K into a batch. A private draw may have no groups."""
     flat = [response for group in groups for response in group.responses]
-    lengths = [_length(response, eos_token_ids) for response in flat]
-    behaviour = torch.zeros(len(flat), max(lengths, default=0))
-    for row, response, length in zip(behaviour, flat, lengths, strict=True):
-        row[:length] = torch.tensor(response.logprobs[:length])
+    longest = max((len(response.tokens) for response in flat), default=0)
+    behaviour = torch.zeros(len(flat), longest)
+    for row, response in zip(behaviour, flat, strict=True):
+        row[: len(response.logprobs)] = torch.tensor(response.logprobs)
     size = len(groups[0].rewards) if groups else 0
     rewards = torch.tensor([list(group.rewards) for group in groups], dtype=torch.float32)
     rewards = rewards.view(len(groups), size)
     advantages = group_advantages(rewards, advantage_epsilon) if groups else rewards
     return Batch(
         prompts=[torch.tensor(group.prompt, dtype=torch.int64) for group in groups],
-        responses=[
-            torch.tensor(response.tokens[:length], dtype=torch.int64)
-            for response, length in zip(flat, lengths, strict=True)
-        ],
+        responses=[torch.tensor(response.tokens, dtype=torch.int64) for response in flat],
         behaviour=behaviour,
         rewards=rewards,
         advantages=advantages.flatten(),
@@ -101,9 +95,3 @@ def collate(
         seeds=torch.tensor([response.seed for response in flat], dtype=torch.int64),
         donors=torch.tensor([response.donor for response in flat], dtype=torch.int64),
     )
-
-
-def _length(response: Response, eos_token_ids: Collection[int]) -> int:
-    """Count tokens through the first end-of-sequence token; a peer may have sent more."""
-    ends = np.flatnonzero(np.isin(response.tokens, list(eos_token_ids)))
-    return int(ends[0]) + 1 if len(ends) else len(response.tokens)

@@ -32,8 +32,8 @@ from pubswap_protocol.tensors.adapter import (
     modules,
     sent_layout,
 )
+from pubswap_protocol.tensors.response_form import ResponseForm
 from pubswap_protocol.tensors.responses import Response
-from pubswap_protocol.tokenizer import decode
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -272,12 +272,18 @@ class Policy:
         return tokens
 
     @property
+    def form(self) -> ResponseForm:
+        """The form of the policy's responses."""
+        return ResponseForm.of(self.card, self.settings)
+
+    @property
     def prompt_limit(self) -> PromptLimit:
         return self._tokenizer.limit(self.settings)
 
     def decode(self, responses: Sequence[Response]) -> list[str]:
         """The responses' texts, exactly as the coordinator's verifier reads them."""
-        return [decode(self._tokenizer.plain, response.tokens) for response in responses]
+        form = self.form
+        return [form.text(self._tokenizer.plain, each.tokens) for each in responses]
 
 
 class FixedOutput:

@@ -1,17 +1,30 @@
-"""The base model's tokenizer: templates for prompts, plain decoding for responses."""
+"""The base model's tokenizer: templates for prompts, plain decoding for responses.
 
-from collections.abc import Mapping
+Only the template makes control tokens. The text of a problem that spells one, such as
+`<|im_end|>`, is encoded as text.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Collection, Mapping
+from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 
 from jinja2 import TemplateError
+from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
-from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.errors import InvalidProblems, InvalidSettings
 from pubswap_protocol.problems import PromptLimit
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tokenizer import load_tokenizer
 
-_REPLY = "PubSwap"
+_PROBE, _REPLY, _THOUGHT = "PubSwapQuestion", "PubSwapReply", "PubSwapThought"
+
+Options = Mapping[str, bool | int | str]
+Turn = dict[str, str]
+NO_OPTIONS: Options = MappingProxyType({})
 
 
 class PromptTokenizer:
@@ -21,32 +34,33 @@ class PromptTokenizer:
         # None would ask at the terminal whether to run the folder's own code.
         self._full = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         self.plain = load_tokenizer((folder / "tokenizer.json").read_bytes())
+        self._made: dict[str, Counter[int]] = {}
 
     @property
     def has_template(self) -> bool:
         return self._full.chat_template is not None
 
-    def encode(
-        self, prompt: str, chat: bool, options: Mapping[str, bool | int | str] = {}
-    ) -> list[int]:
+    def encode(self, prompt: str, chat: bool, options: Options = NO_OPTIONS) -> list[int]:
         """A prompt's token ids. With `chat`, apply the template, if there is one, with `options`.
 
-        Raises InvalidSettings if the template fails.
+        Raises InvalidSettings if the template fails, and InvalidProblems if the prompt spells a
+        control token and cannot be kept apart from the template.
         """
-        if chat and self.has_template:
-            turns = [{"role": "user", "content": prompt}]
-            try:
-                tokens = self._full.apply_chat_template(
-                    turns, add_generation_prompt=True, return_dict=False, **options
+        chat = chat and self.has_template
+        text = self._written(prompt, options) if chat else prompt
+        tokens = self._encode(text, chat)
+        key = json.dumps([chat, sorted(options.items())])
+        if key not in self._made:
+            probe = self._written(_PROBE, options) if chat else _PROBE
+            self._made[key] = self._control(self._encode(probe, chat))
+        if self._control(tokens) != self._made[key]:
+            tokens = self._encode_as_text(prompt, text, chat, options)
+            if self._control(tokens) != self._made[key]:
+                raise InvalidProblems(
+                    f"The prompt {prompt[:40]!r}... spells one of the model's control tokens, "
+                    "which this tokenizer cannot read as text. Change its text."
                 )
-            except TemplateError as error:
-                raise InvalidSettings(
-                    f"The model's chat template fails ({error}). Change chat_template_options, or "
-                    "set chat_template = 'none'."
-                ) from None
-        else:
-            tokens = self._full(prompt)["input_ids"]
-        return [int(token) for token in tokens]
+        return tokens
 
     def encode_for(self, run: RunSettings, prompt: str) -> list[int]:
         """A prompt's token ids as all members of a run encode it."""
@@ -59,7 +73,133 @@ class PromptTokenizer:
 
     def turn_end(self) -> list[int]:
         """The token ids that the chat template puts after a reply."""
-        turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _REPLY}]
-        text = str(self._full.apply_chat_template(turns, tokenize=False))
-        rest = text.rpartition(_REPLY)[2]
-        return [int(token) for token in self._full(rest, add_special_tokens=False)["input_ids"]]
+        turns = [_turn("user", "?"), _turn("assistant", _REPLY)]
+        return self._encode(self._render(turns).rpartition(_REPLY)[2], chat=True)
+
+    def token_text(self, token: int) -> str:
+        """One token as text, special ones too."""
+        return str(self.plain.decode([token], skip_special_tokens=False))
+
+    def unknown_end(self, ends: Collection[int]) -> int | None:
+        """The token with which the template ends a reply if `ends` has none of these.
+
+        A control token, if there is one.
+        """
+        tokens = self.turn_end()
+        if not tokens or set(tokens) & set(ends):
+            return None
+        return next(filter(self.is_control, tokens), tokens[0])
+
+    def is_control(self, token: int) -> bool:
+        return token in self._special
+
+    def turn_tokens(self) -> tuple[int, ...]:
+        """The control tokens that the template writes between messages, begin of text, and padding.
+
+        Not those that it writes inside a reply, such as marks of reasoning and channels.
+        """
+        own = {self._full.bos_token_id, self._full.pad_token_id} - {None}
+        if not self.has_template:
+            return tuple(sorted(own))
+        question = [_turn("user", _PROBE)]
+        replied = [*question, _turn("assistant", _REPLY)]
+        between = self._encode(self._render([*replied, *question], reply=True), chat=True)
+        opening = self._render(question, reply=True)
+        thought = {"reasoning_content": _THOUGHT, "thinking": _THOUGHT}
+        whole = self._render([*question, _turn("assistant", _REPLY) | thought])
+        reply = whole.removeprefix(opening).rpartition(_REPLY)[0]
+        inside = self._control(self._encode(reply if whole.startswith(opening) else "", chat=True))
+        return tuple(sorted(own | (self._control(between).keys() - inside.keys())))
+
+    def _render(
+        self, turns: list[Turn], options: Options = NO_OPTIONS, *, reply: bool = False
+    ) -> str:
+        """The template's text; with `reply`, up to where the model's reply begins."""
+        try:
+            text = self._full.apply_chat_template(
+                turns, tokenize=False, add_generation_prompt=reply, **options
+            )
+        except TemplateError as error:
+            raise InvalidSettings(
+                f"The model's chat template fails ({error}). Change chat_template_options, or "
+                "set chat_template = 'none'."
+            ) from None
+        return str(text)
+
+    def _written(self, prompt: str, options: Options) -> str:
+        return self._render([_turn("user", prompt)], options, reply=True)
+
+    def _encode(self, text: str, chat: bool) -> list[int]:
+        """Token ids, with whatever the tokenizer adds by itself unless a template has done so."""
+        return [int(token) for token in self._full(text, add_special_tokens=not chat)["input_ids"]]
+
+    def _control(self, tokens: list[int]) -> Counter[int]:
+        """How often each control token occurs."""
+        return Counter(token for token in tokens if token in self._special)
+
+    @cached_property
+    def _special(self) -> dict[int, str]:
+        """The text of each control token, but for the one that stands for unknown characters."""
+        full, backend = self._full, self._full.backend_tokenizer
+        unknown = {full.unk_token, getattr(backend.model, "unk_token", None)}
+        unknown -= {full.bos_token, full.eos_token, full.pad_token}
+        return {
+            number: token.content
+            for number, token in backend.get_added_tokens_decoder().items()
+            if token.special and token.content not in unknown
+        }
+
+    def _encode_as_text(self, prompt: str, text: str, chat: bool, options: Options) -> list[int]:
+        """Encode the template's `text` of a prompt that spells control tokens.
+
+        In a copy of the tokenizer the control tokens have other texts, and so they get in what the
+        template wrote around the prompt: only there are they found.
+        """
+        before, found, after = "", _PROBE, ""
+        if chat:
+            before, found, after = self._written(_PROBE, options).partition(_PROBE)
+        inner = text.removeprefix(before).removesuffix(after)
+        if not found or text != before + inner + after:
+            raise InvalidProblems(
+                f"The prompt {prompt[:40]!r}... spells one of the model's control tokens, and the "
+                "chat template changes it. Change its text."
+            )
+        renamed, tokenizer, numbers = self._disguised
+        for content in sorted(renamed, key=len, reverse=True):
+            before = before.replace(content, renamed[content])
+            after = after.replace(content, renamed[content])
+        tokens = tokenizer.encode(before + inner + after, add_special_tokens=not chat).ids
+        return [numbers.get(token, token) for token in tokens]
+
+    @cached_property
+    def _disguised(self) -> tuple[dict[str, str], Tokenizer, dict[int, int]]:
+        """New texts of control tokens, a tokenizer that knows these, and its ids as our own."""
+        data = json.loads(self._full.backend_tokenizer.to_str())
+        renamed = {text: f"\ue000{number}\ue001" for number, text in self._special.items()}
+        for token in data["added_tokens"]:
+            token["content"] = renamed.get(token["content"], token["content"])
+        # Some vocabularies hold them too; a Unigram model would find them in any text.
+        vocabulary = data["model"]["vocab"]
+        if isinstance(vocabulary, dict):
+            vocabulary = {renamed.get(text, text): number for text, number in vocabulary.items()}
+        else:
+            vocabulary = [[renamed.get(text, text), score] for text, score in vocabulary]
+        data["model"]["vocab"] = vocabulary
+        tokenizer = Tokenizer.from_str(json.dumps(data))
+        # Added tokens may have got other ids than before.
+        old = {token["content"]: int(token["id"]) for token in data["added_tokens"]}
+        new = tokenizer.get_added_tokens_decoder()
+        return renamed, tokenizer, {number: old[t.content] for number, t in new.items()}
+
+
+def readable_tokenizer(folder: Path) -> PromptTokenizer:
+    """The tokenizer in a model's folder; raises InvalidSettings if there is none."""
+    try:
+        return PromptTokenizer(folder)
+    except (OSError, ValueError, TypeError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise InvalidSettings(f"{folder} has no readable tokenizer: {reason}") from None
+
+
+def _turn(role: str, content: str) -> Turn:
+    return {"role": role, "content": content}

@@ -1,11 +1,10 @@
 """From a recipe, or run file, to its problem sets, and to a run that is open for members."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pubswap_client.base_model import model_folder, prompt_limit
+from pubswap_client.base_model import model_folder, prompt_limit, run_card
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.data.manifest import check_files, local_files, read_manifest
 from pubswap_client.recipes.recipe import Recipe, set_sizes
@@ -14,7 +13,6 @@ from pubswap_protocol import paths
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import Invalid, InvalidProblems, InvalidSettings
 from pubswap_protocol.messages import CreateRun, RunView, SetKind
-from pubswap_protocol.model import check_positions, model_card
 from pubswap_protocol.problems import read_problems
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.peft_folder import read_peft_folder
@@ -38,9 +36,8 @@ def prepare(recipe: Recipe, files: DataFiles, initial_adapter: Path | None = Non
     check_sets(recipe, files)  # before a model is downloaded
     folder = model_folder(recipe.model.location, recipe.model.revision)
     settings = recipe.run_settings
-    model = recipe.model
-    card = model_card(folder, settings.lora, model.source, model.revision, model.stop_token_ids)
-    check_positions(json.loads((folder / "config.json").read_bytes()), settings.grpo.longest_row)
+    chat, longest = settings.chat_template == "auto", settings.grpo.longest_row
+    card = run_card(folder, settings.lora, recipe.model, chat=chat, longest=longest)
     check_lengths(folder, settings, files)
     initial = None
     if initial_adapter is not None:

@@ -11,7 +11,7 @@ import uuid
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -93,10 +93,8 @@ class HotReloadEngine(RolloutEngine):
         for group in groups:
             if len(group) != sampling.count:
                 raise EngineFault(f"vLLM gave {len(group)} responses instead of {sampling.count}.")
-        return [
-            [checked_response(*response, sampling.max_tokens, card) for response in group]
-            for group in groups
-        ]
+        form = replace(self.policy.form, longest=sampling.max_tokens)
+        return [[checked_response(*response, form) for response in group] for group in groups]
 
     def current(self) -> AdapterVersion:
         """Serve the policy's adapter, or the one held by `holding`; returns its version.

@@ -9,6 +9,7 @@ from pubswap_client.rollout.transformers_engine import SamplingParameters
 from pubswap_protocol.draws import response_seed
 from pubswap_protocol.errors import EngineFault, InvalidSettings
 from pubswap_protocol.model import ModelCard
+from pubswap_protocol.tensors.response_form import ResponseForm
 from pubswap_protocol.tensors.responses import Response
 
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
@@ -57,28 +58,24 @@ def sampling_parameters(
 
 
 def checked_response(
-    tokens: Sequence[int], logprobs: Sequence[float | None], max_tokens: int, card: ModelCard
+    tokens: Sequence[int], logprobs: Sequence[float | None], form: ResponseForm
 ) -> Response:
     """Convert vLLM's response (T,) for the trainer.
 
-    Raises EngineFault unless there is one finite log-probability for each token, tokens are in
-    the vocabulary, and the response ends with the first end-of-sequence token or at `max_tokens`.
+    Raises EngineFault unless there is one finite log-probability for each token, and the tokens
+    have the form of a response.
     """
     ids = np.asarray(tokens, dtype=np.int32)
     values = np.array([np.nan if value is None else value for value in logprobs], np.float32)
     if len(ids) != len(values):
         raise EngineFault(f"vLLM gave {len(ids)} tokens but {len(values)} log-probabilities.")
-    if not 1 <= len(ids) <= max_tokens:
-        raise EngineFault(f"vLLM gave a response of {len(ids)} tokens, not 1 to {max_tokens}.")
-    outside = ids[(ids < 0) | (ids >= card.vocabulary)]
-    if len(outside):
-        raise EngineFault(f"vLLM sampled token {outside[0]}, outside 0..{card.vocabulary - 1}.")
+    if not len(ids):
+        raise EngineFault("vLLM gave a response without tokens.")
     if not np.isfinite(values).all():
         raise EngineFault("vLLM gave a log-probability that is not finite.")
-    ends = np.isin(ids, card.eos_token_ids)
-    if ends[:-1].any() or (len(ids) < max_tokens and not ends[-1]):
+    if fault := form.fault(ids, np.array([len(ids)])):
         raise EngineFault(
-            "vLLM gave a response that does not end where its end-of-sequence token is; is its "
-            "--max-model-len at least grpo.max_prompt_tokens + grpo.max_response_tokens?"
+            f"vLLM gave {len(ids)} tokens that are no response. {fault} Is its --max-model-len at "
+            "least grpo.max_prompt_tokens + grpo.max_response_tokens?"
         )
     return Response(tokens=ids, logprobs=values)

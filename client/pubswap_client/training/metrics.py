@@ -26,6 +26,7 @@ class StepMetrics:
     verifying: float = 0.0  # seconds of verification in a private step
     waited: float = 0.0  # seconds waited for other organisations, not included in `seconds`
     prompts_sampled: int = 0  # in a private step, including further draws
+    exchange_refused: int = 0  # 1 if the exchange's answer was malformed, so all groups are our own
     groups_replaced: int = 0  # groups with equal rewards, replaced from further draws
     donated_tokens: int = 0  # trained on; the two fields below are about these
     donated_probability: float = 0.0  # mean, under our policy before the step

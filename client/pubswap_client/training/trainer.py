@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -32,12 +33,13 @@ from pubswap_client.training.team import SINGLE, Team
 from pubswap_client.training.update import update
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.draws import response_seed, seed_for
-from pubswap_protocol.errors import Diverged, WrongState
+from pubswap_protocol.errors import Diverged, EngineFault, WrongState
 from pubswap_protocol.messages import Digest
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.schedule import private_position, private_prompts, staleness
 from pubswap_protocol.settings import GrpoSettings, RunSettings
 from pubswap_protocol.tensors.adapter import Adapter, AdapterSource
+from pubswap_protocol.tensors.response_form import ResponseForm
 from pubswap_protocol.tensors.responses import Offer, Response
 
 log = logging.getLogger(__name__)
@@ -61,6 +63,14 @@ def score_groups(
     ]
     rewards = iter(scorer(cases))
     return [[next(rewards) for _ in group] for group in groups]
+
+
+def check_sampled(form: ResponseForm, groups: Groups) -> None:
+    """Raises EngineFault unless an engine's responses are responses: what is judged is trained."""
+    flat = [response.tokens for group in groups for response in group]
+    lengths = np.array([len(tokens) for tokens in flat])
+    if flat and (fault := form.fault(np.concatenate(flat), lengths)):
+        raise EngineFault(f"The rollout engine gave what is not a response. {fault}")
 
 
 def seeded(groups: Groups, seed: int) -> list[list[Response]]:
@@ -387,7 +397,7 @@ class LocalTrainer:
     def _sampled_by(self, problems: Sequence[Problem], groups: Groups, seed: int) -> bool:
         prompt = self.policy.encode(problems[0].prompt)
         group = Group(prompt, seeded(groups, seed)[0], [0.0] * len(groups[0]))
-        batch = collate([group], self.policy.card.eos_token_ids, advantage_epsilon=0.0)
+        batch = collate([group], advantage_epsilon=0.0)
         temperature = self.settings.grpo.temperature
         evidence = response_evidence(self.policy, batch, temperature, self.budget.tokens)
         return float(evidence.sums()[:, 0].sum()) < 0
@@ -403,7 +413,9 @@ class LocalTrainer:
         tokens = self.settings.grpo.max_response_tokens
         sampling = SamplingParameters(count, tokens, temperature, seed, gumbel)
         prompts = [self.policy.encode(problem.prompt) for problem in problems]
-        return self.engine.generate(prompts, sampling)
+        groups = self.engine.generate(prompts, sampling)
+        check_sampled(self.policy.form, groups)
+        return groups
 
     def update_policy(
         self,
@@ -421,7 +433,6 @@ class LocalTrainer:
                 Group(self.policy.encode(problem.prompt), group, scores)
                 for problem, group, scores in zip(problems, groups, rewards, strict=True)
             ],
-            self.policy.card.eos_token_ids,
             self.settings.grpo.advantage_epsilon,
         )
         return update(

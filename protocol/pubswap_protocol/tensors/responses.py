@@ -18,7 +18,7 @@ Tokens are never decoded and encoded again, and nothing in the file names a dono
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,12 @@ from safetensors.numpy import save
 
 from pubswap_protocol.bounds import MAX_COUNT
 from pubswap_protocol.errors import InvalidAdapter, InvalidResponses
+from pubswap_protocol.tensors.response_form import ResponseForm
 from pubswap_protocol.tensors.safetensors_header import read_header
+
+if TYPE_CHECKING:
+    from pubswap_protocol.model import ModelCard
+    from pubswap_protocol.settings import RunSettings
 
 Tokens = NDArray[np.int32]
 Logprobs = NDArray[np.float32]
@@ -41,7 +46,7 @@ NOBODY = 0  # the donor of one's own responses
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Response:
-    """One sampled response: `tokens` (T,) with its end-of-sequence token, `logprobs` (T,)."""
+    """One sampled response: `tokens` (T,) as `ResponseForm` says, `logprobs` (T,)."""
 
     tokens: Tokens
     logprobs: Logprobs
@@ -67,8 +72,12 @@ class ResponseRules:
 
     prompts: tuple[int, ...]
     responses_per_prompt: int
-    max_response_tokens: int
-    vocabulary: int
+    form: ResponseForm
+
+    @classmethod
+    def of(cls, card: "ModelCard", settings: "RunSettings", prompts: Sequence[int]) -> Self:
+        form = ResponseForm.of(card, settings)
+        return cls(tuple(prompts), settings.grpo.responses_per_prompt, form)
 
     def max_bytes(self, candidates: int = 0) -> int:
         """The maximum size of a valid file: 8 bytes a token, the counts and seeds, and the header.
@@ -76,7 +85,7 @@ class ResponseRules:
         With `candidates` for each place, the maximum size of a file of offers.
         """
         size = self.responses_per_prompt
-        of_prompt = (size + candidates * (size // 2)) * (8 * self.max_response_tokens + 21) + 8
+        of_prompt = (size + candidates * (size // 2)) * (8 * self.form.longest + 21) + 8
         return len(self.prompts) * of_prompt + 4096
 
 
@@ -104,8 +113,8 @@ class ResponseFile:
     def __init__(self, data: bytes | memoryview, rules: ResponseRules) -> None:
         """Raises InvalidResponses for anything that the rules do not allow.
 
-        That is: other prompts, another K, token ids outside the vocabulary, an empty or overlong
-        response, a log-probability that is positive or not finite.
+        That is: other prompts, another K, tokens that are no response, a donated response with
+        tokens of a turn, a log-probability that is positive or not finite.
         """
         arrays = read_arrays(data, _DTYPES, _ORIGINS)
         check_prompts(arrays["prompts"], rules)
@@ -116,6 +125,9 @@ class ResponseFile:
         self._shape = shape
         self._flat = Flat(lengths.flatten(), arrays, shape, rules)
         self._donated = donated.flatten()
+        for number in np.flatnonzero(self._donated):
+            if not rules.form.donatable(self._flat[int(number)].tokens):
+                raise InvalidResponses("A donated response has a token that ends or begins a turn.")
 
     def response(self, prompt: int, index: int) -> Response:
         """The index-th (0..K-1) response to the prompt-th (0..P-1) prompt."""
@@ -155,8 +167,8 @@ def check_prompts(prompts: NDArray[np.generic], rules: ResponseRules) -> None:
     """Raises InvalidResponses unless these are the rules' prompts."""
     if prompts.ndim != 1 or tuple(prompts.tolist()) != rules.prompts:
         raise InvalidResponses(
-            f"The responses are for prompts {prompts.tolist()}, but this public step "
-            f"asks for {list(rules.prompts)}, in this order."
+            f"The responses are for other prompts. This public step asks for "
+            f"{list(rules.prompts)}, in this order."
         )
 
 
@@ -171,14 +183,13 @@ class Flat:
         rules: ResponseRules,
     ) -> None:
         """`shape` is the shape of the seeds and donors; raises InvalidResponses."""
-        if lengths.min() < 1 or lengths.max() > rules.max_response_tokens:
-            raise InvalidResponses(f"A response has 1 to {rules.max_response_tokens} tokens.")
+        if lengths.min() < 1:
+            raise InvalidResponses(f"A response has 1 to {rules.form.longest} tokens.")
         tokens, logprobs = arrays["tokens"], arrays["logprobs"]
         total = int(lengths.sum(dtype=np.int64))
         if tokens.shape != (total,) or logprobs.shape != (total,):
             raise InvalidResponses(f"tokens and logprobs must have the shape ({total},).")
-        if tokens.min() < 0 or tokens.max() >= rules.vocabulary:
-            raise InvalidResponses(f"Token ids must be in 0..{rules.vocabulary - 1}.")
+        rules.form.check(tokens, lengths)
         if not np.isfinite(logprobs).all() or logprobs.max() > 1e-4:
             raise InvalidResponses("Log-probabilities must be finite and at most 0.")
         self._tokens, self._logprobs = tokens, logprobs

@@ -34,6 +34,7 @@ from pubswap_server.runs.state import ROUND_UNDER_WAY, exchange_began, exchange_
 
 Verdicts = list[list[bool]]
 Step = tuple[int, int]  # round, swap
+REFUSED = "refused"  # in place of a digest
 Key = tuple[str, int, int, str]  # a submission's run, round, public step and member
 
 
@@ -67,19 +68,15 @@ def rules_of(
 ) -> ResponseRules:
     """The form of a public step's responses; raises NotFound or RoundClosed, see `check_step`."""
     check_step(run, round_, swap, rollbacks)
-    settings = run.settings
-    return ResponseRules(
-        prompts=prompts_of(session, run, round_, swap),
-        responses_per_prompt=settings.grpo.responses_per_prompt,
-        max_response_tokens=settings.grpo.max_response_tokens,
-        vocabulary=run.model.vocabulary,
-    )
+    return ResponseRules.of(run.model, run.settings, prompts_of(session, run, round_, swap))
 
 
 def submitted(
     session: Session, run: RunRow, member: MemberPrincipal, round_: int, swap: int
 ) -> SubmissionRow | None:
-    return session.get(SubmissionRow, (run.id, round_, swap, member.name))
+    """The member's responses in a public step; None if it sent none, or only what was refused."""
+    row = session.get(SubmissionRow, (run.id, round_, swap, member.name))
+    return None if row is None or row.digest == REFUSED else row
 
 
 def same_receipt(row: SubmissionRow, digest: str) -> Receipt:
@@ -124,6 +121,10 @@ def submit(
         rules = rules_of(session, run, round_, swap)
         donatable = [[False] * rules.responses_per_prompt for _ in rules.prompts]
     late = row is None or row.closed or not under_way or _only_held(session, run, row, arrived)
+    refused = session.get(SubmissionRow, (run.id, round_, swap, member.name))
+    if refused is not None:
+        session.delete(refused)
+        session.flush()
     submission = SubmissionRow(
         run_id=run.id,
         round=round_,
@@ -138,7 +139,53 @@ def submit(
     )
     session.add(submission)
     record(session, run.id, "responses", member=member.name, round=round_, swap=swap, late=late)
+    _tell_withheld(session, submission)
     return receipt_of(submission)
+
+
+def refuse(
+    session: Session,
+    run: RunRow,
+    member: MemberPrincipal,
+    round_: int,
+    swap: int,
+    reason: str,
+    *,
+    arrived: datetime,
+    rollbacks: int | None = None,
+) -> None:
+    """Note that a member's responses to a public step were refused, so that nobody waits for it.
+
+    Only once, because a member must not fill the log. Raises what `submit` raises.
+    """
+    require_going(run.state == RunState.CANCELLED)
+    runs.require_since(run, rollbacks)
+    known = session.get(SubmissionRow, (run.id, round_, swap, member.name)) is not None
+    if round_ != run.round or run.state not in ROUND_UNDER_WAY or known:
+        return
+    row = SubmissionRow(
+        run_id=run.id,
+        round=round_,
+        swap=swap,
+        member=member.name,
+        digest=REFUSED,
+        late=True,
+        received_at=arrived,
+    )
+    session.add(row)
+    details = {"member": member.name, "round": round_, "swap": swap}
+    record(session, run.id, "responses refused", **details, reason=reason)
+
+
+def _tell_withheld(session: Session, row: SubmissionRow) -> None:
+    """Say so if most of a member's correct responses are not donated, unless it is excluded."""
+    if row.correct is None or row.donatable is None:
+        return
+    correct, donatable = np.array(row.correct), np.array(row.donatable)
+    right, withheld = int(correct.sum()), int((correct & ~donatable).sum())
+    if 2 * withheld > right and not doubts.excluded(session, row.run_id, row.member):
+        details = {"member": row.member, "round": row.round, "swap": row.swap}
+        record(session, row.run_id, "responses withheld", **details, right=right, withheld=withheld)
 
 
 def _only_held(session: Session, run: RunRow, row: SwapRow, arrived: datetime) -> bool:
@@ -197,6 +244,7 @@ def verified(session: Session, key: Key, stored: str, verdicts: Verdicts, given_
         return False
     row.correct = verdicts
     changed(session, row.run_id, awaited=False)
+    _tell_withheld(session, row)
     if given_up:
         details = {"member": row.member, "round": row.round, "swap": row.swap}
         record(session, row.run_id, "verification cut off", **details, responses=given_up)

@@ -18,8 +18,8 @@ from tokenizers import Tokenizer
 
 from pubswap_protocol.errors import PubSwapError
 from pubswap_protocol.problems import Problem
+from pubswap_protocol.tensors.response_form import ResponseForm
 from pubswap_protocol.tensors.responses import Group, decode_responses
-from pubswap_protocol.tokenizer import decode
 from pubswap_protocol.verifiers import VerifierPool
 from pubswap_server.clock import now
 from pubswap_server.database.engine import Database
@@ -101,7 +101,12 @@ class Verification:
         self._at_once = CapacityLimiter(AT_ONCE)
 
     async def at_once(
-        self, verifier: str, tokenizer: str, problems: Sequence[Problem], groups: Sequence[Group]
+        self,
+        verifier: str,
+        tokenizer: str,
+        form: ResponseForm,
+        problems: Sequence[Problem],
+        groups: Sequence[Group],
     ) -> Verdicts | None:
         """Whether each response (P, K) is correct; None if the verifier may take long."""
         if not self._pool.at_once(verifier, problems):
@@ -111,7 +116,7 @@ class Verification:
             loaded = self._tokenizer(tokenizer)
             verdicts = []
             for problem, group in zip(problems, groups, strict=True):
-                texts = [decode(loaded, response.tokens) for response in group]
+                texts = [form.text(loaded, response.tokens) for response in group]
                 scores = self._pool.score_many(verifier, [(text, problem) for text in texts])
                 verdicts.append([score == 1.0 for score in scores])
             return verdicts
@@ -202,7 +207,7 @@ class Verification:
         while (following := case.next()) is not None and case.slow == slow:
             position, seconds = following
             prompt, index = divmod(position, rules.responses_per_prompt)
-            text = decode(tokenizer, groups[prompt][index].tokens)
+            text = rules.form.text(tokenizer, groups[prompt][index].tokens)
             item = text, problems[rules.prompts[prompt]]
             case.note(self._pool.score(submission.verifier, item, seconds))
             if time.monotonic() >= until:

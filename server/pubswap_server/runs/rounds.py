@@ -91,6 +91,9 @@ def submit(
     session.add(row)
     doubts.report(session, run, member.name, round_, request.metrics.donors, received)
     record(session, run.id, "update", member=member.name, round=round_, late=row.late)
+    if refused := request.metrics.exchanges_refused:
+        details = {"member": member.name, "round": round_}
+        record(session, run.id, "exchanges refused", **details, exchanges=refused)
     return receipt_of(row)
 
 

@@ -157,20 +157,22 @@ def _exchanges(
         )
     ).all()
     answered: dict[int, set[str]] = defaultdict(set)
+    done: dict[int, set[str]] = defaultdict(set)  # and those whose answers came late or are refused
     still_open = [swap for swap, closed, _ in rows if not closed]
     if still_open:
-        in_time = select(SubmissionRow.swap, SubmissionRow.member).where(
+        answers = select(SubmissionRow.swap, SubmissionRow.member, SubmissionRow.late).where(
             SubmissionRow.run_id == run.id,
             SubmissionRow.round == run.round,
             SubmissionRow.swap.in_(still_open),
-            SubmissionRow.late.is_(False),
         )
-        for swap, member in session.execute(in_time):
-            answered[swap].add(member)
+        for swap, member, late in session.execute(answers):
+            done[swap].add(member)
+            if not late:
+                answered[swap].add(member)
     states = {swap: ExchangeState(closed, frozenset(answered[swap])) for swap, closed, _ in rows}
     for swap, closed, first_at in rows:
         if not closed:
-            arrived = handed_in | answered[swap]
+            arrived = handed_in | done[swap]
             missing = participants - arrived
             turnout = exchanges.turnout_of(run, len(arrived), len(missing), first_at)
             states[swap] = replace(states[swap], awaited=_awaited(missing, turnout))

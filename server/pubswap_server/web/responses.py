@@ -7,7 +7,6 @@ from sqlalchemy.orm import Session
 
 from pubswap_protocol.errors import NotFound
 from pubswap_protocol.tensors.responses import decode_responses
-from pubswap_protocol.tokenizer import decode
 from pubswap_server.database.tables import RunRow, SetRow
 from pubswap_server.exchange import exchanges
 from pubswap_server.exchange.answers import ClosedExchange
@@ -50,7 +49,7 @@ def shown(services: Services, stored: Stored, prompt: int) -> dict[str, Any]:
     for member in members[:MAX_MEMBERS]:
         data = services.blobs.read(closed.digests[member])
         group = decode_responses(data, rules)[prompt]
-        texts = [decode(tokenizer, response.tokens) for response in group]
+        texts = [rules.form.text(tokenizer, response.tokens) for response in group]
         verdicts = exchange.correct[member][prompt].tolist()
         responses = [
             {"text": text, "correct": correct, "donated": donated[member, index]}

@@ -51,13 +51,8 @@ def server(place: ServerSettings) -> Iterator[Server]:
 
 def rules_of(fed: Federation, round_: int) -> ResponseRules:
     """The form of a public step's responses."""
-    grpo, prompts = fed.run.settings.grpo, fed.members["a"].swap_prompts(fed.run.id, round_, 1)
-    return ResponseRules(
-        prompts=tuple(entry.index for entry in prompts.prompts),
-        responses_per_prompt=grpo.responses_per_prompt,
-        max_response_tokens=grpo.max_response_tokens,
-        vocabulary=fed.run.model.vocabulary,
-    )
+    prompts = fed.members["a"].swap_prompts(fed.run.id, round_, 1)
+    return ResponseRules.of(fed.run.model, fed.run.settings, [p.index for p in prompts.prompts])
 
 
 def exchanged(fed: Federation, round_: int) -> Counter[tuple[str, str]]:

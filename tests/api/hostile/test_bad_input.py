@@ -314,8 +314,8 @@ def test_responses_that_break_a_rule_are_refused_with_the_rule(server: Server) -
         "must be in 0": replace([-1, 1]),
         "shape": lambda prompts, groups: [group.pop() for group in groups] and None,
         "1 to 16 tokens": replace([5] * 17),
-        "finite and at most 0": replace([5, 6], 0.5),
-        "finite": replace([5, 6], float("nan")),
+        "finite and at most 0": replace([5, 1], 0.5),
+        "finite": replace([5, 1], float("nan")),
         "Only the coordinator sets": lambda prompts, groups: groups[0].__setitem__(
             0, groups[0][0].as_donated()
         ),

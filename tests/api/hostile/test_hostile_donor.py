@@ -22,7 +22,7 @@ from support.coordinator.coordinator import TOKENIZER, Federation, Server, begun
 def rules_of(fed: Federation) -> ResponseRules:
     """The rules for responses to public step 1."""
     prompts = fed.members["a"].swap_prompts(fed.run.id, 1, 1).prompts
-    return ResponseRules(tuple(p.index for p in prompts), 4, 16, fed.run.model.vocabulary)
+    return ResponseRules.of(fed.run.model, fed.run.settings, [p.index for p in prompts])
 
 
 def exchanged(fed: Federation, name: str) -> list[list[Response]]:
@@ -69,8 +69,6 @@ def test_a_claim_in_the_metadata_or_in_a_header_changes_nothing(server: Server) 
     """Metadata is refused, and unknown headers are ignored."""
     fed = begun(server)
     body = fed.responses("b", 1, 1, [0, 0])
-    with pytest.raises(PubSwapError, match="metadata"):
-        send(fed, "b", save(load(body), metadata={"rewards": "1"}))
     path = paths.SWAP_RESPONSES.format(run=fed.run.id, round=1, swap=1)
     with server.http(fed.tokens["b"]) as http:
         headers = {"X-Reward": "1", "X-Correct": "true", "Content-Type": paths.TENSORS_TYPE}
@@ -80,6 +78,12 @@ def test_a_claim_in_the_metadata_or_in_a_header_changes_nothing(server: Server) 
     (swap,) = fed.view().rounds[1].swaps
     assert swap.correct_share == {"a": 0.0, "b": 0.0}
     assert swap.replaced == 0
+    other = begun(server)
+    with pytest.raises(PubSwapError, match="metadata"):
+        body = other.responses("b", 1, 1, [0, 0])
+        other.members["b"].submit_responses(
+            other.run.id, 1, 1, save(load(body), metadata={"rewards": "1"})
+        )
 
 
 def confident(fed: Federation, name: str, right: int) -> bytes:

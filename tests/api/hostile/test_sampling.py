@@ -43,14 +43,10 @@ def seed_of(fed: Federation, name: str, round_: int = 1, swap: int = 1) -> int |
 
 
 def decoded(fed: Federation, data: bytes, round_: int = 1) -> Groups:
-    grpo = fed.run.settings.grpo
     prompts = fed.members["a"].swap_prompts(fed.run.id, round_, 1).prompts
     return decode_responses(
         data,
-        ResponseRules(
-            tuple(entry.index for entry in prompts),
-            *(grpo.responses_per_prompt, grpo.max_response_tokens, fed.run.model.vocabulary),
-        ),
+        ResponseRules.of(fed.run.model, fed.run.settings, [entry.index for entry in prompts]),
     )
 
 

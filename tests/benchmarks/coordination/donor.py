@@ -74,12 +74,7 @@ class Donor:
 
     def check(self) -> float:
         """Return 0; raises AssertionError if the donated responses do not follow the rule."""
-        rules = ResponseRules(
-            self._prompts,
-            self._count,
-            self._run.settings.grpo.max_response_tokens,
-            self._run.model.vocabulary,
-        )
+        rules = ResponseRules.of(self._run.model, self._run.settings, self._prompts)
         donated = [
             sum(response.donated for response in group)
             for group in decode_responses(self._received, rules)

@@ -108,6 +108,8 @@ def check_responses(data: bytes, path: Path) -> bool:
     for response in flat:
         assert 1 <= len(response.tokens) <= 4
         assert all(0 <= token < 50 for token in response.tokens.tolist())
+        assert 9 not in response.tokens[:-1].tolist()
+        assert len(response.tokens) == 4 or response.tokens[-1] == 9
         assert all(-np.inf < logprob <= 1e-4 for logprob in response.logprobs.tolist())
     return True
 

@@ -47,7 +47,7 @@ def update(
     workload = context.workload(policy)
     settings, shape = context.settings, Shape.of(policy.model.config, policy.dtype)
     grpo = settings.grpo
-    batch = collate(frozen_groups(workload), policy.card.eos_token_ids, grpo.advantage_epsilon)
+    batch = collate(frozen_groups(workload), grpo.advantage_epsilon)
     start = [factor.detach().clone() for factor in policy.trainable()]
     fused = True if context.device.type == "cuda" else None  # like the trainer
     optimizer = torch.optim.AdamW(policy.trainable(), lr=grpo.learning_rate, fused=fused)

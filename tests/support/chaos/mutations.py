@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 
 from pubswap_protocol.tensors.adapter import AdapterLayout, encode_adapter
+from pubswap_protocol.tensors.response_form import ResponseForm
 from pubswap_protocol.tensors.responses import Response, ResponseRules, encode_responses
 
 LAYOUT = AdapterLayout(tensors={"q.lora_A.weight": (2, 3), "q.lora_B.weight": (4, 2)})
-RULES = ResponseRules(prompts=(3, 7), responses_per_prompt=2, max_response_tokens=4, vocabulary=50)
+FORM = ResponseForm(ends=(9,), longest=4, vocabulary=50)
+RULES = ResponseRules(prompts=(3, 7), responses_per_prompt=2, form=FORM)
 
 ODD_NUMBERS = (
     0,
@@ -101,7 +103,7 @@ def valid_responses(rng: random.Random) -> bytes:
     groups = [
         [
             Response(
-                np.array([rng.randrange(50) for _ in range(length)], np.int32),
+                np.array([*(rng.randrange(9) for _ in range(length - 1)), 9], np.int32),
                 np.array([-rng.random() for _ in range(length)], np.float32),
                 donated=rng.random() < 0.5,
             )

@@ -132,7 +132,7 @@ def _lead(policy: Policy, engine: RolloutEngine, team: Team, kind: str) -> dict[
         # Equal rewards in the second step leave fewer rows than there are processes.
         rewards = [[1.0, *[0.0] * (rows - 1)]] + [[float(step == 0), *[0.0] * (rows - 1)]] * 2
         fixed = [Group(p, _fixed(rng, rows), r) for p, r in zip(PROMPTS, rewards, strict=True)]
-        batch = collate(fixed, (1,), 1e-6)
+        batch = collate(fixed, 1e-6)
         budget = TokenBudget(40)
         metrics = update(
             policy, optimizer, batch, policy.settings, [], budget, team=team, noise=noise

@@ -125,10 +125,7 @@ class FakeCoordinator:
         assert seeds is (self.sampling_seed is not None)
         if self.closed:
             raise RoundClosed
-        grpo = self.run.settings.grpo
-        rules = ResponseRules(
-            PUBLIC, grpo.responses_per_prompt, grpo.max_response_tokens, self.run.model.vocabulary
-        )
+        rules = ResponseRules.of(self.run.model, self.run.settings, PUBLIC)
         submitted = decode_responses(self.submitted[round_, swap], rules)
         if self.run.settings.swap.donors == "likely":
             # Among equally likely ones the first are taken, whatever a restart computes.

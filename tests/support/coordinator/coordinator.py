@@ -50,6 +50,7 @@ OPERATOR_TOKEN = "operator-token-of-the-tests"
 T = TypeVar("T")
 
 TOKENIZER = (MODEL / "tokenizer.json").read_bytes()
+PAD = 0  # begins no response: `run_card` takes it for a token of a turn
 
 SETTINGS: dict[str, Any] = {
     "clients": 2,
@@ -253,6 +254,7 @@ def create(server: Server, **overrides: Any) -> Federation:
     """A run that has been created and has its files, but is not open."""
     settings = merged(overrides)
     card = model_card(MODEL, settings.lora, "small", None)
+    card = card.model_copy(update={"turn_token_ids": (PAD,)})
     operator = server.client()
     run = operator.create_run(CreateRun(name=next(_names), settings=settings, model=card))
     operator.put_tokenizer(run.id, TOKENIZER)

@@ -9,6 +9,7 @@ import pytest
 from safetensors.numpy import load, save
 
 from pubswap_protocol.errors import InvalidResponses
+from pubswap_protocol.tensors.response_form import ResponseForm
 from pubswap_protocol.tensors.responses import (
     Offer,
     Response,
@@ -18,13 +19,14 @@ from pubswap_protocol.tensors.responses import (
 )
 from pubswap_server.exchange.donation import Exchange, replaced
 
-RULES = ResponseRules((3, 7, 5), responses_per_prompt=4, max_response_tokens=4, vocabulary=50)
+FORM = ResponseForm(ends=(49,), longest=5, vocabulary=50)
+RULES = ResponseRules((3, 7, 5), responses_per_prompt=4, form=FORM)
 
 
 def response(*tokens: int) -> Response:
-    """A response with these tokens."""
-    logprobs = -np.arange(1, len(tokens) + 1) / 8
-    return Response(np.array(tokens, np.int32), logprobs.astype(np.float32))
+    """A response with these tokens and an end."""
+    logprobs = -np.arange(1, len(tokens) + 2) / 8
+    return Response(np.array([*tokens, 49], np.int32), logprobs.astype(np.float32))
 
 
 OWN = [response(1), response(2, 2), response(3), response(4, 4, 4)]
@@ -54,8 +56,8 @@ def test_offers_come_back_as_they_were_sent() -> None:
 
 def test_the_largest_file_of_offers_fits_its_bound() -> None:
     """All responses of full length, and all candidates for every place, with seeds and donors."""
-    longest = dataclasses.replace(response(*[9] * 4096), seed=1, donor=2)
-    rules = dataclasses.replace(RULES, max_response_tokens=4096)
+    longest = dataclasses.replace(response(*[9] * 4095), seed=1, donor=2)
+    rules = dataclasses.replace(RULES, form=dataclasses.replace(FORM, longest=4096))
     data = encode_offers(rules.prompts, [Offer([longest] * 4, (0, 1), [longest] * 6)] * 3)
     assert 0 < rules.max_bytes(candidates=3) - len(data) < 4096
 
@@ -73,7 +75,7 @@ def test_an_exchange_without_any_offer_is_a_file_too() -> None:
 def test_the_first_of_an_order_take_the_places() -> None:
     """They are marked as donated; all other responses stay where they were."""
     group = OFFERS[0].filled([2, 0, 1])
-    assert [r.tokens.tolist() for r in group] == [[1], [7], [3], [5]]
+    assert [r.tokens[:-1].tolist() for r in group] == [[1], [7], [3], [5]]
     assert [r.donated for r in group] == [False, True, False, True]
 
 
@@ -98,7 +100,7 @@ PLACES = load(encode_offers(RULES.prompts, OFFERS))["places"]
         (changed(candidates=np.array([3, -1, 2], np.int32)), "from 0 on"),
         (changed(candidates=np.array([3, 1, 1], np.int32)), "lengths must have the shape"),
         (changed(lengths=np.ones(16, np.int32)), "tokens and logprobs must have the shape"),
-        (changed(lengths=np.array([0] + 14 * [1] + [2], np.int32)), "has 1 to 4 tokens"),
+        (changed(lengths=np.array([0] + 14 * [2] + [9], np.int32)), "has 1 to 5 tokens"),
         (b"", "shorter than"),
     ],
 )
@@ -176,7 +178,7 @@ def test_no_damage_to_a_file_gets_past_the_rules() -> None:
             assert len(offer.own) == 4
             assert len(offer.places) <= min(2, len(offer.candidates))
             for one in (*offer.own, *offer.candidates):
-                assert 1 <= len(one.tokens) == len(one.logprobs) <= 4
+                assert 1 <= len(one.tokens) == len(one.logprobs) <= 5
                 assert 0 <= one.tokens.min() <= one.tokens.max() < 50
                 assert np.isfinite(one.logprobs).all()
     assert 1000 < refused < 2000

@@ -9,6 +9,7 @@ import pytest
 from safetensors.numpy import load, save
 
 from pubswap_protocol.errors import InvalidResponses
+from pubswap_protocol.tensors.response_form import ResponseForm
 from pubswap_protocol.tensors.responses import (
     Response,
     ResponseFile,
@@ -17,7 +18,8 @@ from pubswap_protocol.tensors.responses import (
     encode_responses,
 )
 
-RULES = ResponseRules((3, 7), responses_per_prompt=2, max_response_tokens=4, vocabulary=10)
+FORM = ResponseForm(ends=(9,), longest=4, vocabulary=10)
+RULES = ResponseRules((3, 7), responses_per_prompt=2, form=FORM)
 
 
 def response(*tokens: int) -> Response:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from pubswap_protocol.errors import RoundClosed
+from pubswap_protocol.tensors.response_form import ResponseForm
 from pubswap_protocol.tensors.responses import (
     NOBODY,
     UNVERIFIED,
@@ -165,7 +166,7 @@ def test_seeds_and_donors_are_told_where_a_run_checks_them_and_who_asks(
 ) -> None:
     """In any other answer, seeds are withheld and donors cannot be told apart."""
     blobs = LocalBlobs(tmp_path / "blobs", Spool(tmp_path / "incoming"))
-    rules, digests = ResponseRules((0,), 2, 1, 9), {}
+    rules, digests = ResponseRules((0,), 2, ResponseForm((), 1, 9)), {}
     for token, name in enumerate("abc"):
         one = Response(np.array([token], np.int32), np.array([-1.0], np.float32), seed=10 + token)
         digests[name], _ = blobs.write([encode_responses((0,), [[one, one]])])
@@ -205,7 +206,7 @@ def test_exchanges_that_were_asked_for_leave_half_of_the_files_to_connections(
     exchange = SimpleNamespace(candidates=None, choices=lambda member: [[Choice(member, 0)]])
     closed = ClosedExchange(
         exchange,  # type: ignore[arg-type] - each keeps its own
-        ResponseRules((0,), 1, 1, 2),
+        ResponseRules((0,), 1, ResponseForm((), 1, 2)),
         {"a": digest, "b": digest},
     )
 

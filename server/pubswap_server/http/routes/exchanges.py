@@ -11,6 +11,7 @@ from pubswap_protocol import paths
 from pubswap_protocol.errors import InvalidResponses
 from pubswap_protocol.messages import PublicPrompt, Receipt, SwapPrompts
 from pubswap_protocol.problems import Problem
+from pubswap_protocol.tensors.response_form import ResponseForm
 from pubswap_protocol.tensors.responses import UNVERIFIED, ResponseRules, decode_responses
 from pubswap_protocol.tensors.responses import Response as ModelResponse
 from pubswap_server.clock import now
@@ -81,7 +82,8 @@ async def submit_responses(
 ) -> Receipt:
     """The coordinator verifies them from their tokens. Late ones get `late, unused`.
 
-    A slow verifier decides after the receipt, and the exchange waits for its verdicts.
+    A slow verifier decides after the receipt, and the exchange waits for its verdicts. After
+    422 `invalid_responses` nobody waits for the member in this exchange.
     """
     member, services = run.principal, run.services
 
@@ -100,13 +102,24 @@ async def submit_responses(
         groups, public_problems = _decode(received.path, rules, seed), services.problems(public)
         return groups, [public_problems[index] for index in rules.prompts]
 
+    longest = settings.swap.max_donated_tokens or rules.form.longest
+
+    def refused(session: Session, locked: RunRow, reason: str) -> None:
+        step = (session, locked, member, round, swap)
+        exchanges.refuse(*step, reason, arrived=arrived, rollbacks=rollbacks)
+
     try:
         if existing is not None:
             return exchanges.same_receipt(existing, received.digest)
-        groups, problems = await to_thread.run_sync(opened)
+        try:
+            groups, problems = await to_thread.run_sync(opened)
+        except InvalidResponses as error:
+            await run.write(partial(refused, reason=error.detail))
+            raise
         correct = await services.verification.at_once(
-            settings.verifier, row.tokenizer or "", problems, groups
+            settings.verifier, row.tokenizer or "", rules.form, problems, groups
         )
+        donatable = await to_thread.run_sync(_donatable, groups, rules.form, longest)
         await to_thread.run_sync(services.blobs.keep, received.path, received.digest)
     finally:
         received.discard()
@@ -116,9 +129,6 @@ async def submit_responses(
         if seed is not None:  # unverified: sent without the seeds to check them by
             unverified = groups[0][0].seed == UNVERIFIED
             session.get_one(MemberRow, member.id).unverified = unverified
-        limit, donatable = settings.swap.max_donated_tokens, None
-        if limit is not None:
-            donatable = [[len(each.tokens) <= limit for each in group] for group in groups]
         return exchanges.submit(
             *(session, locked, member, round, swap, received.digest, correct, donatable),
             arrived=arrived,
@@ -129,6 +139,17 @@ async def submit_responses(
     if correct is None:
         services.verification.add((row.id, round, swap, member.name))
     return receipt
+
+
+def _donatable(
+    groups: list[list[ModelResponse]], form: ResponseForm, longest: int
+) -> exchanges.Verdicts | None:
+    """Which responses (P, K) peers may get; None if all."""
+    marks = [
+        [len(each.tokens) <= longest and form.donatable(each.tokens) for each in group]
+        for group in groups
+    ]
+    return None if all(map(all, marks)) else marks
 
 
 def _decode(path: Path, rules: ResponseRules, seed: int | None) -> list[list[ModelResponse]]:

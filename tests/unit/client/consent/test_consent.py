@@ -528,12 +528,13 @@ def test_the_last_time_is_the_latest_that_the_clock_has_shown(tmp_path: Path) ->
 
 def test_counters_that_are_not_allowed_are_left_out(tmp_path: Path) -> None:
     """Required fields stay: round, steps and the number of examples."""
-    unlike = ("step_rewards", "memory_bytes", "donors")
+    unlike = ("step_rewards", "memory_bytes", "donors", "exchanges_refused")
     every = {name: 0.5 for name in COUNTERS if name not in unlike}
     metrics = UpdateMetrics(
         examples=7,
         steps=2,
         step_rewards=[0.5],
+        exchanges_refused=1,
         donors=[DonorEvidence(number=1, responses=4, other_noise=0.5, other_policy=-1.0)],
         **{name: value for name, value in every.items() if name in UpdateMetrics.model_fields},
     )

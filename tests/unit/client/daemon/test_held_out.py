@@ -18,6 +18,7 @@ from pubswap_protocol.messages import RunState, Task, TaskKind
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import AggregationSettings
 from pubswap_protocol.tensors.adapter import decode_adapter, encode_adapter, initial_adapter
+from support.client.even import is_even
 from support.client.one_client import ROUNDS, World, kill_again_and_again
 
 HELD_OUT = [Problem(id=f"h{n}", prompt=f"5+{n}=", answer="?") for n in range(6)]
@@ -68,7 +69,7 @@ def test_the_score_is_the_share_of_right_answers(world: Callable[..., World]) ->
     for adapter in adapters:
         score = trainer.pass_at_1(adapter, HELD_OUT)
         texts = [trainer.policy.decode(group)[0] for group in sampled[-1]]
-        assert score == sum(len(text) % 2 == 0 for text in texts) / len(HELD_OUT)
+        assert score == sum(map(is_even, texts)) / len(HELD_OUT)
     first, second = ([list(group[0].tokens) for group in groups] for groups in sampled)
     assert first != second
     assert trainer.pass_at_1(adapters[0], HELD_OUT) >= 0

@@ -75,7 +75,7 @@ def plain_round(
     for step in range(1, settings.local_steps + 1):
         if step < settings.local_steps:
             batches[step + 1] = sample(step + 1, trained.adapter())
-        batch = collate(batches[step], trained.card.eos_token_ids, grpo.advantage_epsilon)
+        batch = collate(batches[step], grpo.advantage_epsilon)
         update(trained, optimizer, batch, settings, [])
     return trained.adapter()
 

@@ -47,10 +47,7 @@ def no_peer_is_right_again(one: World) -> None:
     that all of a group are right or none.
     """
     exchanged, run = one.coordinator.exchanged, one.coordinator.run
-    grpo = run.settings.grpo
-    rules = ResponseRules(
-        PUBLIC, grpo.responses_per_prompt, grpo.max_response_tokens, run.model.vocabulary
-    )
+    rules = ResponseRules.of(run.model, run.settings, PUBLIC)
 
     def given(run: str, round_: int, swap: int, *more: Any, **options: Any) -> bytes:
         body = exchanged(run, round_, swap, *more, **options)

@@ -35,10 +35,8 @@ def checked(world: Callable[..., World], *engine: Any) -> World:
 
 def sent(one: World, swap: int) -> list[list[Response]]:
     """Our responses to a public step of round 1, as the coordinator received them."""
-    grpo, card = one.coordinator.run.settings.grpo, one.coordinator.run.model
-    rules = ResponseRules(
-        PUBLIC, grpo.responses_per_prompt, grpo.max_response_tokens, card.vocabulary
-    )
+    run = one.coordinator.run
+    rules = ResponseRules.of(run.model, run.settings, PUBLIC)
     return decode_responses(one.coordinator.submitted[1, swap], rules)
 
 
@@ -144,7 +142,6 @@ def batch_of(trainer: Any, problems: Any, groups: list[list[Response]]) -> Batch
             Group(trainer.policy.encode(problem.prompt), group, [0.0] * 4)
             for problem, group in zip(problems, groups, strict=True)
         ],
-        trainer.policy.card.eos_token_ids,
         1e-6,
     )
 

@@ -48,6 +48,7 @@ from pubswap_protocol.settings import (
     WireSettings,
 )
 from pubswap_protocol.tensors.adapter import initial_adapter
+from pubswap_protocol.tensors.response_form import ResponseForm
 from pubswap_protocol.tensors.responses import Response, ResponseRules, encode_responses
 from support.vllm.fake_vllm import fake_vllm
 
@@ -155,7 +156,7 @@ def test_a_round_is_predicted_from_a_step() -> None:
     response = Response(np.ones(6, np.int32), np.zeros(6, np.float32))
     body = encode_responses(range(8), [[response] * 8] * 8)
     assert found.bytes_up == pytest.approx(layout.file_bytes + 5 * len(body), rel=0.05)
-    rules = ResponseRules(tuple(range(8)), 8, 6, 100)
+    rules = ResponseRules(tuple(range(8)), 8, ResponseForm((), 6, 100))
     assert found.bytes_up <= layout.file_bytes + 5 * rules.max_bytes()
     assert "waiting for peers comes on top" in str(found)
     assert "all 3 rounds" in str(found)

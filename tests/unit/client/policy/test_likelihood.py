@@ -13,7 +13,6 @@ from pubswap_client.settings import ClientSettings
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.responses import Offer, Response
-from support.client.models import EOS
 
 PROMPT = [4, 13, 5, 17]
 
@@ -36,20 +35,6 @@ def test_scores_are_the_policy_s_own_per_token(
     for budget in (1, 20, 10_000):
         [found] = mean_logprobs(policy, [PROMPT], [responses], budget)
         assert found == pytest.approx(wanted, abs=1e-5)
-
-
-def test_what_a_peer_sent_after_the_end_is_not_scored(
-    policy: Policy, make_responses: Callable[..., list[Response]]
-) -> None:
-    """A response is scored up to its first end-of-sequence token."""
-    (short,) = make_responses([4], seed=2)
-    more = Response(
-        np.append(short.tokens, [5, 6, EOS]).astype(np.int32),
-        np.append(short.logprobs, [-1, -1, -1]).astype(np.float32),
-    )
-    assert short.tokens[-1] == EOS
-    [[first, second]] = mean_logprobs(policy, [PROMPT], [[short, more]], 1000)
-    assert first == pytest.approx(second, abs=1e-6)
 
 
 def test_the_most_likely_candidates_take_the_places(

@@ -16,6 +16,7 @@ from pubswap_client.rollout.vllm_sampling import (
 from pubswap_protocol.errors import EngineFault, InvalidSettings
 from pubswap_protocol.model import ModelCard, model_card
 from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.tensors.response_form import ResponseForm
 
 CardOf = Callable[[Path], ModelCard]
 SAMPLING = SamplingParameters(count=4, max_tokens=12, temperature=0.7, seed=3)
@@ -25,6 +26,11 @@ SAMPLING = SamplingParameters(count=4, max_tokens=12, temperature=0.7, seed=3)
 def card(tiny_qwen3: Path, card_of: CardOf) -> ModelCard:
     """The tiny model's card; its end-of-sequence token is 1."""
     return card_of(tiny_qwen3)
+
+
+def form(card: ModelCard, longest: int) -> ResponseForm:
+    """The form of responses up to so many tokens."""
+    return ResponseForm(card.eos_token_ids, longest, card.vocabulary)
 
 
 def test_all_sampling_parameters_are_explicit(card: ModelCard) -> None:
@@ -42,9 +48,9 @@ def test_a_runs_stop_tokens_end_a_response_too(tiny_qwen3: Path, run_settings: R
     card = model_card(tiny_qwen3, run_settings.lora, "tiny", None, stops=(7, 1))
     assert card.eos_token_ids == (1, 7)
     assert sampling_parameters(card, SAMPLING, 0)["stop_token_ids"] == [1, 7]
-    assert checked_response([5, 6, 7], [-0.5] * 3, 9, card).tokens.tolist() == [5, 6, 7]
+    assert checked_response([5, 6, 7], [-0.5] * 3, form(card, 9)).tokens.tolist() == [5, 6, 7]
     with pytest.raises(EngineFault):
-        checked_response([5, 7, 6], [-0.5] * 3, 3, card)
+        checked_response([5, 7, 6], [-0.5] * 3, form(card, 3))
     with pytest.raises(InvalidSettings, match=f"{card.vocabulary} is not in the vocabulary"):
         model_card(tiny_qwen3, run_settings.lora, "tiny", None, stops=(card.vocabulary,))
 
@@ -72,7 +78,7 @@ def test_a_response_ends_with_its_first_end_or_at_the_limit(
     card: ModelCard, tokens: list[int]
 ) -> None:
     """Tokens and log-probabilities have the dtypes of the wire format."""
-    response = checked_response(tokens, [-0.5] * len(tokens), 4, card)
+    response = checked_response(tokens, [-0.5] * len(tokens), form(card, 4))
     assert response.tokens.tolist() == tokens
     assert (response.tokens.dtype, response.logprobs.dtype) == (np.int32, np.float32)
 
@@ -81,14 +87,14 @@ def test_a_response_ends_with_its_first_end_or_at_the_limit(
     ("tokens", "logprobs", "message"),
     [
         ([5, 1], [-1.0], "2 tokens but 1 log-prob"),
-        ([], [], "0 tokens"),
+        ([], [], "without tokens"),
         ([5] * 5, [-1.0] * 5, "5 tokens"),
-        ([5, 999, 1], [-1.0] * 3, "token 999"),
-        ([5, -7, 1], [-1.0] * 3, "token -7"),
+        ([5, 999, 1], [-1.0] * 3, "must be in 0"),
+        ([5, -7, 1], [-1.0] * 3, "must be in 0"),
         ([5, 1], [-1.0, None], "not finite"),
         ([5, 1], [-1.0, -np.inf], "not finite"),
-        ([5, 6], [-1.0] * 2, "does not end"),
-        ([5, 1, 6, 1], [-1.0] * 4, "does not end"),
+        ([5, 6], [-1.0] * 2, "no response"),
+        ([5, 1, 6, 1], [-1.0] * 4, "no response"),
     ],
 )
 def test_an_answer_that_cannot_be_trained_on_is_an_engine_fault(
@@ -96,7 +102,7 @@ def test_an_answer_that_cannot_be_trained_on_is_an_engine_fault(
 ) -> None:
     """The message says what is wrong."""
     with pytest.raises(EngineFault, match=message):
-        checked_response(tokens, logprobs, 4, card)
+        checked_response(tokens, logprobs, form(card, 4))
 
 
 def test_the_rank_is_rounded_up_to_one_of_vllm_s() -> None:

@@ -39,7 +39,7 @@ def random_batch(make_responses: Callable[..., list[Response]], seed: int) -> Ba
         responses = make_responses(lengths, seed + number, donated=[3] if number % 2 else [])
         rewards = [1.0] * 4 if number == 2 else [1.0, 0.0, 0.0, float(rng.integers(0, 2))]
         groups.append(Group(prompt, responses, rewards))
-    return collate(groups, (1,), 1e-6)
+    return collate(groups, 1e-6)
 
 
 def changed(settings: RunSettings, method: str = "pubswap", **grpo: Any) -> RunSettings:

@@ -23,6 +23,7 @@ from pubswap_protocol.model import ModelCard
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import GrpoSettings, RunSettings, SwapSettings
 from pubswap_protocol.tensors.adapter import Adapter, encode_adapter, initial_adapter
+from support.client.even import is_even
 
 Scorer = Callable[[Sequence[tuple[str, Problem]]], list[float]]
 MakeTrainer = Callable[..., LocalTrainer]
@@ -221,7 +222,7 @@ def test_a_public_step_trains_on_what_it_is_given(
         trainer.begin_round(1, start(trainer))
     own = ours.public_rollout(2, problems[:3])
     peers = [[r.as_donated() for r in group] for group in theirs.public_rollout(2, problems[:3])]
-    right = [len(text) % 2 == 0 for group in own for text in ours.policy.decode(group)]
+    right = [is_even(text) for group in own for text in ours.policy.decode(group)]
     mixed = [a[:2] + b[:2] for a, b in zip(own, peers, strict=True)]
     metrics = ours.public_step(2, problems[:3], mixed)
     assert metrics.reward == pytest.approx(sum(right) / len(right))

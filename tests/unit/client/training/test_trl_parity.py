@@ -51,7 +51,7 @@ def groups(make_responses: Callable[..., list[Response]]) -> list[Group]:
 @pytest.fixture
 def batch(groups: list[Group]) -> Batch:
     """The groups as our batch, with TRL's epsilon."""
-    return collate(groups, (1,), grpo().advantage_epsilon)
+    return collate(groups, grpo().advantage_epsilon)
 
 
 @pytest.fixture(params=["tiny_mild_qwen3", "tiny_qwen3"])

@@ -41,7 +41,6 @@ def batch(make_responses: Callable[..., list[Response]]) -> Batch:
             Group(prompts[i], make_responses(lengths[i], seed=i, donated=donated[i]), rewards[i])
             for i in range(3)
         ],
-        (1,),
         1e-6,
     )
 
@@ -183,7 +182,7 @@ def test_groups_of_equal_rewards_teach_nothing_but_the_kl(
     policy: Policy, make_responses: Callable[..., list[Response]], run_settings: RunSettings
 ) -> None:
     """Without a KL term the factors stay unchanged; with it they move."""
-    batch = collate([Group([5, 17], make_responses([3, 4, 5, 6], 0), [1.0] * 4)], (1,), 1e-6)
+    batch = collate([Group([5, 17], make_responses([3, 4, 5, 6], 0), [1.0] * 4)], 1e-6)
     start = policy.adapter()
     metrics, trained = one_update(policy, batch, changed(run_settings, kl_beta=0.0))
     assert (distance(trained, start), metrics.loss, metrics.zero_variance_share) == (0, 0, 1)
