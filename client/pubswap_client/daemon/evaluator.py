@@ -12,7 +12,7 @@ from pubswap_client.coordinator.retry import Pace
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.transformers_engine import RolloutEngine, SamplingParameters
 from pubswap_client.state.residuals import Residuals
-from pubswap_client.training.trainer import Scorer, score_groups
+from pubswap_client.training.trainer import Scorer, check_sampled, score_groups
 from pubswap_protocol.draws import seed_for
 from pubswap_protocol.errors import IdempotencyMismatch, NotFound, WrongState
 from pubswap_protocol.messages import Evaluation, RunState, RunView, Task, TaskKind
@@ -110,5 +110,6 @@ def rewards_of(
             seed=seed_for(seed, "batch", start),
         )
         groups = engine.generate([policy.encode(problem.prompt) for problem in part], sampling)
+        check_sampled(policy.form, groups)
         rewards += score_groups(scorer, policy.decode, part, groups)
     return rewards

@@ -15,7 +15,10 @@ PAGE = 500
 # Events of one member that change no other member's task. Only the conductor is woken, and what it
 # decides is an event of its own. Every member causes these, so waking all members would be costly.
 NOT_AWAITED = frozenset(
-    {"invited", "enrolled", "update", "responses", "exchange began", "evaluated"}
+    {
+        *("invited", "enrolled", "update", "responses", "exchange began", "evaluated"),
+        *("responses refused", "responses withheld", "exchanges refused"),
+    }
 )
 ROUND_BEGINS = ("started", "aggregated", "rolled back")
 INPUT_DAMAGED = "input damaged"

@@ -3,20 +3,25 @@
 import json
 import shutil
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
 
+from pubswap_client.base_model import run_card
 from pubswap_client.demo.federation import MODEL
 from pubswap_client.doctor.findings import Status
 from pubswap_client.doctor.model import check_end, check_model, check_round_trip, check_template
 from pubswap_client.policy.tokenizer import PromptTokenizer
+from pubswap_client.recipes.tables import ModelSource
 from pubswap_client.settings import ClientSettings
 from pubswap_protocol.errors import BaseModelMismatch, InvalidSettings
 from pubswap_protocol.messages import RunState, RunView
 from pubswap_protocol.model import ModelCard, model_card
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.tensors.response_form import ResponseForm
 
 RUN = RunSettings()
 CHAT = "{% for m in messages %}[{{ m.role }}]{{ m.content }}<eos>{% endfor %}"
@@ -130,3 +135,26 @@ def test_prompts_that_do_not_survive_the_tokenizer_are_named_by_id(tiny_qwen3: P
     found = check_round_trip(tokenizer, [good, bad])
     assert found.status is Status.WARNING
     assert "1 of 2 prompts come back changed: bad" in found.found
+
+
+def test_a_run_s_card_asks_for_the_token_that_ends_a_turn(copied: Path) -> None:
+    """A base model's config often names another; with the token in the run file it is accepted."""
+    ended = "{% for m in messages %}<pad>{{ m.content }}<turn>{% endfor %}"
+    path = copied / "tokenizer.json"
+    known = Tokenizer.from_file(str(path))
+    known.add_special_tokens(["<turn>"])
+    known.save(str(path))
+    with_template(copied, ended)
+    config = json.loads((copied / "config.json").read_text())
+    number = known.token_to_id("<turn>")
+    config["vocab_size"] = number + 1
+    (copied / "config.json").write_text(json.dumps(config))
+    asks = partial(run_card, copied, RUN.lora, longest=RUN.grpo.longest_row)
+    source = ModelSource(source="model")
+    with pytest.raises(InvalidSettings, match=rf"'<turn>'.*model\.stop_token_ids = \[{number}\]"):
+        asks(source, chat=True)
+    assert asks(source, chat=False).eos_token_ids == (1,)
+    stopped = asks(source.model_copy(update={"stop_token_ids": (number,)}), chat=True)
+    assert stopped.eos_token_ids == (1, number)
+    assert stopped.turn_token_ids == (0, number)
+    assert ResponseForm.of(stopped, RUN).turns == (0,)
