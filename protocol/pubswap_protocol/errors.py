@@ -13,6 +13,7 @@
     - WrongState                wrong_state                409
     - RoundClosed               round_closed               409
     - RunCancelled              run_cancelled              409
+    - RunPaused                 run_paused                 409
     - IdempotencyMismatch       idempotency_mismatch       409
     - BaseModelMismatch         base_model_mismatch        409
     - HelloNeeded               hello_needed               409
@@ -164,6 +165,10 @@ class RoundClosed(Conflict):
 
 class RunCancelled(Conflict):
     """The operator has cancelled the run; stop training."""
+
+
+class RunPaused(Conflict):
+    """The operator has paused the run; hold this until it is resumed, and then send it."""
 
 
 class IdempotencyMismatch(Conflict):

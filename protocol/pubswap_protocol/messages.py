@@ -202,6 +202,21 @@ class Progress(Strict):
     memory_bytes: Count | None = Field(
         default=None, description="Peak GPU memory in this step, or else the process's memory."
     )
+    holds: Number | None = Field(
+        default=None,
+        description="Held while the run is paused: the responses to the public step with this "
+        "number; 0 for the round's update.",
+    )
+
+    @property
+    def held(self) -> str | None:
+        """What the member holds while the run is paused, in words; None if it holds nothing."""
+        return None if self.holds is None else f"holds {held_text(self.holds)}"
+
+
+def held_text(holds: int) -> str:
+    """What `Progress.holds` stands for, in words."""
+    return f"its responses to public step {holds}" if holds else "its update"
 
 
 class Away(Strict):
@@ -437,6 +452,11 @@ class Task(Strict):
     )
     waits_for: Words | None = Field(
         default=None, description="For kind `wait`: what the member waits for, in words."
+    )
+    paused: bool = Field(
+        default=False,
+        description="The operator has paused the run: hold responses and updates until it is "
+        "resumed.",
     )
 
 

@@ -266,8 +266,10 @@ class SwapSettings(Strict):
         "two receivers and by most of those that have judged it. off: draw public steps from the "
         "seed alone, so that the run can be repeated bit for bit.",
     )
-    quorum: Clients = Field(
-        default=1, description="Fewest clients with which an exchange may close."
+    quorum: Clients | None = Field(
+        default=None,
+        description="Fewest clients with which an exchange may close. Unset: half of those that "
+        "were heard from within the deadline's length, rounded up.",
     )
     deadline_seconds: Deadline = Field(
         default=600,
@@ -371,7 +373,11 @@ class AggregationSettings(Strict):
     server_beta1: Decay = Field(default=0.9, description="Decay of the first moment.")
     server_beta2: Decay = Field(default=0.99, description="Decay of the second moment.")
     server_tau: PositiveFactor = Field(default=1e-3, description="Adaptivity; v starts at tau^2.")
-    quorum: Clients = Field(default=1, description="Fewest updates with which a round may close.")
+    quorum: Clients | None = Field(
+        default=None,
+        description="Fewest updates with which a round may close. Unset: half of the clients that "
+        "were heard from within the deadline's length, rounded up.",
+    )
     deadline_seconds: Deadline = Field(
         default=3600, description="Deadline of a round, counted from its first update."
     )
@@ -398,7 +404,7 @@ class AggregationSettings(Strict):
 
     def impossible(self, clients: int) -> Iterator[str]:
         """Why the rule is impossible with this many clients."""
-        if self.quorum > clients:
+        if (self.quorum or 1) > clients:
             yield _over_clients("aggregation.quorum", clients)
         if self.rule == "trimmed_mean" and clients < 3:
             yield (
@@ -559,7 +565,7 @@ class RunSettings(Strict):
             yield f"chat_template_options: {reserved[0]} is set by PubSwap itself"
         if self.method == "pubswap":
             yield from self.swap.impossible(self.grpo.responses_per_prompt, self.local_steps)
-        if self.swap.quorum > self.clients:
+        if (self.swap.quorum or 1) > self.clients:
             yield _over_clients("swap.quorum", self.clients)
         yield from self.aggregation.impossible(self.clients)
         yield from self._impossible_members()

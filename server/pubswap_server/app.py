@@ -91,6 +91,7 @@ async def _running(settings: ServerSettings, metrics: Metrics) -> AsyncIterator[
     elif settings.workers == 1:
         await database.write(forget)
     process_clock().advance_to(await database.read(events.latest))
+    process_clock().listen()
     await database.write(ask_again)
     services.background = asyncio.create_task(
         _together(

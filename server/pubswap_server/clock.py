@@ -32,6 +32,7 @@ class Clock:
     ) -> None:
         self._steady = steady
         self.origin, self._set_at = wall(), steady()
+        self.listening_since = self.origin
 
     def now(self) -> datetime:
         return self.origin + timedelta(seconds=self._steady() - self._set_at)
@@ -49,6 +50,10 @@ class Clock:
         """
         if moment is not None and moment > self.now():
             self.set(moment)
+
+    def listen(self) -> None:
+        """Note that members are heard from now on; silence before says nothing about them."""
+        self.listening_since = self.now()
 
 
 @cache

@@ -84,11 +84,11 @@ class Run:
         self._move(paths.RUN_START)
 
     def pause(self) -> None:
-        """Give out no new work until resumed; work under way may still be handed in."""
+        """Pause: members hold their responses and updates until the run is resumed."""
         self._move(paths.RUN_PAUSE)
 
     def resume(self) -> None:
-        """Continue after a pause."""
+        """Continue after a pause: members send what they have held."""
         self._move(paths.RUN_RESUME)
 
     def cancel(self) -> None:

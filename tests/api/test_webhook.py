@@ -157,8 +157,8 @@ def test_a_client_that_a_paused_run_does_not_wait_for_is_not_told_of(
     """Its daemon may be stopped meanwhile; once the run is resumed, the round waits for it."""
     monkeypatch.setattr(stalls, "SILENT_SECONDS", 0.3)
     fed = begun(server, method="fedavg", clients=2, rounds=1, aggregation={"quorum": 2})
-    fed.operator.move_run(fed.run.id, paths.RUN_PAUSE)
     fed.submit("a", 1, fed.adapter(1))
+    fed.operator.move_run(fed.run.id, paths.RUN_PAUSE)
     time.sleep(0.6)
     assert fed.view().waiting_for is None
     fed.operator.move_run(fed.run.id, paths.RUN_RESUME)

@@ -1,10 +1,12 @@
 """One suite for every database and blob store, with one replica or several."""
 
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from pubswap_server.clock import process_clock, wall
 from support.coordinator.coordinator import Server, serving, settings_for
 from support.coordinator.postgres import Postgres, postgres
 from support.coordinator.s3 import BUCKET, serving_s3
@@ -76,3 +78,11 @@ def server(shared_server: Server) -> Iterator[Server]:
     """The shared coordinator; a test's clients are closed when it ends."""
     with shared_server.closing:
         yield shared_server
+
+
+@pytest.fixture
+def hours() -> Iterator[Callable[[float], None]]:
+    """A function that lets hours pass for the coordinator."""
+    clock = process_clock()
+    yield lambda count: clock.set(clock.now() + timedelta(hours=count))
+    clock.set(wall())

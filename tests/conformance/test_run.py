@@ -1,11 +1,9 @@
 """A run's life over HTTP, with fake members that submit random adapters."""
 
 import asyncio
-import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -339,64 +337,6 @@ def test_a_revoked_member_is_no_longer_waited_for(server: Server) -> None:
     assert fed.wait_for(1).state is RunState.FINISHED
     with pytest.raises(NotFound):
         fed.operator.revoke(fed.run.id, "nobody")
-
-
-def test_a_paused_run_gives_out_no_work_until_it_is_resumed(server: Server) -> None:
-    """Updates are accepted during a pause, and the round closes after it."""
-    fed = begun(server, method="fedavg", rounds=1)
-    fed.operator.move_run(fed.run.id, paths.RUN_PAUSE)
-    assert fed.members["a"].task(fed.run.id, 0).kind is TaskKind.WAIT
-    for name in ("a", "b"):
-        fed.submit(name, 1, fed.adapter(1))
-    time.sleep(0.2)
-    assert fed.view().state is RunState.TRAINING
-    fed.operator.move_run(fed.run.id, paths.RUN_RESUME)
-    assert fed.wait_for(1).state is RunState.FINISHED
-
-
-def test_a_pause_takes_nobody_s_time_to_come(server: Server) -> None:
-    """Who got no work during a pause has the whole time for it after the run is resumed."""
-    rules = {"quorum": 1, "deadline_seconds": 2.0}
-    fed = begun(server, swap=rules, aggregation=rules, rounds=1)
-    answers = {name: fed.responses(name, 1, 1, [1, 1]) for name in ("a", "b")}
-    fed.members["a"].submit_responses(fed.run.id, 1, 1, answers["a"])
-    fed.submit("a", 1, fed.adapter(1))
-    fed.operator.move_run(fed.run.id, paths.RUN_PAUSE)
-    time.sleep(2.5)
-    assert not fed.view().rounds[1].swaps
-    fed.operator.move_run(fed.run.id, paths.RUN_RESUME)
-    time.sleep(0.5)
-    assert fed.members["b"].task(fed.run.id, 0).kind is TaskKind.TRAIN
-    sent = fed.members["b"].submit_responses(fed.run.id, 1, 1, answers["b"])
-    assert (sent.status, fed.submit("b", 1, fed.adapter(2))) == ("accepted", "accepted")
-    assert fed.wait_for(1).rounds[1].updates == 2
-
-
-def test_whoever_waits_hears_that_the_run_is_paused(server: Server) -> None:
-    """With the time of the pause, in its task and while it waits for an exchange.
-
-    Otherwise it is told whom it waits for, and once there is a quorum, until when at most.
-    """
-    quorum = {"quorum": 1, "deadline_seconds": 1000}
-    fed = begun(server, swap=quorum, aggregation=quorum)
-    body = fed.responses("a", 1, 1, [1, 1])
-    fed.members["a"].submit_responses(fed.run.id, 1, 1, body)
-    path = paths.SWAP_EXCHANGED.format(run=fed.run.id, round=1, swap=1)
-    with server.http(fed.tokens["a"]) as http:
-        said = http.get(path).headers[paths.WAITS_HEADER]
-        assert re.fullmatch(rf"b to answer public step 1, until {MOMENT} UTC at most", said)
-        fed.operator.move_run(fed.run.id, paths.RUN_PAUSE)
-        at = next(e.at for e in fed.operator.events(fed.run.id).events if e.kind == "paused")
-        said = f"the operator to resume the run, paused since {at:%F %T} UTC"
-        assert http.get(path).headers[paths.WAITS_HEADER] == said
-    assert fed.members["b"].task(fed.run.id, 0).waits_for == said
-    fed.operator.move_run(fed.run.id, paths.RUN_RESUME)
-    fed.submit("a", 1, fed.adapter(1))
-    said = str(fed.members["a"].task(fed.run.id, 0).waits_for)
-    assert re.fullmatch(rf"b to finish round 1, until {MOMENT} UTC at most", said)
-    due = datetime.fromisoformat(said[len("b to finish round 1, until ") : -len(" UTC at most")])
-    left = (due - datetime.now(UTC).replace(tzinfo=None)).total_seconds()
-    assert 900 < left < 1001
 
 
 def test_a_cancelled_run_takes_nothing_from_those_who_train(server: Server) -> None:

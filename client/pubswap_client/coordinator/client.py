@@ -21,7 +21,13 @@ from pubswap_client.coordinator.transfers import (
 from pubswap_protocol import messages, paths
 from pubswap_protocol.bounds import MAX_NUMBER, printable
 from pubswap_protocol.digests import digest_of
-from pubswap_protocol.errors import HelloNeeded, ProtocolMismatch, PubSwapError, ServerFault
+from pubswap_protocol.errors import (
+    HelloNeeded,
+    ProtocolMismatch,
+    PubSwapError,
+    RunCancelled,
+    ServerFault,
+)
 from pubswap_protocol.messages import Receipt, RunView
 
 log = logging.getLogger(__name__)
@@ -214,16 +220,29 @@ class CoordinatorClient(Connection):
         After an upgrade that changed its verifier, the coordinator asks for another hello. Raises
         Conflict if it then refuses this member's version.
         """
+        task = self._task(run, wait)
+        self._log_wait(task.waits_for)
+        return task
+
+    def paused(self, run: str, wait: float = 0.0) -> bool:
+        """Whether the operator has paused the run; raises RunCancelled if it was cancelled.
+
+        While it is paused, the answer may take up to `wait` seconds.
+        """
+        task = self._task(run, wait)
+        if task.state is messages.RunState.CANCELLED:
+            raise RunCancelled()
+        return task.paused
+
+    def _task(self, run: str, wait: float) -> messages.Task:
         ask = partial(self.call, messages.Task, "GET", paths.TASK.format(run=run), wait=wait)
         try:
-            task = ask()
+            return ask()
         except HelloNeeded:
             if self._hello is None:
                 raise
             self.hello(run, self._hello)
-            task = ask()
-        self._log_wait(task.waits_for)
-        return task
+            return ask()
 
     def heartbeat(self, run: str, body: messages.Progress) -> None:
         """Report progress in a single, short try, because another heartbeat follows."""

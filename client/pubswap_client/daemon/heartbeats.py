@@ -1,4 +1,7 @@
-"""Report a round's progress to the coordinator in a thread, so no outage delays training."""
+"""Report a round's progress to the coordinator in a thread, so no outage delays training.
+
+It is repeated during long steps: a member that was not heard from does not count for a quorum.
+"""
 
 import queue
 import threading
@@ -13,16 +16,23 @@ from pubswap_protocol.messages import Progress
 # Longest wait for a heartbeat's answer, during the next step, so that an answer of "cancelled" ends
 # the round at once. A coordinator that has not answered is not waited for until it does.
 GRACE_SECONDS = 0.2
+REPEAT_SECONDS = 30.0
 _FIGURES = ("reward", "loss", "kl", "memory_bytes", "tokens_per_second")
 
 
 class Heartbeats(Reporter):
-    """A context manager whose thread sends the newest progress, each at most once."""
+    """A context manager whose thread sends the newest progress, and repeats it."""
 
-    def __init__(self, send: Callable[[Progress], None], private: bool = False) -> None:
-        """With `private`, report only that private steps were made, without their figures."""
+    def __init__(
+        self, send: Callable[[Progress], None], begun: Progress, private: bool = False
+    ) -> None:
+        """`begun` is the progress so far.
+
+        With `private`, report only that private steps were made, without their figures.
+        """
         self._send = send
         self._private = private
+        self.newest = begun
         self._box: queue.Queue[Progress | None] = queue.Queue(maxsize=1)
         self._answered = threading.Event()
         self._answered.set()
@@ -42,11 +52,17 @@ class Heartbeats(Reporter):
         """
         answers = self._answered.is_set()
         self._answered.clear()
-        self._put(self._progress(report))
+        self.newest = self._progress(report)
+        self._put(self.newest)
         if answers:
             self._answered.wait(GRACE_SECONDS)
         if self._refusal is not None:
             raise self._refusal
+
+    def holds(self, holds: int | None) -> None:
+        """Send that this is held while the run is paused, see `Progress.holds`."""
+        self.newest = self.newest.model_copy(update={"holds": holds})
+        self._put(self.newest)
 
     def _progress(self, report: StepReport) -> Progress:
         figures: dict[str, Any] = {}
@@ -60,9 +76,10 @@ class Heartbeats(Reporter):
         self._box.put(progress)
 
     def _work(self) -> None:
-        while (progress := self._box.get()) is not None:
+        while (progress := self._next()) is not None:
             try:
                 self._send(progress)
+                self._refusal = None  # a policy may have refused an earlier one, at another hour
             except PubSwapError as error:
                 if error.retryable:
                     continue
@@ -70,3 +87,10 @@ class Heartbeats(Reporter):
             except RuntimeError:  # the client was closed: the round is over
                 return
             self._answered.set()
+
+    def _next(self) -> Progress | None:
+        """The newest progress, once there is one or the last was sent some time ago."""
+        try:
+            return self._box.get(timeout=REPEAT_SECONDS)
+        except queue.Empty:
+            return self.newest

@@ -8,8 +8,10 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from pubswap_client.coordinator.client import CoordinatorClient
+from pubswap_client.daemon.holding import Gate
 from pubswap_client.daemon.reporters import Reporter
 from pubswap_client.state.journal import ExchangeKey, Journal, RoundKey
 from pubswap_client.training.metrics import StepMetrics
@@ -47,6 +49,7 @@ class PublicSteps:
     reporter: Reporter
     key: RoundKey
     until_saved: Callable[[], None]
+    gate: Gate
     _ahead: dict[int, tuple[SwapPrompts, bytes]] = field(default_factory=dict)
 
     def send_ahead(self, step: int) -> None:
@@ -182,9 +185,9 @@ class PublicSteps:
     def _submit(self, prompts: SwapPrompts, responses: bytes) -> bool:
         """Send our responses; returns whether they came in time for the exchange."""
         try:
-            receipt = self.api.submit_responses(
-                self.run.id, self.key.round, prompts.swap, responses, self.key.rollbacks
-            )
+            submit = partial(self.api.submit_responses, self.run.id, self.key.round, prompts.swap)
+            send = partial(submit, responses, self.key.rollbacks)
+            receipt = self.gate.send(prompts.swap, send)
         except IdempotencyMismatch as error:
             # The responses that we sent are lost here, but the exchange has them.
             log.warning("%s Continuing with the responses that the coordinator has.", error.detail)

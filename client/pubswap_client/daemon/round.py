@@ -14,6 +14,7 @@ from functools import partial
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.daemon.heartbeats import Heartbeats
 from pubswap_client.daemon.held_out import HeldOut
+from pubswap_client.daemon.holding import Gate
 from pubswap_client.daemon.own_settings import RoundLimits
 from pubswap_client.daemon.public_steps import PublicSteps
 from pubswap_client.daemon.reporters import MEANS, Reporter, Reporters, StepReport, total
@@ -26,6 +27,7 @@ from pubswap_protocol.bounds import MAX_REPORTED_DONORS, MAX_REPORTED_STEPS
 from pubswap_protocol.errors import IdempotencyMismatch, PubSwapError
 from pubswap_protocol.messages import (
     DonorEvidence,
+    Progress,
     ReceiptStatus,
     RunView,
     SubmitUpdate,
@@ -37,6 +39,8 @@ from pubswap_protocol.tensors.ranks import at_rank, leading
 from pubswap_protocol.tensors.update_encoding import encode_update
 
 log = logging.getLogger(__name__)
+
+UPDATE = 0  # in `Progress.holds`
 
 
 @dataclass
@@ -64,6 +68,10 @@ class LocalRound:
     _keeping: Future[None] | None = None  # the last step's write
 
     def __post_init__(self) -> None:
+        self._heartbeats = self._new_heartbeats(self._begun)
+        self._gate = Gate(
+            self.api, self.run.id, self.reporter, lambda holds: self._heartbeats.holds(holds)
+        )
         self._public = PublicSteps(
             self.api,
             self.run,
@@ -72,6 +80,7 @@ class LocalRound:
             self.reporter,
             self.key,
             self._wait_until_saved,
+            self._gate,
         )
 
     def train(self) -> bool:
@@ -81,13 +90,9 @@ class LocalRound:
         """
         self._begin()
         resumed_steps = len(self._done)
-        with (
-            Heartbeats(
-                partial(self.api.heartbeat, self.run.id), private=self.privacy is not None
-            ) as heartbeats,
-            ThreadPoolExecutor(1, "checkpoint") as thread,
-        ):
-            reporter = Reporters([self.reporter, heartbeats])
+        self._heartbeats = self._new_heartbeats(self._begun)
+        with self._heartbeats, ThreadPoolExecutor(1, "checkpoint") as thread:
+            reporter = Reporters([self.reporter, self._heartbeats])
             for step in update_order(self.run.settings)[len(self._done) :]:
                 if self.limits.over(self._done):
                     log.info(
@@ -103,6 +108,15 @@ class LocalRound:
             self._wait_until_saved()
         self.reporter.trained(self.key, self._done)
         return len(self._done) > resumed_steps
+
+    @property
+    def _begun(self) -> Progress:
+        steps = self.run.settings.local_steps
+        return Progress(round=self.key.round, step=len(self._done), steps=steps)
+
+    def _new_heartbeats(self, begun: Progress) -> Heartbeats:
+        send = partial(self.api.heartbeat, self.run.id)
+        return Heartbeats(send, begun, private=self.privacy is not None)
 
     def _checkpoint(self, snapshot: Snapshot) -> Checkpoint:
         return Checkpoint(self.key, tuple(self._done), snapshot)
@@ -132,8 +146,10 @@ class LocalRound:
 
     def hand_in(self, examples: int) -> None:
         """Send the adapter that `train` has made; `examples` is the private set's size."""
+        self._heartbeats = self._new_heartbeats(self._heartbeats.newest)
         try:
-            status = self._submit(examples)
+            with self._heartbeats:
+                status = self._submit(examples)
         except IdempotencyMismatch:  # an earlier update of ours counts
             raise
         except PubSwapError:
@@ -145,16 +161,20 @@ class LocalRound:
         log.info("Round %d handed in: %s.", self.key.round, status)
 
     def _submit(self, examples: int) -> ReceiptStatus:
+        body = self._update()
+        digest = self._gate.send(UPDATE, partial(self._upload, body))
+        update = SubmitUpdate(adapter=digest, metrics=self._summary(examples))
+        hand_in = partial(self.api.submit_update, self.run.id, self.key.round, update)
+        receipt = self._gate.send(UPDATE, partial(hand_in, self.key.start, self.key.rollbacks))
+        return receipt.status
+
+    def _upload(self, body: bytes) -> str:
+        """Send the update's bytes; returns their digest."""
         on_bytes = self.reporter.transfer("handing the adapter in")
-        body, began = self._update(), time.monotonic()
+        began = time.monotonic()
         digest = self.api.put_blob(self.run.id, body, on_bytes)
         self._transfer += time.monotonic() - began
-        metrics = self._summary(examples)
-        update = SubmitUpdate(adapter=digest, metrics=metrics)
-        receipt = self.api.submit_update(
-            self.run.id, self.key.round, update, self.key.start, self.key.rollbacks
-        )
-        return receipt.status
+        return digest
 
     def _update(self) -> bytes:
         """The bytes to hand in; if they leave a residual, they are saved before they are sent.

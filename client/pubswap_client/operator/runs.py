@@ -208,11 +208,15 @@ def start(api: "CoordinatorClient", run: Run) -> None:
 
 @connected
 def pause(api: "CoordinatorClient", run: Run) -> None:
-    """Give out no new work until resumed; work under way can still be handed in."""
+    """Pause a run: members hold their responses and updates until it is resumed.
+
+    No new work is given out, deadlines stand still, and nothing becomes late. Private steps under
+    way go on; `pubswap run show` says who holds what. Evaluators go on, too.
+    """
     _move(api, run, paths.RUN_PAUSE)
 
 
 @connected
 def resume(api: "CoordinatorClient", run: Run) -> None:
-    """Continue a paused run."""
+    """Continue a paused run: members send what they have held."""
     _move(api, run, paths.RUN_RESUME)

@@ -93,6 +93,8 @@ def _activity(member: MemberView) -> str:
         return "not started"
     if member.joining:
         return "joins next round"
+    if member.progress and member.progress.held:
+        return member.progress.held
     return f"yes, but {doubt}" if (doubt := doubt_text(member)) else "yes"
 
 

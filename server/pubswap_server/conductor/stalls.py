@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import select, union_all
+from sqlalchemy import SelectBase, select, union_all
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.command_line.amounts import first_few
@@ -64,22 +64,27 @@ def _reason(session: Session, run: RunRow, free: int | None, spare: int) -> str 
         return reason
     for row in exchanges.open_rows(session, run):
         turnout = exchanges.turnout(session, run, row)
+        what = f"Public step {row.swap} of round {run.round}"
         if turnout.missing:
             return (
-                f"Public step {row.swap} of round {run.round} closes with {turnout.quorum} or more "
-                f"clients; {turnout.arrived} answered and {turnout.missing} more are missing. "
-                f"{_quorum_remedy(session, run)}"
+                f"{what} closes with {turnout.quorum} or more clients; {turnout.arrived} answered "
+                f"and {turnout.missing} more are missing. {_quorum_remedy(session, run)}"
             )
-    turnout = rounds.turnout(session, run)
+        if run.settings.swap.quorum is None and not run.paused and turnout.overdue(now()):
+            return _overdue(session, run, what, turnout, exchanges.arrived(row))
+    turnout, what = rounds.turnout(session, run), f"Round {run.round}"
     if turnout.missing:
         return (
-            f"Round {run.round} closes with {turnout.quorum} or more updates; "
-            f"{turnout.arrived} came and {turnout.missing} more clients are missing. "
-            f"{_quorum_remedy(session, run)}"
+            f"{what} closes with {turnout.quorum} or more updates; {turnout.arrived} came and "
+            f"{turnout.missing} more clients are missing. {_quorum_remedy(session, run)}"
         )
     if not turnout.outstanding:
         return None
-    return _full(session, run, free, spare) or _silent(session, run, turnout)
+    if reason := _full(session, run, free, spare):
+        return reason
+    if run.settings.aggregation.quorum is None and not run.paused and turnout.overdue(now()):
+        return _overdue(session, run, what, turnout, rounds.arrived(run))
+    return _silent(session, run, turnout)
 
 
 def _unreadable(session: Session, run: RunRow) -> str | None:
@@ -103,7 +108,23 @@ def _quorum_remedy(session: Session, run: RunRow) -> str:
     away = members.away_clients(session, run.id)
     some = first_few((f"{name} ({code})" for name, code in away), MAX_NAMES)
     away_text = f" These are away: {some}." if away else ""
-    return f"Reinstate or invite clients, or cancel the run.{away_text}"
+    return (
+        f"Reinstate or invite clients (`pubswap member reinstate {run.name} MEMBER`, `pubswap "
+        f"invite {run.name} NAME`), or cancel the run.{away_text}"
+    )
+
+
+def _overdue(
+    session: Session, run: RunRow, what: str, turnout: Turnout, arrived: SelectBase
+) -> str:
+    """Why a round or an exchange stays open after its deadline, and the command that ends that."""
+    heard = members.heard(session, run.id, arrived, turnout.deadline_seconds)
+    return (
+        f"{what} is past its deadline and waits for half of its clients: {turnout.quorum} or more; "
+        f"{turnout.arrived} came. It waits for {first_few(heard, MAX_NAMES)}. To go on without "
+        f"them if they do not come, suspend {turnout.in_the_way} of them: `pubswap member suspend "
+        f"{run.name} MEMBER`."
+    )
 
 
 def _silent(session: Session, run: RunRow, turnout: Turnout) -> str | None:
@@ -113,11 +134,12 @@ def _silent(session: Session, run: RunRow, turnout: Turnout) -> str | None:
     heard = replace(turnout, outstanding=turnout.outstanding - len(silent))
     if run.paused or not heard.missing:
         return None
-    if events.last_at(session, run.id, ROUND_BEGINS) > cutoff:
+    if events.last_at(session, run.id, (*ROUND_BEGINS, "resumed")) > cutoff:
         return None
     return (
         f"Round {run.round} waits for {first_few(silent, 1)}, not heard of for "
-        f"{SILENT_SECONDS / 3600:g} h. Ask whether the daemon runs, or suspend the member."
+        f"{SILENT_SECONDS / 3600:g} h. Ask whether the daemon runs, or suspend the member: "
+        f"`pubswap member suspend {run.name} {silent[0]}`."
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import numpy as np
-from sqlalchemy import ColumnElement, func, null, select
+from sqlalchemy import ColumnElement, CompoundSelect, func, null, select
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.errors import IdempotencyMismatch, NotFound, RoundClosed
@@ -104,13 +104,14 @@ def submit(
     """Store responses, with their verdicts if known; late if the exchange or round is closed.
 
     They are also late if, when they arrived, only the verification of others kept the exchange
-    open. Raises RunCancelled, and RoundClosed if the run was rolled back since the task.
+    open. Raises RunCancelled, RunPaused, and RoundClosed if the run was rolled back since the task.
     """
     require_going(run.state == RunState.CANCELLED)
     runs.require_since(run, rollbacks)
     existing = submitted(session, run, member, round_, swap)
     if existing is not None:
         return same_receipt(existing, digest)
+    runs.require_resumed(run)
     row = session.get(SwapRow, (run.id, round_, swap))
     under_way = round_ == run.round and run.state in ROUND_UNDER_WAY
     if row is None and under_way:
@@ -191,7 +192,7 @@ def _tell_withheld(session: Session, row: SubmissionRow) -> None:
 def _only_held(session: Session, run: RunRow, row: SwapRow, arrived: datetime) -> bool:
     """Whether, at `arrived`, only the verification of responses keeps an exchange open."""
     rules = run.settings.swap
-    if run.paused or (arrived - row.first_at).total_seconds() < rules.deadline_seconds:
+    if (arrived - row.first_at).total_seconds() < rules.deadline_seconds:
         return False
     (count, done), present = _counts(session, row), turnout(session, run, row)
     return present.arrived >= present.quorum and done < count
@@ -292,29 +293,31 @@ def turnout(session: Session, run: RunRow, row: SwapRow) -> Turnout:
     answered a later step because a restore lost this answer, or its answer was damaged and is not
     asked for again.
     """
-    gone = (
-        select(SubmissionRow.member)
-        .where(
-            SubmissionRow.run_id == row.run_id,
-            SubmissionRow.round == row.round,
-            SubmissionRow.swap >= row.swap,
-        )
-        .union(
-            select(UpdateRow.member).where(
-                UpdateRow.run_id == row.run_id, UpdateRow.round == row.round
-            )
-        )
+    gone = arrived(row)
+    count = session.scalars(select(func.count()).select_from(gone.subquery())).one()
+    deadline = run.settings.swap.deadline_seconds
+    outstanding, unheard = members.expected(session, row.run_id, gone, deadline)
+    return turnout_of(run, count, outstanding, row.first_at, unheard)
+
+
+def arrived(row: SwapRow) -> CompoundSelect[str]:
+    """The members that are not waited for in an exchange; see `turnout`."""
+    answered = select(SubmissionRow.member).where(
+        SubmissionRow.run_id == row.run_id,
+        SubmissionRow.round == row.round,
+        SubmissionRow.swap >= row.swap,
     )
-    arrived = session.scalars(select(func.count()).select_from(gone.subquery())).one()
-    outstanding = members.outstanding(session, row.run_id, gone)
-    return turnout_of(run, arrived, outstanding, row.first_at)
+    of_round = UpdateRow.run_id == row.run_id, UpdateRow.round == row.round
+    return answered.union(select(UpdateRow.member).where(*of_round))
 
 
-def turnout_of(run: RunRow, arrived: int, outstanding: int, first_at: datetime) -> Turnout:
+def turnout_of(
+    run: RunRow, arrived: int, outstanding: int, first_at: datetime, unheard: int = 0
+) -> Turnout:
     settings = run.settings
     # The minimum is for rounds. An exchange of fewer teaches nobody, but holds nobody up.
     minimum = settings.members.minimum and 1
-    return Turnout.of(settings.swap, minimum, arrived, outstanding, first_at)
+    return Turnout.of(settings.swap, minimum, arrived, outstanding, first_at, unheard)
 
 
 def _counts(session: Session, row: SwapRow) -> tuple[int, int]:
@@ -353,19 +356,18 @@ def outcome_of(exchange: Exchange) -> Outcome:
 def due(session: Session, run: RunRow) -> list[SwapRow]:
     """The exchanges that all have answered, or a quorum if the deadline has passed.
 
-    No deadline passes in a pause, because who has not begun the round gets no work. Responses that
-    came in time count, however long the verifier takes. If all answers of an exchange were
-    withdrawn and their members have handed in updates, it has no outcome and ends with its round.
+    None in a pause, in which members hold their responses. Responses that came in time count,
+    however long the verifier takes. If all answers of an exchange were withdrawn and their members
+    have handed in updates, it has no outcome and ends with its round.
     """
-    if run.state not in ROUND_UNDER_WAY:
+    if run.state not in ROUND_UNDER_WAY or run.paused:
         return []
     due_rows = []
     for row in open_rows(session, run):
         count, done = _counts(session, row)
         if not count == done > 0:
             continue
-        present = turnout(session, run, row)
-        if present.closes(now()) and not (run.paused and present.outstanding):
+        if turnout(session, run, row).closes(now()):
             due_rows.append(row)
     return due_rows
 

@@ -5,12 +5,12 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from pubswap_protocol.command_line.amounts import duration_text, size_text
-from pubswap_protocol.messages import Role, RunState
+from pubswap_protocol.command_line.amounts import duration_text, first_few, size_text
+from pubswap_protocol.messages import Role, RunState, held_text
 from pubswap_server.clock import now
 from pubswap_server.database.tables import RunRow
 from pubswap_server.runs import events, history, members
-from pubswap_server.runs.snapshot import NOBODY, Awaited, read_snapshot
+from pubswap_server.runs.snapshot import MAX_NAMES, NOBODY, Awaited, read_snapshot
 from pubswap_server.runs.state import ENDED
 
 
@@ -35,7 +35,7 @@ def read_activity(session: Session, run: RunRow) -> RunActivity:
     if state.ended:
         return RunActivity(f"{state.capitalize()} in round {run.round} of {settings.rounds}.")
     if run.paused:
-        return RunActivity("Paused: no new work is given out until the operator resumes it.", alert)
+        return RunActivity(_paused(session, run), alert)
     if state is RunState.CREATED:
         return RunActivity("Created: waiting for its files, and to be opened.", alert)
     if state is RunState.OPEN:
@@ -48,6 +48,14 @@ def read_activity(session: Session, run: RunRow) -> RunActivity:
     if state is RunState.AGGREGATING:
         return RunActivity(f"The coordinator is averaging round {run.round}.", alert)
     return _round(session, run, alert)
+
+
+def _paused(session: Session, run: RunRow) -> str:
+    """What a paused run's members hold."""
+    words = "Paused: members send neither responses nor updates until the operator resumes it."
+    held = members.held(session, run.id)
+    some = (f"{name} holds {held_text(holds)}" for name, holds in held)
+    return f"{words} {first_few(some, MAX_NAMES)}." if held else words
 
 
 def _round(session: Session, run: RunRow, alert: str | None) -> RunActivity:

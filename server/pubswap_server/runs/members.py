@@ -2,7 +2,17 @@
 
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnExpressionArgument, SelectBase, exists, func, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    ColumnExpressionArgument,
+    SelectBase,
+    exists,
+    false,
+    func,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from pubswap_protocol.errors import (
@@ -23,12 +33,13 @@ from pubswap_protocol.messages import (
     Role,
     Traffic,
 )
-from pubswap_server.clock import now
+from pubswap_server.clock import now, process_clock
 from pubswap_server.database.tables import InviteRow, MemberRow, RunRow, SubmissionRow, UpdateRow
 from pubswap_server.exchange import doubts
 from pubswap_server.runs import traffic
 from pubswap_server.runs.auth import MemberPrincipal, issued_token, new_secret, sha256
 from pubswap_server.runs.events import record
+from pubswap_server.runs.quorum import heard_since
 
 Run = str | InstrumentedAttribute[str]
 
@@ -219,10 +230,44 @@ def away_clients(session: Session, run: str) -> list[tuple[str, str]]:
     return [(name, str(code)) for name, code in rows]
 
 
+def held(session: Session, run: str) -> list[tuple[str, int]]:
+    """The clients that hold something in a pause, by name, with their `Progress.holds`."""
+    query = select(MemberRow.name, MemberRow.progress).where(*_takes_part(run))
+    rows = session.execute(query.order_by(MemberRow.name))
+    holds = ((name, progress and progress.get("holds")) for name, progress in rows)
+    return [(name, number) for name, number in holds if number is not None]
+
+
 def outstanding(session: Session, run: str, arrived: SelectBase) -> int:
     """The number of clients that take part now and have not arrived."""
     query = select(func.count()).where(*_takes_part(run), MemberRow.name.not_in(arrived))
     return session.scalars(query).one()
+
+
+def expected(
+    session: Session, run: str, arrived: SelectBase, deadline_seconds: float
+) -> tuple[int, int]:
+    """The number of clients that take part now and have not arrived, and how many are unheard.
+
+    The latter were not heard from within a deadline of this length.
+    """
+    since = _heard_since(deadline_seconds)
+    unheard = false() if since is None else _unseen(since)
+    query = select(func.count(), func.count().filter(unheard))
+    return (*session.execute(query.where(*_takes_part(run), MemberRow.name.not_in(arrived))).one(),)
+
+
+def heard(session: Session, run: str, arrived: SelectBase, deadline_seconds: float) -> list[str]:
+    """The clients that `expected` counts and that were heard from, by name."""
+    since = _heard_since(deadline_seconds)
+    query = select(MemberRow.name).where(*_takes_part(run), MemberRow.name.not_in(arrived))
+    if since is not None:
+        query = query.where(MemberRow.last_seen >= since)
+    return list(session.scalars(query.order_by(MemberRow.name)))
+
+
+def _heard_since(deadline_seconds: float) -> datetime | None:
+    return heard_since(now(), process_clock().listening_since, deadline_seconds)
 
 
 def silent(session: Session, run: str, arrived: SelectBase, cutoff: datetime) -> list[str]:
@@ -233,7 +278,11 @@ def silent(session: Session, run: str, arrived: SelectBase, cutoff: datetime) ->
 
 def silent_in(run: Run, cutoff: datetime) -> tuple[ColumnExpressionArgument[bool], ...]:
     """The condition for a run's clients that take part and were last seen before `cutoff`."""
-    return *_takes_part(run), or_(MemberRow.last_seen.is_(None), MemberRow.last_seen < cutoff)
+    return *_takes_part(run), _unseen(cutoff)
+
+
+def _unseen(since: datetime) -> ColumnElement[bool]:
+    return or_(MemberRow.last_seen.is_(None), MemberRow.last_seen < since)
 
 
 def _takes_part(run: Run) -> tuple[ColumnExpressionArgument[bool], ...]:

@@ -59,7 +59,7 @@ def submit(
     A repetition gets the same receipt. A closed round stores the update as late, even without its
     adapter. Raises IdempotencyMismatch for another adapter than before, UnknownBlob for one that
     was not sent, InvalidUpdate for a number of steps that the run does not take, RoundClosed for a
-    round that has not begun or was begun again after a rollback, RunCancelled.
+    round that has not begun or was begun again after a rollback, RunCancelled, RunPaused.
     """
     require_going(run.state == RunState.CANCELLED)
     blob = session.get(BlobRow, (run.id, request.adapter, member.name))
@@ -77,6 +77,7 @@ def submit(
         raise RoundClosed(f"The run went back; now round {round_} begins from another adapter.")
     if not late:
         runs.require_since(run, rollbacks)
+    runs.require_resumed(run)
     if blob is None and not late:
         raise UnknownBlob(f"PUT the adapter {request.adapter} as a blob first.")
     row = UpdateRow(
@@ -166,13 +167,17 @@ def arrived(run: RunRow) -> Select[str]:
 def turnout(session: Session, run: RunRow) -> Turnout:
     query = select(func.count(), func.min(UpdateRow.received_at)).where(*_in_time(run, run.round))
     count, first_at = session.execute(query).one()
-    return turnout_of(run, count, members.outstanding(session, run.id, arrived(run)), first_at)
+    deadline = run.settings.aggregation.deadline_seconds
+    outstanding, unheard = members.expected(session, run.id, arrived(run), deadline)
+    return turnout_of(run, count, outstanding, first_at, unheard)
 
 
-def turnout_of(run: RunRow, arrived: int, outstanding: int, first_at: datetime | None) -> Turnout:
+def turnout_of(
+    run: RunRow, arrived: int, outstanding: int, first_at: datetime | None, unheard: int = 0
+) -> Turnout:
     settings = run.settings
     rules, minimum = settings.aggregation, settings.members.minimum
-    return Turnout.of(rules, minimum, arrived, outstanding, first_at)
+    return Turnout.of(rules, minimum, arrived, outstanding, first_at, unheard)
 
 
 def close_if_due(session: Session, run: RunRow) -> None:
@@ -185,9 +190,9 @@ def close_if_due(session: Session, run: RunRow) -> None:
 
 
 def resume(session: Session, run: RunRow) -> None:
-    """Give out work again.
+    """Give out work again, and take what members have held.
 
-    Deadlines count from now at the earliest, because nobody could begin anything during the pause.
+    Deadlines count from now at the earliest, because nobody could send anything during the pause.
     """
     if run.paused:
         in_time = _in_time(run, run.round)

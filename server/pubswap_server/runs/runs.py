@@ -17,6 +17,7 @@ from pubswap_protocol.errors import (
     InvalidSettings,
     NameTaken,
     RoundClosed,
+    RunPaused,
     UnknownRun,
     WrongState,
     first_fault,
@@ -165,6 +166,15 @@ def require_since(run: RunRow, rollbacks: int | None) -> None:
     """Raises RoundClosed if the run was rolled back since it had `rollbacks`, if given."""
     if rollbacks not in (None, run.rollbacks):
         raise RoundClosed(f"The run went back, and round {run.round} was begun again.")
+
+
+def require_resumed(run: RunRow) -> None:
+    """Raises RunPaused while the run is paused."""
+    if run.paused:
+        raise RunPaused(
+            "The operator has paused the run; hold this until it is resumed, and then send it. "
+            "Nothing becomes late meanwhile."
+        )
 
 
 def move(session: Session, run: RunRow, transition: Move, **details: Any) -> None:

@@ -105,6 +105,7 @@ def read_snapshot(session: Session, run: str) -> RunSnapshot:
     )
     handed_in = frozenset(member for member, *_ in updates)
     in_time, missing = [at for _, late, at in updates if not late], participants - handed_in
+    # As if all were heard from, so that members are told of no deadline that may not hold.
     turnout = rounds.turnout_of(row, len(in_time), len(missing), min(in_time, default=None))
     backlog = session.execute(
         select(RoundRow.round, RoundRow.adapter)
@@ -193,7 +194,13 @@ def task_for(snapshot: RunSnapshot, member: MemberPrincipal) -> Task:
     reason = waits_for(snapshot)
     if member.name in snapshot.joining and under_way:
         reason = f"round {snapshot.round + 1}, because you came mid-round: {reason}"
-    return Task(kind=TaskKind.WAIT, state=snapshot.state, round=snapshot.round, waits_for=reason)
+    return Task(
+        kind=TaskKind.WAIT,
+        state=snapshot.state,
+        round=snapshot.round,
+        waits_for=reason,
+        paused=snapshot.paused_since is not None,
+    )
 
 
 def waits_for(snapshot: RunSnapshot, swap: int | None = None) -> str:

@@ -9,7 +9,8 @@ created ──opened──▶ open ──started──▶ training ◀──exch
 
 rolled_back leads from a round under way, or aggregating, to training in an earlier round or in the
 same one. cancelled is reached from every state but finished. `paused` is a flag on any state
-between open and finished: no new work is given out, but work under way may be handed in.
+between open and finished: no new work is given out, nothing is taken from members, and no round or
+exchange closes. Only the averaging of a round that was closed before goes on.
 """
 
 from collections.abc import Set

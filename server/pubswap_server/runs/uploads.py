@@ -10,7 +10,7 @@ from pubswap_protocol.errors import NoSpace, TooLarge, TooManyAdapters, UnknownU
 from pubswap_protocol.messages import OpenUpload
 from pubswap_server.clock import now
 from pubswap_server.database.tables import BlobRow, RunRow, UploadRow
-from pubswap_server.runs import traffic
+from pubswap_server.runs import runs, traffic
 from pubswap_server.runs.auth import MemberPrincipal
 from pubswap_server.runs.state import ENDED
 
@@ -35,8 +35,8 @@ def open_session(
     Also returns whether the session is new, without any bytes yet, and the ids of the sessions that
     it ends, whose bytes are to be dropped. All in bytes: `largest` is the size of the largest
     adapter, `spare` stays free, and the store has `free` left, None if unlimited. Raises TooLarge,
-    TooManyAdapters, WrongState for a run that has ended, or NoSpace if too little is left besides
-    all reservations.
+    TooManyAdapters, WrongState for a run that has ended, RunPaused for a new upload, or NoSpace if
+    too little is left besides all reservations.
     """
     if session.get(BlobRow, (run.id, request.digest, member.name)) is not None:
         return None, False, []
@@ -50,6 +50,7 @@ def open_session(
     for row in present:
         if (row.digest, row.size) == (request.digest, request.size):
             return row, False, []
+    runs.require_resumed(run)  # an upload that has begun may end
     ended = [row.id for row in present[: max(0, len(present) - SESSIONS + 1)]]
     session.execute(delete(UploadRow).where(UploadRow.id.in_(ended)))
     check_room(session, request.size, spare, free)

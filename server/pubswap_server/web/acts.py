@@ -32,12 +32,14 @@ ACTS: dict[str, Act] = {
     ),
     "pause": Act(
         "Pause",
-        "No new work is given out. Work under way can still be handed in; nothing is lost.",
+        "Members finish the step they are at, then hold their responses and updates: they send "
+        "nothing until you resume the run. Deadlines stand still; nothing is lost or late. "
+        "Evaluators go on.",
         lambda session, run, form: runs.move(session, run, paused),
     ),
     "resume": Act(
         "Resume",
-        "Work is given out again, from where the run stopped.",
+        "Members send what they have held, and work is given out again. Deadlines count anew.",
         lambda session, run, form: rounds.resume(session, run),
     ),
     "cancel": Act(

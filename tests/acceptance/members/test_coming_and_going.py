@@ -49,11 +49,11 @@ class LivedTogether:
         return [details for details in mine if details.get("member") == member]
 
     def pause(self, round_: int, member: str) -> int:
-        """Pause in this round or a later one; returns the round once a member has handed it in."""
+        """Pause in this round or a later one; returns it once a member handed the last one in."""
         until(lambda: self.api.whole_run(self.run).round >= round_)
         self.api.move_run(self.run, paths.RUN_PAUSE)
         here = self.api.whole_run(self.run).round
-        # A member that had begun the round before the pause still hands it in.
+        # A member that had begun this round holds its update.
         until(lambda: any(update["round"] >= here - 1 for update in self.log(member, "update")))
         return here
 

@@ -116,6 +116,18 @@ def test_why_a_member_is_away_is_shown_to_read(server: Server, browser: httpx.Cl
     assert "away: outside_hours. From 8 to 18 alone.</small>" in page
 
 
+def test_what_members_hold_in_a_pause_is_shown(server: Server, browser: httpx.Client) -> None:
+    """In the headline and in the table of members; the button says what a pause is."""
+    fed = begun(server)
+    assert "they send nothing until" in browser.get(f"/runs/{fed.run.id}/acts/pause").text
+    fed.operator.move_run(fed.run.id, paths.RUN_PAUSE)
+    progress = Progress(round=1, step=1, steps=2, holds=1)
+    fed.members["a"].heartbeat(fed.run.id, progress)
+    page = browser.get(f"/runs/{fed.run.id}").text
+    assert "a holds its responses to public step 1." in page
+    assert "<small>holds its responses to public step 1</small>" in page
+
+
 def test_the_page_of_a_long_run_of_many_members_costs_little(
     server: Server, browser: httpx.Client
 ) -> None:

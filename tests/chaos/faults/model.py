@@ -4,7 +4,9 @@ Members send, send again, send other bytes, in any order, early and late; the op
 resumes and revokes; time passes; and the coordinator is killed inside requests and between them.
 """
 
+import contextlib
 import shutil
+import sqlite3
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -38,15 +40,15 @@ from support.coordinator.in_process import InProcess, KilledServer, one_thread, 
 from support.coordinator.run_model import ACCEPTED, LATE, Answer, RunModel
 
 MEMBERS = ("a", "b", "c")
-ROUNDS, QUORUM = 2, 2
+ROUNDS = 2
 ROUND_SECONDS, EXCHANGE_SECONDS = 3600.0, 1800.0
 STEPS = 11  # ten thousand sequences in a quarter of an hour
 SETTINGS: dict[str, Any] = {
     "clients": len(MEMBERS),
     "rounds": ROUNDS,
     "seed": 13,
-    "aggregation": {"quorum": QUORUM, "deadline_seconds": ROUND_SECONDS},
-    "swap": {"quorum": QUORUM, "deadline_seconds": EXCHANGE_SECONDS},
+    "aggregation": {"deadline_seconds": ROUND_SECONDS},
+    "swap": {"deadline_seconds": EXCHANGE_SECONDS},
 }
 _RUN = "SELECT state, paused, round FROM runs WHERE id = ?"
 _ADAPTERS = "SELECT round, adapter FROM rounds WHERE run_id = ? AND round > 0"
@@ -198,6 +200,9 @@ def _prepared(folder: Path) -> Iterator[ModelWorld]:
     with serving(settings_for(template)) as server, server.closing:
         federation: Federation = begun(server, **SETTINGS)
     shutil.rmtree(template / "incoming")
+    with contextlib.closing(sqlite3.connect(template / "pubswap.sqlite")) as connection:
+        connection.execute("UPDATE members SET last_seen = NULL")  # the model knows no earlier life
+        connection.commit()
     with one_thread(settings_for(data), template) as coordinator:
         yield ModelWorld(coordinator, federation.run, federation.tokens)
 
@@ -209,7 +214,7 @@ class RunMachine(RuleBasedStateMachine):
         super().__init__()
         self.world, self.tally = world, tally
         self.coordinator = world.coordinator
-        self.model = RunModel(frozenset(MEMBERS), ROUNDS, QUORUM, ROUND_SECONDS, EXCHANGE_SECONDS)
+        self.model = RunModel(frozenset(MEMBERS), ROUNDS, ROUND_SECONDS, EXCHANGE_SECONDS)
         self.exchanged: dict[tuple[str, int], bytes] = {}
         self.coordinator.begin()
 
@@ -218,17 +223,16 @@ class RunMachine(RuleBasedStateMachine):
     @rule(member=members, variant=variants, death=deaths, half=st.booleans())
     def upload(self, member: str, variant: int, death: int | None, half: bool) -> None:
         """Send an adapter, all of it or a half that another upload goes on from."""
-        if half and member in self.model.active and self.model.state != "finished":
-            self._surviving(death, lambda: self._half(member, variant))
-            return
-        expected = self.model.upload(member, variant)
-        assert self._surviving(death, lambda: self._upload(member, variant)) == expected
+        send = self._half if half else self._upload
+        expected = self.model.upload(member, variant, half)
+        assert self._surviving(death, lambda: send(member, variant), member) == expected
 
     @rule(member=members, round_=rounds, variant=variants, death=deaths)
     def update(self, member: str, round_: int, variant: int, death: int | None) -> None:
         """Hand an adapter in, for any round."""
         expected = self.model.update(member, round_, variant)
-        assert self._surviving(death, lambda: self._update(member, round_, variant)) == expected
+        answer = self._surviving(death, lambda: self._update(member, round_, variant), member)
+        assert answer == expected
 
     @rule(member=members, variant=variants)
     def work(self, member: str, variant: int) -> None:
@@ -253,7 +257,8 @@ class RunMachine(RuleBasedStateMachine):
     def respond(self, member: str, round_: int, variant: int, death: int | None) -> None:
         """Hand responses in, for any round's public step."""
         expected = self.model.respond(member, round_, variant)
-        assert self._surviving(death, lambda: self._respond(member, round_, variant)) == expected
+        answer = self._surviving(death, lambda: self._respond(member, round_, variant), member)
+        assert answer == expected
 
     @rule(member=members, round_=rounds)
     def exchange(self, member: str, round_: int) -> None:
@@ -311,9 +316,13 @@ class RunMachine(RuleBasedStateMachine):
     @rule()
     def crash(self) -> None:
         """The coordinator is gone, and comes back."""
+        self._crash()
+        self.tally.crashes += 1
+
+    def _crash(self) -> None:
+        self.model.crash()
         self.coordinator.crash()
         self.coordinator.start()
-        self.tally.crashes += 1
 
     # What must hold after each
 
@@ -356,15 +365,18 @@ class RunMachine(RuleBasedStateMachine):
 
     # How it is asked
 
-    def _surviving(self, death: int | None, call: Callable[[], Any]) -> Any:
-        """The answer; if the coordinator dies before it gives it, of its next life."""
+    def _surviving(
+        self, death: int | None, call: Callable[[], Any], member: str | None = None
+    ) -> Any:
+        """The answer to a member; if the coordinator dies before it gives it, of its next life."""
         self.coordinator.points_left = death
         try:
             return call()
         except KilledServer:
             self.tally.killed_inside += 1
-            self.coordinator.crash()
-            self.coordinator.start()
+            self._crash()
+            if member is not None:
+                self.model.asks(member)
             return call()
         finally:
             self.coordinator.points_left = None
@@ -384,11 +396,17 @@ class RunMachine(RuleBasedStateMachine):
         reply = self._ask("PATCH", path, member, content=data[first:end], headers=headers)
         assert reply.status_code == 202, reply.text
 
-    def _half(self, member: str, variant: int) -> None:
+    def _half(self, member: str, variant: int) -> Answer:
         data = self.world.adapter(member, variant)
-        session = self._open(member, data).json()
-        if not session["stored"] and session["offset"] < len(data) // 2:
+        reply = self._open(member, data)
+        if reply.status_code >= 400:
+            return reply.status_code, _word(reply)
+        session = reply.json()
+        if session["stored"]:
+            return 201, "stored"
+        if session["offset"] < len(data) // 2:
             self._send(member, session["upload"], data, session["offset"], len(data) // 2)
+        return 202, "begun"
 
     def _upload(self, member: str, variant: int) -> Answer:
         data = self.world.adapter(member, variant)

@@ -157,6 +157,9 @@ class FakeCoordinator:
     def heartbeat(self, run: str, body: Progress) -> None:
         pass
 
+    def paused(self, run: str, wait: float = 0.0) -> bool:
+        return False
+
     def publish(self, number: int, start: str) -> str:
         """The digest of the global adapter after a round of one client that began at `start`."""
         layout, precision = self.run.model.layout, self.run.settings.wire.precision
@@ -172,7 +175,7 @@ class FakeCoordinator:
 
 CALLS = (
     *("blob", "swap_prompts", "submit_responses", "exchanged"),
-    *("put_blob", "submit_update"),
+    *("put_blob", "submit_update", "paused"),
 )
 
 

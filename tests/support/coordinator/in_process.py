@@ -27,6 +27,7 @@ from pubswap_server import app as application
 from pubswap_server.clock import process_clock, wall
 from pubswap_server.conductor import conductor
 from pubswap_server.database import engine
+from pubswap_server.runs.heartbeats import WriteBehind
 from pubswap_server.settings import ServerSettings
 from pubswap_server.storage import local
 from pubswap_server.storage.spool import Spool
@@ -87,7 +88,13 @@ class InProcess:
         )
 
     def conduct(self, run: str) -> None:
-        """Have the conductor advance a run; raises KilledServer if it is killed."""
+        """Have the conductor advance a run; raises KilledServer if it is killed.
+
+        Before that, write which members were heard from.
+        """
+        left, self.points_left = self.points_left, None
+        self._loop.run_until_complete(self._app.state.services.heartbeats.flush())
+        self.points_left = left
         self._loop.run_until_complete(conductor.advance(self._app.state.services, run))
 
     def rows(self, query: str, *values: Any) -> list[Any]:
@@ -149,6 +156,7 @@ def _patches() -> Iterator[tuple[Any, str, Any]]:
     yield application, "migrate", lambda url: None  # the template is migrated already
     yield application, "conduct", never
     yield application, "keep_house", never
+    yield WriteBehind, "flush_for_ever", never
     yield Spool, "close", unlock
     # Each life has its own connections, but all share the cache of compiled statements.
     yield engine, "sqlite_engine", cache(engine.sqlite_engine)

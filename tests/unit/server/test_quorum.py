@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from pubswap_protocol.settings import AggregationSettings
-from pubswap_server.runs.quorum import Turnout, needed
+from pubswap_server.runs.quorum import HEARD_SECONDS, Turnout, half, heard_since, needed
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -66,3 +66,57 @@ def test_only_a_quorum_gives_a_time_to_look_again() -> None:
     assert turnout(set(), {"a"}, 1).closes_at == START + timedelta(seconds=10)
     assert turnout(set(), {"a"}, 2).closes_at is None
     assert turnout({"a"}, set(), 1).closes_at is None
+
+
+@pytest.mark.parametrize(
+    ("arrived", "living", "dead", "closed"),
+    [
+        (1, 0, 3, True),  # three dead of four stop nothing
+        (1, 1, 0, True),  # of two, one is half
+        (1, 2, 0, False),
+        (1, 3, 0, False),  # an early one does not make three others late
+        (2, 2, 0, True),
+        (1, 1, 5, True),
+        (2, 3, 4, False),
+        (0, 0, 4, False),  # nothing closes without a contribution
+        (0, 4, 0, False),
+    ],
+)
+def test_without_a_quorum_set_half_of_who_is_heard_from_must_arrive(
+    arrived: int, living: int, dead: int, closed: bool
+) -> None:
+    """At the deadline, and whatever the members that are not heard from."""
+    rules = AggregationSettings(deadline_seconds=10)
+    first_at = START if arrived else None
+    outstanding = living + dead
+    early, due = START + timedelta(seconds=9), START + timedelta(seconds=10)
+    turnout = Turnout.of(rules, None, arrived, outstanding, first_at, unheard=dead)
+    assert turnout.closes(due) is closed
+    assert not turnout.closes(early)
+    assert turnout.overdue(due) is (arrived > 0 and not closed)
+    assert turnout.missing == 0 or not outstanding
+    if turnout.overdue(due):  # what the operator is advised to do helps, and nothing less does
+        for left_out in range(living + 1):
+            fewer = Turnout.of(rules, None, arrived, outstanding - left_out, first_at, dead)
+            assert fewer.closes(due) is (left_out >= turnout.in_the_way)
+
+
+def test_half_is_rounded_up_and_never_none() -> None:
+    """Of three, two; of nobody, still one."""
+    assert [half(members) for members in range(6)] == [1, 1, 1, 2, 2, 3]
+
+
+def test_a_minimum_bounds_the_half_from_below_alone() -> None:
+    """Fewer members than the minimum close nothing; more of them close with half."""
+    rules = AggregationSettings(deadline_seconds=10)
+    assert Turnout.of(rules, 3, arrived=1, outstanding=1, first_at=START).quorum == 3
+    assert Turnout.of(rules, 3, arrived=2, outstanding=2, first_at=START).quorum == 2
+
+
+def test_a_member_counts_as_heard_for_a_deadline_and_for_a_while_after_a_start() -> None:
+    """A minute at least, because heartbeats are that rare; and no coordinator hears while down."""
+    long_ago, now = START - timedelta(days=1), START
+    assert heard_since(now, long_ago, 600) == now - timedelta(seconds=600)
+    assert heard_since(now, long_ago, 0.1) == now - timedelta(seconds=HEARD_SECONDS)
+    just_started = now - timedelta(seconds=HEARD_SECONDS - 1)
+    assert heard_since(now, just_started, 600) is None

@@ -24,7 +24,7 @@ from pubswap_server.http.bodies import EXCHANGED_REPLIES, RESPONSES, binary_body
 from pubswap_server.http.dependencies import ClientRun, Number, Rollbacks, SwapNumber, Wait
 from pubswap_server.http.plain_json import PlainJsonRoute
 from pubswap_server.http.upload_body import receive
-from pubswap_server.runs import traffic
+from pubswap_server.runs import runs, traffic
 from pubswap_server.runs.auth import require_own
 from pubswap_server.runs.snapshot import RunSnapshot, settled, waits_for
 
@@ -82,8 +82,9 @@ async def submit_responses(
 ) -> Receipt:
     """The coordinator verifies them from their tokens. Late ones get `late, unused`.
 
-    A slow verifier decides after the receipt, and the exchange waits for its verdicts. After
-    422 `invalid_responses` nobody waits for the member in this exchange.
+    A slow verifier decides after the receipt, and the exchange waits for its verdicts. After 422
+    `invalid_responses` nobody waits for the member in this exchange. 409 `run_paused` during a
+    pause: send them again once the run is resumed.
     """
     member, services = run.principal, run.services
 
@@ -91,7 +92,10 @@ async def submit_responses(
         session: Session, row: RunRow
     ) -> tuple[RunRow, ResponseRules, str, SubmissionRow | None]:
         existing = exchanges.submitted(session, row, member, round, swap)
-        return *_asked(session, row, round, swap, rollbacks), existing
+        step = _asked(session, row, round, swap, rollbacks)
+        if existing is None:
+            runs.require_resumed(row)
+        return *step, existing
 
     row, rules, public, existing = await run.read(asked)
     received = await receive(services, request, rules.max_bytes())

@@ -66,6 +66,8 @@ async def submit_update(
 ) -> Receipt:
     """Send the adapter as a blob first. If the round is closed: `late, unused`.
 
+    409 `run_paused` during a pause: hand it in again once the run is resumed.
+
     With `start`, 409 `round_closed` if the round now starts from another adapter.
     """
     member = run.principal

@@ -315,13 +315,16 @@ async def start_run(run: OperatorRun) -> RunView:
 
 @router.post(paths.RUN_PAUSE, summary="Pause a run")
 async def pause_run(run: OperatorRun) -> RunView:
-    """Gives out no new work; work under way can still be handed in."""
+    """Gives out no new work, and takes no responses and updates: members hold them.
+
+    Deadlines stand still. Evaluators go on.
+    """
     return await _changed(run, partial(runs.move, transition=paused))
 
 
 @router.post(paths.RUN_RESUME, summary="Resume a run")
 async def resume_run(run: OperatorRun) -> RunView:
-    """Gives out work again."""
+    """Gives out work again. Members send what they have held; deadlines count anew."""
     return await _changed(run, rounds.resume)
 
 

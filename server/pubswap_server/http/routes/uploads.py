@@ -55,7 +55,10 @@ ContentRange = Annotated[
 async def open_upload(
     run: ClientRun, body: OpenUpload, response: Response, direct: Direct = False
 ) -> UploadSession:
-    """Reserves disk space, or returns the session already open for the same digest."""
+    """Reserves disk space, or returns the session already open for the same digest.
+
+    409 `run_paused` during a pause, unless the upload has begun.
+    """
     services = run.services
 
     def work(session: Session, row: RunRow) -> tuple[UploadRow | None, bool, list[str]]:

@@ -14,7 +14,7 @@ from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.daemon.heartbeats import GRACE_SECONDS, Heartbeats
 from pubswap_client.daemon.reporters import StepReport
 from pubswap_client.training.metrics import StepMetrics
-from pubswap_protocol.errors import RunCancelled, Unavailable, Unreachable
+from pubswap_protocol.errors import RefusedByPolicy, RunCancelled, Unavailable, Unreachable
 from pubswap_protocol.messages import Progress
 from support.eventually import until
 
@@ -49,7 +49,7 @@ def test_an_outage_delays_training_by_one_grace_period_at_most(
         with pytest.raises(Unreachable):
             api.heartbeat("r", progress(0))
         started = time.monotonic()
-        with Heartbeats(partial(api.heartbeat, "r")) as heartbeats:
+        with Heartbeats(partial(api.heartbeat, "r"), progress(0)) as heartbeats:
             for step in range(50):
                 heartbeats.step(report(step))
         assert time.monotonic() - started < 40 * GRACE_SECONDS  # one per step would be 50
@@ -67,7 +67,7 @@ def test_the_newest_progress_is_sent_once_the_coordinator_answers() -> None:
         if body.step == 1:
             raise Unavailable
 
-    with Heartbeats(send) as heartbeats:
+    with Heartbeats(send, progress(0)) as heartbeats:
         heartbeats.step(report(1))
         assert entered.wait(20)
         for step in range(2, 6):
@@ -80,6 +80,46 @@ def test_the_newest_progress_is_sent_once_the_coordinator_answers() -> None:
     assert sent == [1, 5, 6, 7, 8]
 
 
+def test_progress_is_repeated_during_a_long_step_and_says_what_is_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """From the beginning on; what is held is sent at once, and again until it is not any more."""
+    monkeypatch.setattr("pubswap_client.daemon.heartbeats.REPEAT_SECONDS", 0.02)
+    sent: list[tuple[int, int | None]] = []
+
+    def came(step: int, holds: int | None, times: int = 3) -> None:
+        until(lambda: sent[-times:] == [(step, holds)] * times)
+
+    with Heartbeats(lambda body: sent.append((body.step, body.holds)), progress(2)) as heartbeats:
+        came(2, None)
+        heartbeats.step(report(3))
+        came(3, None)
+        heartbeats.holds(6)
+        came(3, 6)
+        heartbeats.holds(None)
+        came(3, None)
+    until(lambda: not any(each.name == "heartbeats" for each in threading.enumerate()))
+
+
+def test_what_a_policy_refused_during_a_wait_ends_nothing_once_it_allows_it_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Hours may end and begin again while a member holds something, or waits."""
+    monkeypatch.setattr("pubswap_client.daemon.heartbeats.REPEAT_SECONDS", 0.02)
+    refused, sent = threading.Event(), threading.Event()
+
+    def send(body: Progress) -> None:
+        if not refused.is_set():
+            refused.set()
+            raise RefusedByPolicy
+        sent.set()
+
+    with Heartbeats(send, progress(2)) as heartbeats:
+        assert sent.wait(20)
+        until(lambda: heartbeats._refusal is None)
+        heartbeats.step(report(3))
+
+
 def test_what_ends_a_run_ends_the_round_at_the_next_step() -> None:
     """If the coordinator answers at once, it is the very next one; a temporary failure ends
     nothing.
@@ -90,7 +130,7 @@ def test_what_ends_a_run_ends_the_round_at_the_next_step() -> None:
         if (answer := answers.pop(0)) is not None:
             raise answer
 
-    with Heartbeats(send) as heartbeats:
+    with Heartbeats(send, progress(0)) as heartbeats:
         for step in (1, 2):
             heartbeats.step(report(step))
             until(lambda left=3 - step: len(answers) == left)

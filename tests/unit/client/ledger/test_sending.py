@@ -16,8 +16,10 @@ from pubswap_client.ledger.ledger import Ledger, day_files, ledger_folder
 from pubswap_client.ledger.showing import entries
 from pubswap_protocol import paths
 from pubswap_protocol.errors import InvalidSettings, LedgerDamaged, NotSaved, PubSwapError
-from pubswap_protocol.messages import Enroll, UploadPart
+from pubswap_protocol.messages import Enroll, Progress, UploadPart
 from support.client.counting import Counting, counting
+
+BEGUN = Progress(round=1, step=0, steps=9)
 
 
 @pytest.fixture
@@ -118,7 +120,7 @@ def test_a_full_disk_stops_training_before_anything_is_sent(
         monkeypatch.setattr(os, "write", full)
         assert everything(api) == 8
         with (
-            Heartbeats(partial(api.heartbeat, "r"), private=True) as heartbeats,
+            Heartbeats(partial(api.heartbeat, "r"), BEGUN, private=True) as heartbeats,
             pytest.raises(NotSaved, match="free some space"),
         ):
             heartbeats.step(StepReport(1, 2, 1, 9, public=False, completed=[]))

@@ -34,6 +34,16 @@ def test_a_narrow_terminal_cuts_nothing_of_why_a_member_is_away() -> None:
         assert "".join(cells).replace(" ", "") == f"away:{code}"
 
 
+def test_what_a_member_holds_in_a_pause_is_shown() -> None:
+    """In place of its being active."""
+    for holds, words in ((6, "holds its responses to public step 6"), (0, "holds its update")):
+        progress = Progress(round=1, step=5, steps=8, holds=holds)
+        member = MemberView(name="a", role=Role.CLIENT, active=True, progress=progress)
+        shown = io.StringIO()
+        Console(width=200, file=shown).print(members_table([member]))
+        assert f"│ {words}" in shown.getvalue()
+
+
 def test_a_long_name_leaves_the_others_room_and_is_whole() -> None:
     """It wraps and leaves room for other columns; a name of usual length stays on one line."""
     for name, lines in (("a" * 63, 4), ("hospital-a", 1)):

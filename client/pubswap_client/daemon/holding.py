@@ -1,0 +1,57 @@
+"""Hold what would be sent while the operator has paused the run."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from pubswap_client.coordinator.client import CoordinatorClient
+from pubswap_client.coordinator.retry import Pace
+from pubswap_client.coordinator.route import LONG_POLL_SECONDS
+from pubswap_client.daemon.reporters import Reporter
+from pubswap_protocol.errors import RunPaused
+from pubswap_protocol.messages import held_text
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Lets responses and updates through unless the run is paused.
+
+    `report` tells the operator what is held: see `Progress.holds`; None for nothing any more.
+    """
+
+    api: CoordinatorClient
+    run: str
+    reporter: Reporter
+    report: Callable[[int | None], None]
+
+    def send(self, holds: int, send: Callable[[], T]) -> T:
+        """Send once the run is not paused; returns the answer. Raises RunCancelled.
+
+        A pause that comes between question and request is no error: the coordinator refuses the
+        request, and it is held, too.
+        """
+        pace = Pace()
+        while True:
+            self._wait(holds)
+            try:
+                return send()
+            except RunPaused:
+                pace.idle()
+
+    def _wait(self, holds: int) -> None:
+        """Wait while the run is paused; logged once, however long that takes."""
+        if not self.api.paused(self.run):
+            return
+        what, pace = held_text(holds), Pace()
+        log.info("The operator has paused the run: this member holds %s.", what)
+        self.reporter.doing(f"holding {what}, because the operator has paused the run")
+        self.report(holds)
+        while self.api.paused(self.run, LONG_POLL_SECONDS):
+            pace.idle()
+        log.info("The run goes on: this member sends %s.", what)
+        self.report(None)
