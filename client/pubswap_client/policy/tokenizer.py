@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from jinja2 import TemplateError
 from tokenizers import Tokenizer
+from tokenizers.models import Unigram
 from transformers import AutoTokenizer
 
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
@@ -139,9 +140,10 @@ class PromptTokenizer:
 
     @cached_property
     def _special(self) -> dict[int, str]:
-        """The text of each control token, but for the one that stands for unknown characters."""
+        """The text of each control token, but for one that the model makes of unknown characters."""
         full, backend = self._full, self._full.backend_tokenizer
-        unknown = {full.unk_token, getattr(backend.model, "unk_token", None)}
+        pieces = isinstance(backend.model, Unigram)  # the only model that does not name it
+        unknown = {full.unk_token if pieces else backend.model.unk_token}
         unknown -= {full.bos_token, full.eos_token, full.pad_token}
         return {
             number: token.content
