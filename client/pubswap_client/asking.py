@@ -1,4 +1,4 @@
-"""Arguments and options shared by several commands, and the confirmation prompt."""
+"""Arguments, options, questions and endings that several commands share."""
 
 import re
 import sys
@@ -33,6 +33,8 @@ Changes = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
+_SHOWN = 20  # faults
+
 
 def confirm(consequence: str, yes: bool) -> None:
     """Ask for confirmation, unless `yes` is set, and end the command if it is declined.
@@ -52,3 +54,13 @@ def confirm(consequence: str, yes: bool) -> None:
     if status is not None:
         typer.echo("Nothing was changed.", err=True)
         raise typer.Exit(status)
+
+
+def end_with(messages: list[str]) -> None:
+    """Print the first of a folder's faults, if there are any, and end the command with status 1."""
+    for fault in messages[:_SHOWN]:  # a file's name may contain control characters
+        typer.echo(fault if fault.isprintable() else ascii(fault), err=True)
+    if len(messages) > _SHOWN:
+        typer.echo(f"... and {len(messages) - _SHOWN} more", err=True)
+    if messages:
+        raise typer.Exit(1)

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterable
+from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,18 +16,25 @@ from pubswap_protocol.errors import InvalidSettings
 
 SUMS, SIGNATURE = "SHA256SUMS", "SHA256SUMS.sig"
 
-_NAMESPACE = "pubswap-export"  # so that a signature made for another purpose is not valid
 _LINE = re.compile(r"([0-9a-f]{64})  ([^\\\n]+)")
 _LARGEST = 16 << 20
 
 
-def sign(folder: Path, names: Iterable[str], key: Path) -> None:
-    """Write and sign the manifest of these files, with paths relative to the folder.
+class Kind(StrEnum):
+    """The kind of a folder, which is the signature's namespace: one made for another is invalid."""
+
+    EXPORT = "pubswap-export"
+    AUDIT = "pubswap-audit"
+    BUNDLE = "pubswap-bundle"
+
+
+def sign(folder: Path, names: Iterable[str], key: Path, kind: Kind) -> None:
+    """Write the manifest of these files, with paths relative to the folder, and sign it.
 
     Raises InvalidSettings if OpenSSH is missing, or the key cannot sign.
     """
     sums = write_sums(folder, names)
-    signature = _checked_output(_ssh_keygen(["-Y", "sign", "-f", str(key), "-n", _NAMESPACE], sums))
+    signature = _checked_output(_ssh_keygen(["-Y", "sign", "-f", str(key), "-n", kind], sums))
     (folder / SIGNATURE).write_bytes(signature)
 
 
@@ -42,30 +50,31 @@ def make_key(key: Path) -> None:
     if not key.exists():
         key.parent.mkdir(parents=True, exist_ok=True)
         _checked_output(
-            _ssh_keygen(["-q", "-t", "ed25519", "-N", "", "-C", _NAMESPACE, "-f", str(key)])
+            _ssh_keygen(["-q", "-t", "ed25519", "-N", "", "-C", "pubswap", "-f", str(key)])
         )
 
 
-def faults(folder: Path, public_key: Path | None) -> list[str]:
+def faults(folder: Path, public_key: Path | None, kind: Kind) -> list[str]:
     """Compare a folder with its manifest: each changed, missing or added file.
 
-    With a public key, also verify the manifest's signature. Links are not followed, so nothing
-    outside the folder is read, whatever the manifest names.
+    With a public key, also verify the manifest's signature as one of this kind. Links are not
+    followed, so nothing outside the folder is read, whatever the manifest names.
 
-    Raises OSError if the folder has no manifest, InvalidSettings if the key is not a public one.
+    Raises OSError if the folder has no manifest, InvalidSettings if the key is not one public key.
     """
     for path in (folder / SUMS, folder / SIGNATURE):
         if path.is_symlink() or (path.exists() and not path.is_file()):
             return [f"not a regular file: {path.name}"]
     with (folder / SUMS).open("rb") as file:
         sums = file.read(_LARGEST + 1)
-    key = public_key.read_text(encoding="utf-8", errors="replace").split() if public_key else None
-    if key is not None and (len(key) < 2 or key[0] != "ssh-ed25519"):
-        raise InvalidSettings(f"{public_key} is not a public Ed25519 key: give the file *.pub.")
+    key = None if public_key is None else _read_key(public_key)
     if key is not None and not (folder / SIGNATURE).is_file():
         return [f"missing: {SIGNATURE}"]
-    if len(sums) > _LARGEST or (key and not _signed(folder, sums, f"{key[0]} {key[1]}")):
-        return [f"changed, or signed with another key: {SUMS} or {SIGNATURE}"]
+    if len(sums) > _LARGEST or (key and not _signed(folder, sums, key, kind)):
+        return [
+            f"changed, signed with another key, or not signed as {kind}: {SUMS} or {SIGNATURE}; "
+            "sign again what an earlier version signed"
+        ]
     lines = sums.decode(errors="replace").splitlines()
     entries = [match for line in lines if (match := _LINE.fullmatch(line))]
     expected = {match[2]: match[1] for match in entries}
@@ -91,11 +100,25 @@ def _same(path: Path, digest: str) -> bool:
     return path.is_file() and not path.is_symlink() and sha256_of(path) == digest
 
 
-def _signed(folder: Path, sums: bytes, key: str) -> bool:
+def _read_key(path: Path) -> str:
+    """The key of a *.pub file. Of several, a reader would not know which has signed."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    lines = [line.split() for line in text.splitlines() if line.strip()]
+    if any(len(words) < 2 or words[0] != "ssh-ed25519" for words in lines or [[]]):
+        raise InvalidSettings(f"{path} is not a public Ed25519 key: give the file *.pub.")
+    if len(lines) > 1:
+        raise InvalidSettings(
+            f"{path} has {len(lines)} keys, and a folder is signed with one: give a file with that "
+            "key alone."
+        )
+    return " ".join(lines[0][:2])
+
+
+def _signed(folder: Path, sums: bytes, key: str, kind: Kind) -> bool:
     with TemporaryDirectory() as temporary:
         signers = Path(temporary) / "signers"
-        signers.write_text(f'{_NAMESPACE} namespaces="{_NAMESPACE}" {key}\n', encoding="utf-8")
-        line = ["-Y", "verify", "-f", str(signers), "-I", _NAMESPACE, "-n", _NAMESPACE]
+        signers.write_text(f'{kind} namespaces="{kind}" {key}\n', encoding="utf-8")
+        line = ["-Y", "verify", "-f", str(signers), "-I", kind, "-n", kind]
         return _ssh_keygen([*line, "-s", str(folder / SIGNATURE)], sums).returncode == 0
 
 

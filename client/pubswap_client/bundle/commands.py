@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 
-from pubswap_client.asking import Changes
+from pubswap_client.asking import Changes, end_with
 from pubswap_client.daemon.signals import until_stopped
-from pubswap_client.operator.exporting import end_with
-from pubswap_client.signed_manifest import SUMS, faults
+from pubswap_client.signed_manifest import SUMS, Kind, faults
 from pubswap_protocol.command_line.amounts import size_text
 from pubswap_protocol.digests import sha256_of
 from pubswap_protocol.files import require_vacant
@@ -71,7 +70,7 @@ def verify(
 
     Exit status: 0 if every file is as it was made, 1 otherwise.
     """
-    end_with(faults(folder, key))
+    end_with(faults(folder, key, Kind.BUNDLE))
     signed = f", as the holder of {key} signed it" if key else ""
     typer.echo(f"{folder} is intact{signed}: {_summed(folder)}.")
 

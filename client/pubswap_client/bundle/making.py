@@ -18,7 +18,7 @@ from pathlib import Path
 from pubswap_client.base_model import MODEL_FILES, model_folder, run_card
 from pubswap_client.recipes.recipe import Recipe
 from pubswap_client.run_card import CARD, card_bytes
-from pubswap_client.signed_manifest import make_key, sign, write_sums
+from pubswap_client.signed_manifest import Kind, make_key, sign, write_sums
 from pubswap_protocol.command_line.amounts import size_text
 from pubswap_protocol.digests import sha256_of
 from pubswap_protocol.errors import InvalidSettings, LocalFault
@@ -84,7 +84,7 @@ def make(
             write_sums(making, names)
         else:
             make_key(key)
-            sign(making, names, key)
+            sign(making, names, key, Kind.BUNDLE)
         for path in making.rglob("*"):
             sync(path)
 

@@ -7,9 +7,11 @@ from typing import Annotated
 
 import typer
 
+from pubswap_client.asking import end_with
 from pubswap_client.ledger import showing, verifying
 from pubswap_client.ledger.entry import Damaged, check_kinds
 from pubswap_client.ledger.ledger import at_rest, day_files, ledger_folder
+from pubswap_client.signed_manifest import Kind, faults
 from pubswap_protocol.bounds import escaped
 from pubswap_protocol.errors import InvalidSettings, LedgerDamaged
 from pubswap_protocol.files import require_vacant
@@ -70,15 +72,24 @@ def verify(
     folder: Annotated[
         Path | None, typer.Argument(help="An exported report; by default the state's ledger.")
     ] = None,
+    key: Annotated[
+        Path | None, typer.Option(help="The public key, *.pub, of the report's organisation.")
+    ] = None,
     state: State = Path("pubswap-state"),
 ) -> None:
     """Check the ledger for changes, gaps, reordering and a missing end.
+
+    With `--key`, also check a report's signature and each of its files.
 
     Anyone who can write to the ledger can replace all of it. Give a signed export, or the hash that
     this command prints, to somebody else: a later ledger must contain that entry too.
 
     Exit status: 0 if the ledger is intact, 1 otherwise.
     """
+    if key is not None:
+        if folder is None:
+            raise InvalidSettings("Only a report is signed: name its folder, or leave --key out.")
+        end_with(faults(folder, key, Kind.AUDIT))
     folder = folder or _existing(state)
     if not any(day_files(folder)) and not (folder / "head").exists():
         raise InvalidSettings(f"{folder} holds no ledger.")
@@ -111,7 +122,7 @@ def export(
         head = showing.export(folder, out, key, _decoder(model))
     typer.echo(f"Wrote {out / showing.REPORT}. The last entry's hash is {head}.")
     typer.echo(f"To verify it, with {key}.pub from you:")
-    typer.echo(f"  pubswap export verify {quote(str(out))} --key {quote(key.name)}.pub")
+    typer.echo(f"  pubswap client audit verify {quote(str(out))} --key {quote(key.name)}.pub")
 
 
 def _existing(state: Path) -> Path:

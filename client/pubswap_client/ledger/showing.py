@@ -13,7 +13,7 @@ from safetensors.numpy import load
 from pubswap_client.ledger.entry import Entry
 from pubswap_client.ledger.ledger import body_path, day_files
 from pubswap_client.ledger.verifying import verify
-from pubswap_client.signed_manifest import make_key, sign
+from pubswap_client.signed_manifest import Kind, make_key, sign
 from pubswap_protocol.bounds import escaped
 from pubswap_protocol.digests import digest_of_file
 from pubswap_protocol.errors import LedgerDamaged
@@ -92,7 +92,8 @@ def export(ledger: Path, out: Path, key: Path, decode: Decode | None) -> str:
         (folder / REPORT).write_text(text(folder, verdict.head, decode), encoding="utf-8")
         make_key(key)
         files = (path for path in folder.rglob("*") if path.is_file())
-        sign(folder, [path.relative_to(folder).as_posix() for path in files], key)
+        names = [path.relative_to(folder).as_posix() for path in files]
+        sign(folder, names, key, Kind.AUDIT)
     return verdict.head
 
 
@@ -115,8 +116,7 @@ def text(folder: Path, head: str, decode: Decode | None) -> str:
         "",
         "Check the signature and the chain with",
         "",
-        "    pubswap export verify FOLDER --key SIGNER.pub",
-        "    pubswap client audit verify FOLDER",
+        "    pubswap client audit verify FOLDER --key SIGNER.pub",
         "",
         "| what | requests | bytes |",
         "|---|---|---|",

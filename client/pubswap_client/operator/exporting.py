@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pubswap_client.asking import Run
+from pubswap_client.asking import Run, end_with
 from pubswap_client.operator.adapter_folder import BaseOption, Format, FormatOption, take_adapter
 from pubswap_client.operator.connecting import connected
-from pubswap_client.signed_manifest import faults, make_key, sign
+from pubswap_client.signed_manifest import Kind, faults, make_key, sign
 
 if TYPE_CHECKING:
     from pubswap_client.coordinator.client import CoordinatorClient
-
-_SHOWN = 20  # faults
 
 
 @connected
@@ -39,7 +37,7 @@ def export(
     def finish(making: Path) -> None:
         if signed:
             make_key(key)
-            sign(making, [path.name for path in making.iterdir()], key)
+            sign(making, [path.name for path in making.iterdir()], key, Kind.EXPORT)
 
     for line in take_adapter(api, api.whole_run(run), which, out, format_, model, finish):
         typer.echo(line)
@@ -58,15 +56,5 @@ def verify(
 
     Exit status: 0 if every file is as the operator signed it, 1 otherwise.
     """
-    end_with(faults(folder, key))
+    end_with(faults(folder, key, Kind.EXPORT))
     typer.echo(f"{folder} is as the holder of {key} signed it.")
-
-
-def end_with(messages: list[str]) -> None:
-    """Print the first of a folder's faults, if there are any, and end the command with status 1."""
-    for fault in messages[:_SHOWN]:  # a file's name may contain control characters
-        typer.echo(fault if fault.isprintable() else ascii(fault), err=True)
-    if len(messages) > _SHOWN:
-        typer.echo(f"... and {len(messages) - _SHOWN} more", err=True)
-    if messages:
-        raise typer.Exit(1)

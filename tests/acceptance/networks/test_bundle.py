@@ -11,7 +11,7 @@ import pytest
 
 from pubswap_client.bundle.making import MODEL, WHEELS, make
 from pubswap_client.recipes.recipe import load_recipe
-from pubswap_client.signed_manifest import faults
+from pubswap_client.signed_manifest import Kind, faults
 from pubswap_protocol.digests import sha256_of
 from pubswap_protocol.errors import Conflict, LocalFault
 from pubswap_protocol.problems import write_problems
@@ -140,7 +140,7 @@ def test_a_key_signs_the_bundle(tmp_path: Path, checkout: Path, recipe: Path) ->
     """The key is made if it does not exist."""
     out, key = tmp_path / "bundle", tmp_path / "key"
     make(load_recipe(recipe), checkout, "client", out, key, print)
-    assert faults(out, Path(f"{key}.pub")) == []
+    assert faults(out, Path(f"{key}.pub"), Kind.BUNDLE) == []
 
 
 def test_only_a_client_is_told_to_have_its_machine_examined(

@@ -9,12 +9,16 @@ from pathlib import Path
 import pytest
 import typer
 
-from pubswap_client.operator.exporting import end_with
-from pubswap_client.signed_manifest import SIGNATURE, SUMS, faults, make_key, sign
+from pubswap_client.asking import end_with
+from pubswap_client.signed_manifest import SIGNATURE, SUMS, Kind, faults, make_key, sign
 from pubswap_protocol.errors import InvalidSettings
 
 pytestmark = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="needs OpenSSH")
 NAMES = ("README.md", "adapter_model.safetensors")
+NOT_SIGNED = (
+    f"changed, signed with another key, or not signed as pubswap-export: {SUMS} or {SIGNATURE}; "
+    "sign again what an earlier version signed"
+)
 
 
 @pytest.fixture
@@ -24,14 +28,14 @@ def signed(tmp_path: Path) -> Path:
     for name in NAMES:
         (folder / name).write_bytes(name.encode() * 100)
     make_key(tmp_path / "key")
-    sign(folder, NAMES, tmp_path / "key")
+    sign(folder, NAMES, tmp_path / "key", Kind.EXPORT)
     return folder
 
 
 def test_an_unchanged_folder_is_valid_for_common_tools_too(signed: Path) -> None:
     """`sha256sum` and OpenSSH verify it without PubSwap."""
     public = signed.parent / "key.pub"
-    assert faults(signed, public) == []
+    assert faults(signed, public, Kind.EXPORT) == []
     subprocess.run(["sha256sum", "--check", "--strict", SUMS], cwd=signed, check=True)
     signers = signed.parent / "signers"
     signers.write_text(f"operator {public.read_text()}")
@@ -48,14 +52,14 @@ def test_a_changed_bit_a_missing_and_an_added_file_are_named(signed: Path, name:
         path.write_bytes(
             original[:position] + bytes([original[position] ^ 1]) + original[position + 1 :]
         )
-        assert faults(signed, public) == [f"changed: {name}"]
+        assert faults(signed, public, Kind.EXPORT) == [f"changed: {name}"]
     path.unlink()
     (signed / "more").mkdir()
     (signed / "more" / "x").write_bytes(b"x")
-    assert faults(signed, public) == ["added: more/x", f"missing: {name}"]
+    assert faults(signed, public, Kind.EXPORT) == ["added: more/x", f"missing: {name}"]
     path.symlink_to(signed.parent / "elsewhere")
     (signed.parent / "elsewhere").write_bytes(original)
-    assert faults(signed, public) == ["added: more/x", f"changed: {name}"]
+    assert faults(signed, public, Kind.EXPORT) == ["added: more/x", f"changed: {name}"]
 
 
 def test_a_forged_manifest_is_found(signed: Path) -> None:
@@ -63,19 +67,19 @@ def test_a_forged_manifest_is_found(signed: Path) -> None:
     public = signed.parent / "key.pub"
     (signed / NAMES[0]).write_bytes(b"forged")
     make_key(signed.parent / "other")
-    sign(signed, NAMES, signed.parent / "other")
-    assert faults(signed, signed.parent / "other.pub") == []
-    refused = [f"changed, or signed with another key: {SUMS} or {SIGNATURE}"]
-    assert faults(signed, public) == refused
-    sign(signed, NAMES, signed.parent / "key")
+    sign(signed, NAMES, signed.parent / "other", Kind.EXPORT)
+    assert faults(signed, signed.parent / "other.pub", Kind.EXPORT) == []
+    refused = [NOT_SIGNED]
+    assert faults(signed, public, Kind.EXPORT) == refused
+    sign(signed, NAMES, signed.parent / "key", Kind.EXPORT)
     sums, signature = (signed / SUMS).read_bytes(), (signed / SIGNATURE).read_bytes()
     (signed / SUMS).write_bytes(sums.replace(b"README.md", b"readme.md"))
-    assert faults(signed, public) == refused
+    assert faults(signed, public, Kind.EXPORT) == refused
     (signed / SUMS).write_bytes(sums)
     (signed / SIGNATURE).write_bytes(signature[:-40])
-    assert faults(signed, public) == refused
+    assert faults(signed, public, Kind.EXPORT) == refused
     (signed / SIGNATURE).unlink()
-    assert faults(signed, public) == [f"missing: {SIGNATURE}"]
+    assert faults(signed, public, Kind.EXPORT) == [f"missing: {SIGNATURE}"]
 
 
 def test_a_key_is_made_once_and_for_its_owner_only(tmp_path: Path) -> None:
@@ -86,9 +90,39 @@ def test_a_key_is_made_once_and_for_its_owner_only(tmp_path: Path) -> None:
     assert (tmp_path / "data" / "key").stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.parametrize("made", Kind)
+@pytest.mark.parametrize("asked", Kind)
+def test_a_folder_of_one_kind_does_not_pass_for_another(
+    signed: Path, made: Kind, asked: Kind
+) -> None:
+    """With the same key and the same files, such as an audit's report shown as an export."""
+    sign(signed, NAMES, signed.parent / "key", made)
+    found = faults(signed, signed.parent / "key.pub", asked)
+    if made is asked:
+        assert found == []
+    else:
+        (fault,) = found
+        assert f"not signed as {asked}" in fault and "sign again" in fault
+
+
+@pytest.mark.parametrize("second", ["other", "key"])
+def test_a_file_of_several_public_keys_is_refused(signed: Path, second: str) -> None:
+    """The reader would not know which of them has signed; comments and empty lines do no harm."""
+    public, both = signed.parent / "key.pub", signed.parent / "both.pub"
+    make_key(signed.parent / "other")
+    both.write_text(f"{public.read_text()}{(signed.parent / f'{second}.pub').read_text()}")
+    with pytest.raises(InvalidSettings, match="2 keys"):
+        faults(signed, both, Kind.EXPORT)
+    both.write_text(f"\n{public.read_text().strip()} of the operator\n\n")
+    assert faults(signed, both, Kind.EXPORT) == []
+    both.write_text("\n")
+    with pytest.raises(InvalidSettings, match="public Ed25519 key"):
+        faults(signed, both, Kind.EXPORT)
+
+
 def test_what_is_no_public_key_is_refused(signed: Path) -> None:
     with pytest.raises(InvalidSettings, match="public Ed25519 key"):
-        faults(signed, signed.parent / "key")
+        faults(signed, signed.parent / "key", Kind.EXPORT)
 
 
 def change(folder: Path) -> None:
@@ -152,9 +186,9 @@ def test_without_a_key_every_change_is_found_too(
     signed: Path, mutation: Callable[[Path], None]
 ) -> None:
     """Links are not followed."""
-    assert faults(signed, None) == []
+    assert faults(signed, None, Kind.EXPORT) == []
     mutation(signed)
-    assert faults(signed, None) == MUTATIONS[mutation]
+    assert faults(signed, None, Kind.EXPORT) == MUTATIONS[mutation]
 
 
 @pytest.mark.parametrize(
@@ -167,7 +201,7 @@ def test_without_a_key_every_change_is_found_too(
         (b"{zero} *README.md\n", ["changed: SHA256SUMS"]),
         (b"\\{zero}  more\\nless\n", ["changed: SHA256SUMS"]),
         (b"\xff\xfe\n", ["changed: SHA256SUMS"]),
-        (b"x" * (17 << 20), [f"changed, or signed with another key: {SUMS} or {SIGNATURE}"]),
+        (b"x" * (17 << 20), [NOT_SIGNED]),
     ],
     ids=["above", "absolute", "dotted", "twice", "binary", "escaped", "no text", "endless"],
 )
@@ -177,7 +211,7 @@ def test_unusual_lines_of_a_manifest_are_refused(
     """It cannot name files outside the folder, or lines that other tools read differently."""
     with (signed / SUMS).open("ab") as file:
         file.write(line.replace(b"{zero}", b"0" * 64))
-    assert faults(signed, None) == found
+    assert faults(signed, None, Kind.EXPORT) == found
 
 
 def test_a_file_s_name_cannot_fake_terminal_output(
@@ -186,5 +220,5 @@ def test_a_file_s_name_cannot_fake_terminal_output(
     """For instance that the folder is unchanged."""
     (signed / "\r\x1b[2Kall is whole").touch()
     with pytest.raises(typer.Exit):
-        end_with(faults(signed, None))
+        end_with(faults(signed, None, Kind.EXPORT))
     assert capsys.readouterr().err == "'added: \\r\\x1b[2Kall is whole'\n"

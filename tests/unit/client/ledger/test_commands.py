@@ -1,6 +1,7 @@
-"""`pubswap client audit show`: the entries that it lists."""
+"""`pubswap client audit`: the entries that `show` lists, and the report that `verify` reads."""
 
 import json
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from typer.testing import CliRunner, Result
 from pubswap_client.ledger.ledger import Ledger
 from pubswap_protocol import paths
 from pubswap_protocol.cli import build_app
+from support.forked import pubswap
 
 BEAT = ("POST", paths.HEARTBEAT.format(run="r"), "application/json", [b'{"step": 1}'])
 HELLO = ("POST", paths.HELLO.format(run="r"), "application/json", [b"{}"])
@@ -60,3 +62,22 @@ def test_a_mistyped_kind_or_day_is_refused(state: Path, option: str, value: str,
     done = shown(state, option, value)
     assert done.exit_code
     assert said in f"{done.output} {done.exception}"
+
+
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="needs OpenSSH")
+def test_a_report_is_verified_as_a_report_only(tmp_path: Path) -> None:
+    """By its own command, with the organisation's key; as an export it is refused."""
+    state, out = tmp_path / "state", tmp_path / "report"
+    Ledger(state).record("POST", "/v1/runs/r/heartbeat", "application/json", [b"{}"])
+    exported = pubswap("client", "audit", "export", "--state", str(state), "--out", str(out))
+    key = str(state / "audit-key.pub")
+    assert f"audit verify {out} --key audit-key.pub" in exported.stdout
+    verify = ["client", "audit", "verify", str(out), "--key", key]
+    assert "1 entries, all intact" in pubswap(*verify).stdout
+    as_export = pubswap("export", "verify", str(out), "--key", key)
+    assert as_export.returncode == 1 and "not signed as pubswap-export" in as_export.stderr
+    with (out / "report.md").open("a") as file:
+        file.write("Nothing else was sent.")
+    changed = pubswap(*verify)
+    assert (changed.returncode, changed.stderr.strip()) == (1, "changed: report.md")
+    assert pubswap("client", "audit", "verify", "--key", key).returncode == 1
