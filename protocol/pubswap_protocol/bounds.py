@@ -26,6 +26,7 @@ SMALLEST = 1e-12  # its square still fits a float32, and so does a quotient by i
 MAX_MEASURED = 1e15
 MAX_REPORTED_STEPS = 1000  # steps of a round whose figures are reported one by one
 MAX_REPORTED_DONORS = 1000  # donors of a round whose responses a receiver has checked
+MAX_TERMS = 4 << 20  # characters of a run's terms; nearly all of them are the adapter's layout
 MAX_TEXT_LENGTH = 10_000  # characters of a text for people, which is logged each time
 
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT, strict=True)]

@@ -16,6 +16,7 @@
     - RunPaused                 run_paused                 409
     - IdempotencyMismatch       idempotency_mismatch       409
     - BaseModelMismatch         base_model_mismatch        409
+    - OtherTerms                other_terms                409
     - HelloNeeded               hello_needed               409
     - NameTaken                 name_taken                 409
     - TooManyAdapters           too_many_adapters          409
@@ -177,6 +178,10 @@ class IdempotencyMismatch(Conflict):
 
 class BaseModelMismatch(Conflict):
     """The base model's files differ from the run's."""
+
+
+class OtherTerms(Conflict):
+    """The run has no terms that can be read, or the coordinator shows something else than them."""
 
 
 class HelloNeeded(Conflict):

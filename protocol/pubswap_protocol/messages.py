@@ -15,6 +15,7 @@ from pubswap_protocol.bounds import (
     MAX_REPORTED_DONORS,
     MAX_REPORTED_STEPS,
     MAX_SECONDS,
+    MAX_TERMS,
     MAX_TOPICS,
     Count,
     Id,
@@ -312,6 +313,12 @@ class RunView(Strict):
         "such as `math@2+0.9.0`; members need the same.",
     )
     model: ModelCard
+    terms: Annotated[str, Field(max_length=MAX_TERMS)] | None = Field(
+        default=None,
+        description="What members approve, and take their settings and model from: canonical JSON "
+        "that is never written anew. Only for a single run, and only for its members; null until "
+        "the run is open.",
+    )
     bucket: Url | None = Field(
         default=None,
         description="Start of the URLs, up to a slash, at which members reach the bucket directly.",

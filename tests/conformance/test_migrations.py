@@ -1,5 +1,6 @@
 """Schema migrations: from the first release to the current tables, and to a later release."""
 
+import json
 import sqlite3
 import subprocess
 import sys
@@ -13,8 +14,10 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Engine, create_engine, inspect, text
 from sqlalchemy.orm import Session
 
+from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.terms import read_terms
 from pubswap_server.database.engine import migrate, schema_of
 from pubswap_server.database.tables import Base, RunRow
 from support.client.results import CARD
@@ -57,6 +60,35 @@ def test_the_first_release_s_schema_becomes_that_of_the_tables(
             for index in table.indexes
             if index.dialect_kwargs.get("sqlite_where") is not None
         }
+
+
+@on_sqlite
+def test_runs_of_before_get_their_terms_once(engine: Engine, database_url: str) -> None:
+    """From what was stored of an open run, as it was stored; one that is not open has none yet."""
+    schema = Path(__file__).with_name("schema-0010.sql").read_text(encoding="utf-8")
+    settings = RunSettings(clients=3).model_dump(mode="json")
+    del settings["grpo"]["overlap"]  # as of a version without it
+    values = {"settings": json.dumps(settings), "model": CARD.model_dump_json()}
+    with closing(sqlite3.connect(str(engine.url.database))) as connection, connection:
+        connection.executescript(schema)
+        for run, state in (("new", "created"), ("old", "training")):
+            connection.execute(
+                "INSERT INTO runs (id, name, state, paused, round, settings, model, rollbacks, "
+                "verifier_version, created_at, epoch) VALUES (:run, :run, :state, 0, 0, :settings, "
+                ":model, 0, 'exact@9', '2026-11-23 12:00:00', 1)",
+                {"run": run, "state": state, **values},
+            )
+            digest = digest_of(run.encode())
+            connection.execute("INSERT INTO problem_sets VALUES (?, 'public', ?, 2)", (run, digest))
+    for _ in range(2):
+        migrate(database_url)
+        with Session(engine) as session:
+            old, new = (session.get_one(RunRow, run) for run in ("old", "new"))
+            assert new.terms is None and old.terms is not None
+            assert "overlap" not in old.terms
+            terms = read_terms(old.terms)
+            assert (terms.settings, terms.model, terms.name) == (old.settings, CARD, "old")
+            assert (terms.verifier_version, terms.public) == ("exact@9", digest_of(b"old"))
 
 
 def test_an_upgrade_keeps_what_there_is_and_an_older_version_refuses_it(

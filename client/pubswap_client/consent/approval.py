@@ -1,31 +1,40 @@
 """`approval.json` in the state folder: what a person has approved or denied, and when."""
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
 from pydantic import AwareDatetime, BaseModel, Field, ValidationError
 
-from pubswap_protocol.errors import InvalidSettings, first_fault
+from pubswap_client.consent.ask import Ask
+from pubswap_protocol.errors import InvalidSettings, OtherTerms, first_fault
 from pubswap_protocol.files import write_whole
+from pubswap_protocol.terms import UNSET, differences
+
+COORDINATOR = "coordinator"
 
 
-class Approval(BaseModel, extra="forbid", frozen=True):
+class Approval(BaseModel, extra="ignore", frozen=True):  # earlier versions wrote `asked`
     """A decision on one run."""
 
     run: str = Field(description="The run's id.")
     approved: bool
-    asked: dict[str, str] = Field(default={}, description="What the person was shown.")
+    coordinator: str | None = Field(default=None, description="Its address then.")
+    terms: str | None = Field(
+        default=None,
+        description="The approved terms, byte for byte. None for a denial, and for an approval by "
+        "an earlier version, which covered only some of them.",
+    )
     round: int | None = Field(default=None, description="The round under way then.")
     at: AwareDatetime
 
-    def changed(self, asked: Mapping[str, str]) -> list[str]:
-        """What has changed; no address, because the reason is sent to the coordinator."""
-        return [
-            what if what == "coordinator" else f"{what} {self.asked.get(what, 'unsaid')} -> {value}"
-            for what, value in asked.items()
-            if self.asked.get(what) != value
-        ]
+    def changed(self, ask: Ask) -> dict[str, tuple[str, str]]:
+        """What the run asks otherwise than was approved, by name: as it was, and as it is."""
+        moved = self.coordinator, ask.coordinator
+        lines = {} if moved[0] == moved[1] else {COORDINATOR: (str(moved[0]), str(moved[1]))}
+        try:
+            return lines | differences(self.terms or "", ask.terms or "")
+        except OtherTerms:
+            return lines | {"terms that this version of PubSwap cannot read": (UNSET, UNSET)}
 
 
 def approval_path(state: Path) -> Path:
@@ -50,11 +59,20 @@ def read_approval(state: Path, run: str) -> Approval | None:
     return approval if approval.run == run else None
 
 
-def decide(
-    state: Path, run: str, approved: bool, asked: Mapping[str, str] = {}, round_: int | None = None
-) -> None:
-    """Save a decision; raises NotSaved."""
-    decision = Approval(
-        run=run, approved=approved, asked=dict(asked), round=round_, at=datetime.now(UTC)
-    )
+def save_approval(state: Path, ask: Ask, round_: int | None) -> None:
+    """Save the approval of a run's terms; raises NotSaved."""
+    asked = {"coordinator": ask.coordinator, "terms": ask.terms}
+    _save(state, Approval(run=ask.run or "", approved=True, **asked, round=round_, at=_now()))
+
+
+def save_denial(state: Path, run: str) -> None:
+    """Save the denial of a run; raises NotSaved."""
+    _save(state, Approval(run=run, approved=False, at=_now()))
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _save(state: Path, decision: Approval) -> None:
     write_whole(approval_path(state), f"{decision.model_dump_json(indent=2)}\n".encode())

@@ -1,4 +1,4 @@
-"""What a run asks of an organisation, as facts that a person approves."""
+"""What a run asks of an organisation: its terms, and the facts that are shown of them."""
 
 from dataclasses import dataclass
 
@@ -9,6 +9,7 @@ from pubswap_protocol.schedule import public_steps_per_round
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.ranks import at_rank
 from pubswap_protocol.tensors.update_encoding import largest_update
+from pubswap_protocol.terms import agreed
 
 SENDS_GAIN = "sends its gain on held-out problems"
 FACTS = {
@@ -28,8 +29,8 @@ FACTS = {
 class Ask:
     """What a run asks for, or a run file, where some of it is not known yet.
 
-    `weights` is the base model's digest, `update_bytes` the largest size of an update, and
-    `own_bytes` that of a member with a rank of its own.
+    `terms` is what a person approves, `weights` the base model's digest, `update_bytes` the largest
+    size of an update, and `own_bytes` that of a member with a rank of its own.
     """
 
     settings: RunSettings
@@ -37,6 +38,7 @@ class Ask:
     coordinator: str | None = None
     bucket: str | None = None  # needs no approval: one that the policy does not list is not used
     run: str | None = None
+    terms: str | None = None
     model: str = ""
     weights: str | None = None
     update_bytes: int | None = None
@@ -75,7 +77,7 @@ class Ask:
         return self.settings.aggregation.weights == "improvement"
 
     def facts(self) -> dict[str, str]:
-        """The facts that a person approves; if any of them changes, a new approval is needed."""
+        """The facts that are shown beside the policy."""
         grpo = self.settings.grpo
         sent = (
             f"{self.responses} a round: {grpo.responses_per_prompt} to a prompt, "
@@ -94,7 +96,11 @@ class Ask:
 
 
 def ask_of(view: RunView, coordinator: str, rank: int | None = None) -> Ask:
-    """What a run asks of a member, optionally with a `rank` of its own."""
+    """What a run asks of a member, optionally with a `rank` of its own.
+
+    Raises OtherTerms if it is shown otherwise than in its terms.
+    """
+    view = agreed(view)
     layout, settings = view.model.layout, view.settings
     own_bytes = None
     if rank is not None and rank < settings.lora.rank:
@@ -105,6 +111,7 @@ def ask_of(view: RunView, coordinator: str, rank: int | None = None) -> Ask:
         coordinator=coordinator.rstrip("/"),
         bucket=view.bucket,
         run=view.id,
+        terms=view.terms,
         model=view.model.source,
         weights=view.model.weights_digest,
         update_bytes=largest_update(layout, settings),

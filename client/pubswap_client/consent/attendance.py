@@ -7,15 +7,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pubswap_client.consent.consent import Consent, words
-from pubswap_client.consent.rules import Code, Refusal
+from pubswap_client.consent.rules import CLIENTS, Code, Refusal
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_protocol.errors import RefusedByPolicy
 from pubswap_protocol.messages import Away, Hello, RunView, Task
+from pubswap_protocol.terms import differences
 
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 2.0  # between looks at the state folder's files
 ASK_SECONDS = 30.0  # between requests to the coordinator for the run
+BEGUN = "The daemon of this organisation has begun under other terms than are approved now:"
 _MAX_DETAIL = 400  # characters of `Away.detail`
 
 
@@ -110,9 +112,23 @@ class Attendance:
         """
         refusals = self.consent.attend(shown)
         if self.trains is not None:
-            trained = self.trains.model_copy(update={"round": shown.round})
-            refusals += self.consent.attend(trained)
+            begun = () if refusals else self._begun_otherwise(self.trains, shown)
+            trained = self.consent.attend(self.trains.model_copy(update={"round": shown.round}))
+            if begun:  # which says why the terms that it trains under are not those approved
+                trained = tuple(one for one in trained if one.code is not Code.NOT_APPROVED)
+            refusals += begun + trained
         return tuple(dict.fromkeys(refusals))
+
+    def _begun_otherwise(self, trained: RunView, shown: RunView) -> tuple[Refusal, ...]:
+        """Why a daemon cannot go on under the terms that are approved by now.
+
+        Another number of clients changes nothing for it.
+        """
+        changed = differences(trained.terms or "", shown.terms or "").keys()
+        if changed - {CLIENTS}:
+            return (Refusal(Code.NOT_APPROVED, f"{BEGUN} {', '.join(changed)}. Start it again."),)
+        self.trains = shown
+        return ()
 
 
 def same_work(task: Task, other: Task) -> bool:

@@ -8,18 +8,21 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from pubswap_client.asking import Yes, confirm
-from pubswap_client.consent.approval import Approval, decide, read_approval
-from pubswap_client.consent.ask import Ask, ask_of
+from pubswap_client.consent.approval import Approval, read_approval, save_approval, save_denial
+from pubswap_client.consent.ask import FACTS, Ask, ask_of
 from pubswap_client.consent.consent import adopt, local_now, refused_now, sent_since
 from pubswap_client.consent.local_policy import LocalPolicy, load_policy, policy_path
-from pubswap_client.consent.rules import compare
+from pubswap_client.consent.rules import COVERED_LESS, changes, compare
 from pubswap_client.coordinator.retry import ONCE
 from pubswap_client.state.membership import StoredMembership, load_membership, membership_path
 from pubswap_protocol.bounds import escaped, printable
+from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import InvalidSettings, PubSwapError
 from pubswap_protocol.messages import RunView
 from pubswap_protocol.model import model_card
+from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.update_encoding import largest_update
+from pubswap_protocol.terms import differing, setting_lines
 
 policy_commands = typer.Typer(
     help="Show this organisation's policy, and test it on a run.", no_args_is_help=True
@@ -84,7 +87,9 @@ def check(
 
 
 def approve(state: State = STATE, yes: Yes = False) -> None:
-    """Approve the run, after showing its settings beside the policy.
+    """Approve the run's terms, after showing its settings beside the policy.
+
+    If you have approved the run before, only what has changed since is shown.
 
     With approve = "every-round" in the policy, this approves the current round. A waiting daemon
     continues automatically.
@@ -92,20 +97,25 @@ def approve(state: State = STATE, yes: Yes = False) -> None:
     policy, stored = _policy(policy_path(state)), load_membership(state)
     view = _view(state, stored)
     asked = ask_of(view, stored.coordinator)
-    print_compared(policy, asked, refused := _refused(policy, asked))
+    refused = _refused(policy, asked)
+    if changed := _changed(state, policy, asked):
+        print_changed(changed, refused)
+    else:
+        print_compared(policy, asked, refused)
+    typer.echo(f"The run's terms: {digest_of((asked.terms or '').encode())}")
     if refused:
         typer.echo("The policy refuses this, even if the run is approved.")
     round_ = max(1, view.round)
     scope = f", round {round_}" if policy.approve == "every-round" else ""
     confirm(f"This approves run {view.name}{scope} for this organisation.", yes)
-    decide(state, view.id, True, asked.facts(), round_)
+    save_approval(state, asked, round_)
     typer.echo(f"Approved: run {view.name}{scope}.")
 
 
 def deny(state: State = STATE) -> None:
     """Take no part in the run until it is approved; a running daemon stays away from now on."""
     member = load_membership(state).membership
-    decide(state, member.run, False)
+    save_denial(state, member.run)
     typer.echo(f"Denied: run {member.run_name}. To undo this: `pubswap client approve`")
 
 
@@ -175,8 +185,51 @@ def print_compared(policy: LocalPolicy, asked: Ask, refused: list[str]) -> None:
         asks = printable(line.asks)
         table.add_row(line.what, asks, line.allows, "✗" if line.code else "✓")
     Console(markup=False).print(table)
+    named = {*FACTS.values(), *policy.limits}
+    others = {
+        name: value
+        for name, (_, value) in differing(
+            setting_lines(RunSettings()), setting_lines(asked.settings)
+        ).items()
+        if name not in named
+    }
+    if others:
+        typer.echo("Other settings that differ from their defaults:")
+    for name, value in others.items():
+        typer.echo(f"  {name} = {value}")
+    _print_refused(refused)
+
+
+def print_changed(changed: dict[str, tuple[str, str]], refused: list[str]) -> None:
+    """Print one line for each thing that the run asks otherwise than was approved."""
+    table = Table(
+        "changed since the approval",
+        Column("approved", overflow="fold"),
+        Column("now", overflow="fold"),
+    )
+    for name, (old, new) in changed.items():
+        table.add_row(printable(name), printable(old), printable(new))
+    Console(markup=False).print(table)
+    _print_refused(refused)
+
+
+def _print_refused(refused: list[str]) -> None:
     for reason in refused:
         typer.echo(f"refused: {printable(reason)}")
+
+
+def _changed(state: Path, policy: LocalPolicy, asked: Ask) -> dict[str, tuple[str, str]]:
+    """What has changed since an earlier approval; empty if there is none to compare with."""
+    try:
+        earlier = read_approval(state, asked.run or "")
+    except InvalidSettings as error:  # this approval replaces it
+        typer.echo(error.detail, err=True)
+        return {}
+    if earlier is None or earlier.terms is None:
+        if earlier is not None and earlier.approved:
+            typer.echo(COVERED_LESS)
+        return {}
+    return changes(policy, asked, earlier)
 
 
 def _text(value: object) -> str:
@@ -194,4 +247,5 @@ def _decision(approval: Approval | None) -> str:
         return "Nobody has approved the run yet."
     decision = "approved" if approval.approved else "denied"
     round_ = f" in round {approval.round}" if approval.round else ""
-    return f"The run was {decision}{round_}, {approval.at.astimezone():%F %T %Z}."
+    terms = f" Its terms: {digest_of(approval.terms.encode())}" if approval.terms else ""
+    return f"The run was {decision}{round_}, {approval.at.astimezone():%F %T %Z}.{terms}"

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from pubswap_client.consent.approval import decide, read_approval
+from pubswap_client.consent.approval import read_approval, save_approval
 from pubswap_client.consent.ask import Ask, ask_of
 from pubswap_client.consent.local_policy import (
     COUNTERS,
@@ -24,7 +24,7 @@ from pubswap_client.consent.rules import NOT_TRUSTED, Code, Refusal, Sent, Work,
 from pubswap_client.ledger.entry import described
 from pubswap_client.ledger.ledger import Ledger, day_files, ledger_folder
 from pubswap_protocol.digests import digest_of
-from pubswap_protocol.errors import InvalidSettings, LedgerDamaged, RefusedByPolicy
+from pubswap_protocol.errors import InvalidSettings, LedgerDamaged, OtherTerms, RefusedByPolicy
 from pubswap_protocol.files import write_whole
 from pubswap_protocol.messages import RunView, SubmitUpdate
 
@@ -94,6 +94,7 @@ class Consent:
     clock: Callable[[], datetime] = local_now
     rank: int | None = None
     _ask: Ask | None = field(default=None, init=False)
+    _unsound: tuple[Refusal, ...] = field(default=(), init=False)  # why the run shows no terms
     _lacked: int = field(default=0, init=False)  # bytes of the last refused request
     _refused: Work | None = field(default=None, init=False)  # the work of that request
     _fault: str = field(default="", init=False)  # the policy's last logged fault
@@ -111,13 +112,19 @@ class Consent:
 
     def attend(self, view: RunView) -> tuple[Refusal, ...]:
         """What is refused of a run as the coordinator shows it now, before its next round."""
-        self._ask = ask_of(view, self.coordinator, self.rank)
+        try:
+            self._ask, self._unsound = ask_of(view, self.coordinator, self.rank), ()
+        except OtherTerms as error:
+            self._unsound = (Refusal(Code.TERMS, error.detail),)
+            return self._unsound
         same_round = self._refused is not None and self._refused[:2] == (view.id, view.round)
         next_work = self._refused if same_round else None
         return self.refusals(max(self._ask.sent_bytes or 0, self._lacked), next_work)
 
     def refusals(self, next_bytes: int, next_work: Work | None = None) -> tuple[Refusal, ...]:
         """What is refused now if this is sent next; nothing before the first `attend`."""
+        if self._unsound:
+            return self._unsound
         if self._ask is None:
             return ()
         try:
@@ -204,14 +211,14 @@ def adopt(state: Path, view: RunView, coordinator: str) -> Path | None:
     """Write a default policy if the state folder has none, and approve the run.
 
     A person's earlier decision stands. Returns the policy's path, or None if there was one. Raises
-    NotSaved.
+    NotSaved, or OtherTerms if it is shown otherwise than in its terms.
     """
     path = policy_path(state)
     if path.exists():
         return None
     ask = ask_of(view, coordinator)
     if read_approval(state, view.id) is None:
-        decide(state, view.id, True, ask.facts(), ask.round)
+        save_approval(state, ask, ask.round)
     write_whole(path, default_text(ask).encode())
     return path
 

@@ -175,6 +175,7 @@ _HEAD = """\
 # docs/organisation.md explains the keys; `pubswap client policy check` tests them.
 """
 _MORE = """
+# limits.clients.min = 3
 # limits.grpo.responses_per_prompt.max = 8
 # limits.swap.period.min = 4
 # max_bytes_a_day = 2_000_000_000

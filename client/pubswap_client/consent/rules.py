@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-from pubswap_client.consent.approval import Approval
+from pubswap_client.consent.approval import COORDINATOR, Approval
 from pubswap_client.consent.ask import FACTS, SENDS_GAIN, Ask
 from pubswap_client.consent.limits import shown
 from pubswap_client.consent.local_policy import DAYS, LocalPolicy
@@ -25,6 +25,7 @@ class Code(StrEnum):
     RESPONSES = "responses_not_allowed"
     NOT_APPROVED = "not_approved"
     DENIED = "denied"
+    TERMS = "other_terms"
     HOURS = "outside_hours"
     BYTES = "bytes_of_the_day"
     ROUNDS = "rounds_of_the_day"
@@ -85,6 +86,11 @@ def _not_allowed(code: Code, what: str) -> Refusal:
     return Refusal(code, f"This organisation does not allow the {what}.")
 
 
+CLIENTS = "clients"
+COVERED_LESS = (
+    "An approval now covers all of a run's settings. This organisation's is from an earlier "
+    "version and covers only some of them, so a person has to approve the run once more."
+)
 NOT_TRUSTED = _not_allowed(Code.COORDINATOR, "coordinator")
 
 
@@ -200,15 +206,39 @@ def _consent(policy: LocalPolicy, ask: Ask, approval: Approval | None) -> Iterat
         return
     elif approval is None:
         yield Refusal(Code.NOT_APPROVED, "Nobody at this organisation has approved the run yet.")
-    elif changed := approval.changed(ask.facts()):
+    elif approval.terms is None:
+        yield Refusal(Code.NOT_APPROVED, COVERED_LESS)
+    elif changed := changes(policy, ask, approval):
+        # Without the coordinator's addresses, because the reason is sent to it.
+        said = [
+            name if name == COORDINATOR or old == new else f"{name} {old} -> {new}"
+            for name, (old, new) in changed.items()
+        ]
         yield Refusal(
             Code.NOT_APPROVED,
-            f"Changed since this organisation approved the run: {'; '.join(changed)}.",
+            f"Changed since this organisation approved the run: {'; '.join(said)}.",
+        )
+    elif ask.rounds > ask.settings.rounds:
+        yield Refusal(
+            Code.NOT_APPROVED,
+            f"Round {ask.rounds} is beyond the {ask.settings.rounds} that this organisation "
+            "approved.",
         )
     elif policy.approve == "every-round" and ask.round and approval.round != ask.round:
         yield Refusal(
             Code.NOT_APPROVED, f"Nobody at this organisation has approved round {ask.round} yet."
         )
+
+
+def changes(policy: LocalPolicy, ask: Ask, approval: Approval) -> dict[str, tuple[str, str]]:
+    """What needs a new approval: all that differs, except a number of clients within the limits.
+
+    The operator may set that number until the run starts.
+    """
+    changed, limit = approval.changed(ask), policy.limits.get(CLIENTS)
+    if limit is not None and limit.allows(ask.number(CLIENTS)):
+        changed.pop(CLIENTS, None)
+    return changed
 
 
 def _hours(policy: LocalPolicy, now: datetime) -> Iterator[Refusal]:

@@ -71,6 +71,9 @@ class Daemon:
             # The first request does not long-poll: its answer says what we are waiting for.
             wait = LONG_POLL_SECONDS if task.kind is TaskKind.WAIT else 0.0
             progressed = False
+            # Until the start the operator may change the terms, which then need another approval.
+            if task.state is RunState.OPEN and self.attendance is not None:
+                self.attendance.wait(self.reporter.doing)
             if task.kind is TaskKind.TRAIN:
                 if self.attendance is not None and self.attendance.wait(
                     self.reporter.doing, task.round

@@ -66,6 +66,7 @@ from pubswap_protocol.problems import (
 from pubswap_protocol.required import check_required
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import Adapter, AdapterFile
+from pubswap_protocol.terms import agreed, check_public
 from pubswap_protocol.verifiers import VerifierPool, verifier_version
 
 log = logging.getLogger(__name__)
@@ -224,6 +225,8 @@ def compare_adapters(settings: ClientSettings, folder: Path) -> dict[str, list[f
 def _problem_set(session: Session, kind: SetKind) -> list[Problem]:
     """A set of the run. Raises InvalidProblems if it is empty, or naming prompts too long."""
     text = session.api.problem_set(session.run.id, kind)
+    if kind is SetKind.PUBLIC and session.attendance is not None:
+        check_public(session.run, text)
     problems = parse_problems(text, f"the {kind} set", extra="ignore")
     if not problems:
         raise InvalidProblems(f"The operator's {kind} set has no problems; ask the operator.")
@@ -292,7 +295,10 @@ def _open_session(
                 )
             attendance.wait(partial(note_doing, settings.state, run))
             assert attendance.view is not None, "the policy was asked about the run as it was shown"
-            run = attendance.trains = attendance.view
+            run = attendance.view
+        run = agreed(run)
+        if attendance is not None:
+            attendance.trains = run
         check_required(run.requires)
         check_possible(run.settings, settings, alone=process_group is None)
         if role is Role.CLIENT:

@@ -187,6 +187,9 @@ def set_(
     """Change the number of clients of a run that has not started."""
     view = api.change_run(run, ChangeRun(clients=value))
     typer.echo(f"Run {view.name} starts with {view.settings.clients} clients: {key} = {value}.")
+    typer.echo(
+        "Members that approved another number are asked again, unless their policy allows it."
+    )
 
 
 def _move(api: "CoordinatorClient", run: str, path: str) -> RunView:

@@ -113,7 +113,8 @@ class RunRow(Base):
     (`UPDATE ... WHERE epoch = ?`). So a decision on an older state changes nothing. `failure` is
     why the run cannot go on, after several tries. `sampling_secret`: see exchange/sampling; null if
     no responses are checked. `verifier_version` is the version of the verifier when members were
-    last asked for theirs.
+    last asked for theirs. `terms` are what members approve; null until the run is open. Being
+    long, they are loaded only where they are used.
     """
 
     __tablename__ = "runs"
@@ -137,6 +138,7 @@ class RunRow(Base):
     tokenizer: Mapped[str | None] = mapped_column(String(71))
     sampling_secret: Mapped[str | None] = mapped_column(String(64))
     verifier_version: Mapped[str] = mapped_column(Text)
+    terms: Mapped[str | None] = mapped_column(Text, deferred=True)
     waiting_for: Mapped[str | None] = mapped_column(Text)
     failure: Mapped[str | None] = mapped_column(Text)
     rollbacks: Mapped[int] = mapped_column(default=0)

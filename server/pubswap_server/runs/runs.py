@@ -35,6 +35,7 @@ from pubswap_protocol.required import required
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.safetensors_header import MAX_HEADER_BYTES
 from pubswap_protocol.tensors.update_encoding import largest_update
+from pubswap_protocol.terms import make_terms, with_clients
 from pubswap_protocol.verifiers import verifier_version
 from pubswap_server.database.engine import held
 from pubswap_server.database.tables import RoundRow, RunRow, SetRow
@@ -201,9 +202,16 @@ def cancel(session: Session, run: RunRow) -> None:
 
 
 def open_run(session: Session, run: RunRow, initial: Digest) -> None:
-    """Open a run that has all its files, with its initial adapter."""
+    """Open a run that has all its files, with its initial adapter, and store its terms."""
     if run.state == RunState.OPEN:
         return
+    run.terms = make_terms(
+        run.name,
+        run.settings.model_dump(mode="json"),
+        run.model.model_dump(mode="json"),
+        run.verifier_version,
+        sets_of(session, run)[SetKind.PUBLIC].digest,
+    )
     session.merge(RoundRow(run_id=run.id, round=0, adapter=initial))
     move(session, run, opened)
 
@@ -247,6 +255,8 @@ def change(session: Session, run: RunRow, change: ChangeRun) -> None:
         run.settings = RunSettings(**run.settings.model_dump() | change.model_dump())
     except ValidationError as error:
         raise Invalid(f"clients = {change.clients}: {first_fault(error)}") from None
+    if run.terms is not None:
+        run.terms = with_clients(run.terms, change.clients)
     record(session, run.id, "set", clients=change.clients, before=previous)
 
 
@@ -287,6 +297,7 @@ def view(session: Session, run: RunRow, principal: Principal | None = None) -> R
         requires=required(run.settings),
         verifier_version=_installed_version(run.settings.verifier),
         model=run.model,
+        terms=run.terms if isinstance(principal, MemberPrincipal) else None,
         created_at=run.created_at,
         latest=latest,
         best=best,

@@ -28,11 +28,11 @@ backup_fault base_model_mismatch conflict damaged_blob digest_mismatch diverged 
 error fenced forbidden gone headers_too_large hello_needed idempotency_mismatch invalid
 invalid_adapter invalid_problems invalid_responses invalid_settings invalid_update
 invite_expired invite_used ledger_damaged length_mismatch local_fault name_taken no_space
-not_found not_saved out_of_memory out_of_range privacy_spent protocol_mismatch proxy_fault
-refused_by_policy round_closed run_cancelled run_paused server_fault stale_adapter state_in_use
-suspended too_large too_many_adapters too_many_requests too_slow unauthenticated unavailable
-unknown_blob unknown_run unknown_setting unknown_upload unreachable unsupported_encoding
-unsupported_type wrong_offset wrong_state
+not_found not_saved other_terms out_of_memory out_of_range privacy_spent protocol_mismatch
+proxy_fault refused_by_policy round_closed run_cancelled run_paused server_fault stale_adapter
+state_in_use suspended too_large too_many_adapters too_many_requests too_slow unauthenticated
+unavailable unknown_blob unknown_run unknown_setting unknown_upload unreachable
+unsupported_encoding unsupported_type wrong_offset wrong_state
 """
 
 

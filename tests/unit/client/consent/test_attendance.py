@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from pubswap_client.consent import attendance
+from pubswap_client.consent.approval import save_approval
+from pubswap_client.consent.ask import ask_of
 from pubswap_client.consent.attendance import Attendance, away_message, same_work
 from pubswap_client.consent.consent import Consent, adopt
 from pubswap_client.consent.local_policy import policy_path
@@ -17,6 +19,7 @@ from pubswap_protocol import paths
 from pubswap_protocol.errors import RefusedByPolicy
 from pubswap_protocol.messages import Away, Hello, RunState, RunView, Task, TaskKind
 from pubswap_protocol.model import model_card
+from support.client.terms import with_terms
 from support.coordinator.coordinator import good_hello, merged
 
 URL = "https://c.example"
@@ -65,10 +68,16 @@ def member(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attendance:
         model=model_card(MODEL, settings.lora, "org/model", None),
         created_at="2026-11-23T19:00:00Z",  # type: ignore[arg-type]
     )
+    view = with_terms(view)
     consent = Consent(tmp_path, URL, Ledger(tmp_path))
     adopt(tmp_path, view, URL)
     api: Any = Api(view, consent)
     return Attendance(api, "r", consent, good_hello(view))
+
+
+def other(view: RunView, **overrides: object) -> RunView:
+    """The same run with other settings, in its terms too."""
+    return with_terms(view.model_copy(update={"settings": merged(overrides)}))
 
 
 def edits(member: Attendance, *texts: str | None) -> tuple[bool, list[str]]:
@@ -156,9 +165,10 @@ def test_a_coordinator_that_shows_another_run_than_the_daemon_trains_is_sent_not
     policy = policy_path(member.consent.state)
     policy.write_text('send_responses = false\napprove = "never"')
     member.trains = api.view  # with public steps
-    api.view = api.view.model_copy(update={"settings": merged({"method": "fedavg"})})
+    api.view = other(api.view, method="fedavg")
     shown = api.view
-    assert [one.code for one in member._refusals(back=False)] == [Code.RESPONSES]
+    codes = [one.code for one in member._refusals(back=False)]
+    assert codes == [Code.NOT_APPROVED, Code.RESPONSES]
     for state in (RunState.TRAINING, RunState.FINISHED):
         api.view, member.view = shown.model_copy(update={"state": state}), None
         member._refusals(back=False)
@@ -269,3 +279,61 @@ def test_a_member_that_stays_away_pauses_between_looks(
     api.tasks = [TRAIN, FINISHED]
     member.sit_out(TRAIN, "The loss is nan.", lambda what: None)
     assert slept == [2.0] * 3 + [attendance.ASK_SECONDS] * 2
+
+
+def test_terms_that_change_are_asked_about_and_a_daemon_that_has_begun_must_start_again(
+    member: Attendance,
+) -> None:
+    """It keeps what it has begun with. Until a person approves the new terms, it is away."""
+    api: Any = member.api
+    begun = member.trains = api.view
+    api.view = other(begun, grpo={"gradient_epochs": 64})
+    (refusal,) = member._refusals(back=False)
+    assert (refusal.code, "grpo.gradient_epochs 2 -> 64" in refusal.detail) == (
+        "not_approved",
+        True,
+    )
+    save_approval(member.consent.state, ask_of(api.view, URL), 1)
+    (refusal,) = member._refusals(back=False)
+    assert "under other terms" in refusal.detail and "grpo.gradient_epochs" in refusal.detail
+    assert member.trains == begun
+    restarted = Attendance(api, "r", member.consent)
+    assert restarted._refusals(back=False) == ()
+
+
+def test_another_number_of_clients_is_asked_about_and_needs_no_restart(
+    member: Attendance,
+) -> None:
+    """Without a question, where the policy has limits for it. Training does not depend on it."""
+    api: Any = member.api
+    begun = member.trains = api.view
+    api.view = other(begun, clients=1)
+    (refusal,) = member._refusals(back=False)
+    assert refusal.detail.endswith("approved the run: clients 2 -> 1.")
+    path = policy_path(member.consent.state)
+    before = path.read_text()
+    path.write_text(f"{before}\nlimits.clients = {{min = 1, max = 2}}")
+    assert member._refusals(back=False) == ()
+    assert member.trains == api.view
+    path.write_text(before)
+    save_approval(member.consent.state, ask_of(api.view, URL), None)
+    assert member._refusals(back=False) == ()
+
+
+def test_a_run_that_is_shown_otherwise_than_in_its_terms_is_sent_nothing(
+    member: Attendance,
+) -> None:
+    """The member is away until the coordinator shows what the terms say."""
+    api: Any = member.api
+    sound, policy = api.view, policy_path(member.consent.state)
+    policy.write_text('approve = "never"')
+    quiet = merged({"grpo": {"max_response_tokens": 17}})
+    for shown in ({"settings": quiet}, {"terms": None}, {"terms": "{}"}):
+        api.view, member.view = sound.model_copy(update=shown), None
+        (refusal,) = member._refusals(back=False)
+        assert refusal.code is Code.TERMS
+        with pytest.raises(RefusedByPolicy, match="terms"):
+            member.consent.record("POST", ANSWERS, paths.TENSORS_TYPE, [b"1"])
+    api.view, member.view = sound, None
+    assert member._refusals(back=False) == ()
+    member.consent.record("POST", ANSWERS, paths.TENSORS_TYPE, [b"1"])

@@ -3,14 +3,16 @@
 import json
 import threading
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from pubswap_client.consent.approval import approval_path, decide, read_approval
+from pubswap_client.consent.approval import approval_path, read_approval, save_approval, save_denial
 from pubswap_client.consent.ask import ask_of
 from pubswap_client.consent.consent import Consent, adopt, sent_since, without
 from pubswap_client.consent.limits import numbers
@@ -40,6 +42,7 @@ from pubswap_protocol.messages import (
     UploadSession,
 )
 from pubswap_protocol.model import model_card
+from support.client.terms import with_terms
 from support.coordinator.coordinator import merged
 
 URL = "https://c.example"
@@ -59,7 +62,7 @@ EVENING = datetime(2026, 11, 23, 19, 0, tzinfo=UTC)
 def view(**overrides: object) -> RunView:
     """A run in its first round."""
     settings = merged(dict(overrides))
-    return RunView(
+    run = RunView(
         id="r",
         name="medqa",
         state=RunState.TRAINING,
@@ -69,6 +72,7 @@ def view(**overrides: object) -> RunView:
         model=model_card(MODEL, settings.lora, "org/model", None),
         created_at=EVENING,
     )
+    return with_terms(run)
 
 
 def member(state: Path, at: datetime = EVENING) -> Consent:
@@ -287,12 +291,12 @@ def test_a_policy_that_is_damaged_or_gone_allows_nothing(
 def test_a_decision_is_kept_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
     """It applies to one run; a denial holds until somebody approves again."""
     consent = member(tmp_path)
-    decide(tmp_path, "r", False)
+    save_denial(tmp_path, "r")
     assert codes(consent) == [Code.DENIED]
-    decide(tmp_path, "another", True)
+    save_approval(tmp_path, replace(ask_of(view(), URL), run="another"), 1)
     assert read_approval(tmp_path, "r") is None
     assert codes(consent) == [Code.NOT_APPROVED]
-    decide(tmp_path, "r", True, ask_of(view(), URL).facts(), 1)
+    save_approval(tmp_path, ask_of(view(), URL), 1)
     assert codes(consent) == []
     approval_path(tmp_path).write_text("{")
     with pytest.raises(InvalidSettings, match="decide again"):
@@ -307,8 +311,12 @@ def test_losing_the_policy_reverts_no_decision(tmp_path: Path) -> None:
     """The next start writes a new policy, but earlier denials and narrower approvals still hold."""
     consent = member(tmp_path)
     more = view(grpo={"temperature": 2.0})
-    for approved, code in ((True, Code.NOT_APPROVED), (False, Code.DENIED)):
-        decide(tmp_path, "r", approved, ask_of(view(), URL).facts(), 1)
+    decisions = (
+        (partial(save_approval, ask=ask_of(view(), URL), round_=1), Code.NOT_APPROVED),
+        (partial(save_denial, run="r"), Code.DENIED),
+    )
+    for decide, code in decisions:
+        decide(tmp_path)
         policy_path(tmp_path).unlink()
         assert adopt(tmp_path, more, URL) == policy_path(tmp_path)
         assert codes(consent, more) == [code]
@@ -555,11 +563,11 @@ def test_a_member_of_a_lower_rank_is_judged_by_the_bytes_that_it_sends(tmp_path:
     ranks = {"lora": {"rank": 2, "alpha": 4, "min_rank": 1}, "aggregation": {"rule": "svd"}}
     run = view(**ranks)
     whole, own = ask_of(run, URL), ask_of(run, URL, rank=1)
-    assert own.facts() == whole.facts()
+    assert (own.facts(), own.terms) == (whole.facts(), whole.terms)
     assert own.sent_bytes is not None and whole.sent_bytes is not None
     assert own.sent_bytes < whole.sent_bytes
     member(tmp_path)
-    decide(tmp_path, "r", True, whole.facts())
+    save_approval(tmp_path, whole, None)
     changed(tmp_path, max_bytes_a_day=str(own.sent_bytes))
     assert codes(Consent(tmp_path, URL, Ledger(tmp_path)), run) == [Code.BYTES, Code.BYTES]
     assert codes(Consent(tmp_path, URL, Ledger(tmp_path), rank=2), run)

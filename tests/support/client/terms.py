@@ -1,0 +1,19 @@
+"""Runs with the terms that a coordinator would give them."""
+
+from pubswap_protocol.digests import digest_of
+from pubswap_protocol.messages import RunView
+from pubswap_protocol.model import ModelCard
+from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.terms import make_terms
+from support.client.results import CARD
+
+
+def terms_of(settings: RunSettings, name: str = "medqa", model: ModelCard = CARD) -> str:
+    """The terms of a run with an empty public set."""
+    values = (each.model_dump(mode="json") for each in (settings, model))
+    return make_terms(name, *values, "exact@1", digest_of(b""))
+
+
+def with_terms(view: RunView) -> RunView:
+    """The run as a coordinator shows it to a member once it is open."""
+    return view.model_copy(update={"terms": terms_of(view.settings, view.name, view.model)})

@@ -1,0 +1,172 @@
+"""An approval covers every setting of a run, and a change is asked about by its name."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from pubswap_client.consent.approval import approval_path, read_approval, save_approval
+from pubswap_client.consent.ask import Ask
+from pubswap_client.consent.commands import print_changed
+from pubswap_client.consent.local_policy import LocalPolicy
+from pubswap_client.consent.rules import Code, changes, judge
+from pubswap_protocol.command_line.keys import flat
+from pubswap_protocol.command_line.schema_text import choices, tables
+from pubswap_protocol.digests import digest_of
+from pubswap_protocol.settings import RunSettings
+from support.client.terms import terms_of
+
+NOON = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
+SCHEMA = RunSettings.model_json_schema()
+FIELDS = {
+    f"{table}.{name}".strip("."): field
+    for table, _, fields in tables(RunSettings)
+    for name, field in fields.items()
+    if (table, name) != ("members", "expected")  # another name for `clients`, and never stored
+}
+# Some values are possible only with others; the first of these settings that fit are taken.
+BASES: list[dict[str, Any]] = [
+    {"clients": 4},
+    {"clients": 4, "local_steps": 9, "swap": {"period": 3}},
+    {"clients": 7, "aggregation": {"rule": "svd"}},
+    {"clients": 4, "local_steps": 9, "members": {"fewest_steps": 2}},
+]
+
+
+def asked(settings: RunSettings) -> Ask:
+    """What a run with these settings asks in its first round."""
+    terms = terms_of(settings)
+    return Ask(settings, "medqa", "https://c.example", run="r", terms=terms, round=1)
+
+
+def others(field: dict[str, Any], value: Any) -> Iterator[Any]:
+    """Values that the schema of a setting may allow besides this one."""
+    for choice in choices(field, SCHEMA):
+        yield from (each for each in choice.get("enum", [choice.get("const")]) if each is not None)
+        match choice.get("type"):
+            case "boolean":
+                yield not value
+            case "integer" | "number" if not isinstance(value, (int, float)):
+                yield from (1, 2, 1.5)
+            case "integer":
+                yield from (value + 1, value - 1, value + 2)
+            case "number":
+                yield from (value * 2, value / 2, value + 0.25)
+            case "string" if "blake3" in choice.get("pattern", ""):
+                yield digest_of(b"another")
+            case "string":
+                yield "another"
+            case "array":
+                yield ("q_proj",)
+            case "object":
+                yield {"enable_thinking": False}
+
+
+def changed_in(name: str) -> tuple[RunSettings, RunSettings]:
+    """Settings, and the same with another value of this one."""
+    for base in BASES:
+        before = RunSettings.model_validate(base)
+        value = before
+        for part in name.split("."):
+            value = getattr(value, part)
+        for other in others(FIELDS[name], value):
+            values = before.model_dump()
+            *path, last = name.split(".")
+            table = values
+            for part in path:
+                table = table[part]
+            table[last] = other
+            try:
+                after = RunSettings.model_validate(values)
+            except ValidationError:
+                continue
+            if after != before:
+                return before, after
+    raise AssertionError(f"no base allows another value of {name}")
+
+
+def test_every_value_of_the_settings_is_walked_through() -> None:
+    """The schema's names are those of the values that are sent."""
+    sent = flat(RunSettings(chat_template_options={"x": 1}).model_dump(mode="json"))
+    found = {name.removesuffix(".x") for name in sent} - {"members.expected"}
+    assert found == FIELDS.keys()
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_each_setting_that_changes_is_asked_about_by_its_name(tmp_path: Path, name: str) -> None:
+    """The question names this setting alone, with the value approved and the value now."""
+    before, after = (asked(settings) for settings in changed_in(name))
+    save_approval(tmp_path, before, 1)
+    approval = read_approval(tmp_path, "r")
+    assert approval is not None and before.terms != after.terms
+    policy = LocalPolicy()
+    assert judge(policy, before, approval, NOON) == ()
+    (refusal,) = judge(policy, after, approval, NOON)
+    assert refusal.code is Code.NOT_APPROVED
+    ((line, (old, new)),) = changes(policy, after, approval).items()
+    assert line.removesuffix(".enable_thinking") == name and old != new
+    assert refusal.detail == (
+        f"Changed since this organisation approved the run: {line} {old} -> {new}."
+    )
+
+
+def test_the_question_shows_only_what_differs(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each line has the value that was approved, and the value now."""
+    print_changed({"grpo.gradient_epochs": ("2", "64")}, [])
+    lines = [re.sub(r"\W+", " ", line).strip() for line in capsys.readouterr().out.splitlines()]
+    assert [line for line in lines if line] == [
+        "changed since the approval approved now",
+        "grpo gradient_epochs 2 64",
+    ]
+
+
+def test_a_number_of_clients_within_the_policy_s_limits_asks_nobody(tmp_path: Path) -> None:
+    """Nothing else may change with it, and without such a limit a person is asked."""
+    before, fewer = (asked(RunSettings(clients=number)) for number in (4, 3))
+    save_approval(tmp_path, before, 1)
+    approval = read_approval(tmp_path, "r")
+
+    def codes(limits: dict[str, Any], ask: Ask) -> list[Code]:
+        policy = LocalPolicy.model_validate({"limits": limits})
+        return [one.code for one in judge(policy, ask, approval, NOON)]
+
+    within = {"clients": {"min": 3}}
+    assert codes(within, fewer) == []
+    assert codes({}, fewer) == [Code.NOT_APPROVED]
+    assert codes({"rounds": {"max": 9}}, fewer) == [Code.NOT_APPROVED]
+    assert codes({"clients": {"min": 4}}, fewer) == [Code.SETTING, Code.NOT_APPROVED]
+    more = asked(RunSettings(clients=3, seed=1))
+    assert codes(within, more) == [Code.NOT_APPROVED]
+
+
+def test_an_approval_of_an_earlier_version_is_asked_for_once_more(tmp_path: Path) -> None:
+    """It covered only the facts that it lists; the reason says so."""
+    ask = asked(RunSettings())
+    earlier = {
+        "run": "r",
+        "approved": True,
+        "asked": ask.facts(),
+        "round": 1,
+        "at": "2026-11-23T12:00:00Z",
+    }
+    approval_path(tmp_path).write_text(json.dumps(earlier))
+    approval = read_approval(tmp_path, "r")
+    (refusal,) = judge(LocalPolicy(), ask, approval, NOON)
+    assert refusal.code is Code.NOT_APPROVED and "only some of them" in refusal.detail
+    save_approval(tmp_path, ask, 1)
+    assert judge(LocalPolicy(), ask, read_approval(tmp_path, "r"), NOON) == ()
+
+
+def test_terms_that_cannot_be_compared_are_asked_about(tmp_path: Path) -> None:
+    """An approval's bytes may be of a version that allowed more."""
+    ask = asked(RunSettings())
+    save_approval(tmp_path, replace(ask, terms="{}"), 1)
+    approval = read_approval(tmp_path, "r")
+    (refusal,) = judge(LocalPolicy(), ask, approval, NOON)
+    assert refusal.detail.endswith("terms that this version of PubSwap cannot read.")
