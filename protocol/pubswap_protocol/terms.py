@@ -2,18 +2,22 @@
 
 The coordinator makes them when a run is opened. It never writes them anew, so that a version with
 other defaults or more settings asks nobody again; only `clients` can change, before the start.
+
+A client ignores a setting that it does not know unless the run requires it. So the default of a new
+setting must change nothing, and no setting is ever renamed.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from typing import Any
 
 from pydantic import ValidationError
 
 from pubswap_protocol.bounds import MAX_TERMS, Label, Name, Strict
-from pubswap_protocol.command_line.keys import flat
+from pubswap_protocol.command_line.keys import dotted_keys, flat
 from pubswap_protocol.digests import digest_of
-from pubswap_protocol.errors import Invalid, OtherTerms, first_fault
+from pubswap_protocol.errors import Invalid, OtherTerms, UnknownSetting, first_fault
 from pubswap_protocol.messages import Digest, RunView
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.settings import RunSettings
@@ -154,6 +158,22 @@ def _line(value: Any) -> str:
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # 64.0 is 64
     return UNSET if value is None else json.dumps(value)
+
+
+def required(settings: RunSettings) -> list[str]:
+    """The settings whose values differ from their defaults."""
+    defaults = RunSettings()
+    values = ((name, attrgetter(name)) for name in dotted_keys(RunSettings))
+    return [name for name, value in values if value(settings) != value(defaults)]
+
+
+def check_required(names: Iterable[str]) -> None:
+    """Raises UnknownSetting if this version does not know one of the settings."""
+    if unknown := sorted({*names} - {*dotted_keys(RunSettings)}):
+        raise UnknownSetting(
+            f"The run requires {', '.join(unknown)}, which this version of pubswap does not know. "
+            "Upgrade pubswap to the coordinator's version."
+        )
 
 
 def _canonical(values: Any) -> str:

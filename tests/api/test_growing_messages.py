@@ -17,8 +17,8 @@ from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import ProtocolMismatch, UnknownSetting
 from pubswap_protocol.messages import ChangeRun, MemberList, Reissue, Rollback, RunView
 from pubswap_protocol.problems import parse_problems
-from pubswap_protocol.required import check_required
 from pubswap_protocol.tensors.adapter import encode_adapter
+from pubswap_protocol.terms import check_required
 from support.coordinator.coordinator import OPERATOR_TOKEN, Federation, Server, begun, create
 
 MAPS = {

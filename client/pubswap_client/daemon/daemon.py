@@ -1,6 +1,7 @@
 """An organisation's daemon: ask for a task, train a round, hand it in, repeat."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pubswap_client.consent.attendance import Attendance
@@ -28,6 +29,7 @@ from pubswap_protocol.errors import (
     WrongState,
 )
 from pubswap_protocol.messages import RunState, RunView, Task, TaskKind
+from pubswap_protocol.problems import Problem
 from pubswap_protocol.tensors.adapter import decode_adapter
 
 log = logging.getLogger(__name__)
@@ -48,6 +50,7 @@ class Daemon:
     privacy: PrivacyBudget | None = None
     held_out: HeldOut | None = None
     limits: RoundLimits = field(default_factory=RoundLimits)
+    public: Sequence[Problem] = ()
 
     def work(self) -> RunState:
         """Work on tasks until the run is finished or cancelled; returns that state."""
@@ -118,6 +121,7 @@ class Daemon:
             self.privacy,
             self.held_out,
             self.limits,
+            self.public,
         )
         progressed = local.train()
         local.hand_in(self.examples)

@@ -6,7 +6,7 @@ private step, so that peers can answer meanwhile. Our responses stay on disk unt
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -40,7 +40,11 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class PublicSteps:
-    """A round's public steps. `until_saved` waits until the local step before is on disk."""
+    """A round's public steps.
+
+    `until_saved` waits until the local step before is on disk. `public` is the approved public set,
+    which all prompts must come from.
+    """
 
     api: CoordinatorClient
     run: RunView
@@ -50,6 +54,7 @@ class PublicSteps:
     key: RoundKey
     until_saved: Callable[[], None]
     gate: Gate
+    public: Sequence[Problem]
     _ahead: dict[int, tuple[SwapPrompts, bytes]] = field(default_factory=dict)
 
     def send_ahead(self, step: int) -> None:
@@ -95,8 +100,8 @@ class PublicSteps:
     def _prompts(self, swap: int) -> SwapPrompts:
         """A public step's prompts.
 
-        Raises InvalidProblems for more than agreed, and WrongState for another step's, because
-        responses to each step are sent only once in a round.
+        Raises InvalidProblems for more than agreed or other ones, and WrongState for another
+        step's, because responses to each step are sent only once in a round.
         """
         prompts = self.api.swap_prompts(self.run.id, self.key.round, swap, self.key.rollbacks)
         if (prompts.round, prompts.swap) != (self.key.round, swap) or not prompts.prompts:
@@ -110,6 +115,13 @@ class PublicSteps:
                 f"The coordinator asks for responses to {len(prompts.prompts)} prompts in a public "
                 f"step, but the run has {limit}. None was sampled or sent; ask its operator."
             )
+        for entry in prompts.prompts:
+            if [entry.problem] != [*self.public[entry.index : entry.index + 1]]:
+                raise InvalidProblems(
+                    f"The coordinator asks for responses to a prompt that is not number "
+                    f"{entry.index} of the run's public set. None was sampled or sent; ask its "
+                    "operator."
+                )
         return prompts
 
     def _received(self, step: int, prompts: SwapPrompts, responses: bytes) -> "GroupsReceived":

@@ -7,6 +7,7 @@ under way: the next write, a public step and the hand-in wait for it.
 import logging
 import math
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -33,6 +34,7 @@ from pubswap_protocol.messages import (
     SubmitUpdate,
     UpdateMetrics,
 )
+from pubswap_protocol.problems import Problem
 from pubswap_protocol.schedule import overtaken, public_step, sampled_ahead, update_order
 from pubswap_protocol.tensors.adapter import Adapter, decode_adapter, sent_layout
 from pubswap_protocol.tensors.ranks import at_rank, leading
@@ -61,6 +63,7 @@ class LocalRound:
     privacy: PrivacyBudget | None = None
     held_out: HeldOut | None = None
     limits: RoundLimits = field(default_factory=RoundLimits)
+    public: Sequence[Problem] = ()
     _done: list[StepMetrics] = field(default_factory=list)
     _base: Adapter = field(default_factory=dict)
     _held_out_baseline: float | None = None  # the global adapter's score on our held-out problems
@@ -81,6 +84,7 @@ class LocalRound:
             self.key,
             self._wait_until_saved,
             self._gate,
+            self.public,
         )
 
     def train(self) -> bool:

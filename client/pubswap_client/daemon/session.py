@@ -63,10 +63,9 @@ from pubswap_protocol.problems import (
     prompts_digest,
     read_problems,
 )
-from pubswap_protocol.required import check_required
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import Adapter, AdapterFile
-from pubswap_protocol.terms import agreed, check_public
+from pubswap_protocol.terms import agreed, check_public, check_required
 from pubswap_protocol.verifiers import VerifierPool, verifier_version
 
 log = logging.getLogger(__name__)
@@ -134,8 +133,8 @@ def make_daemon(
             "The run weighs members by their gain on their own held-out problems. This member has "
             "none, so it gets the least weight. Set `holdout` in client.toml to change that."
         )
-    if run.settings.method == "pubswap":
-        _problem_set(session, SetKind.PUBLIC)
+    exchanges = run.settings.method == "pubswap"
+    public = _problem_set(session, SetKind.PUBLIC) if exchanges else []
     policy, engine, score = session.policy, session.engine, session.score
     privacy = open_privacy(settings.state, run.id, private_settings, len(problems))
     verifier = verifier_version(run.settings.verifier)
@@ -153,6 +152,7 @@ def make_daemon(
         privacy=privacy,
         held_out=HeldOut(settings.state, run.id, held_out, verifier) if held_out else None,
         limits=RoundLimits.of(settings, run.settings),
+        public=public,
     )
 
 

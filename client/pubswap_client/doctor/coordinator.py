@@ -17,7 +17,7 @@ from pubswap_protocol.errors import (
 )
 from pubswap_protocol.messages import RunView, SetKind
 from pubswap_protocol.problems import PromptLimit, parse_problems
-from pubswap_protocol.required import check_required
+from pubswap_protocol.terms import check_required
 from pubswap_protocol.verifiers import verifier_version
 
 _OTHER_VERSION = "Install the version of pubswap that the operator runs."

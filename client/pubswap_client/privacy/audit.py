@@ -24,8 +24,8 @@ from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.messages import WholeRun
 from pubswap_protocol.problems import Problem, read_problems
-from pubswap_protocol.required import check_required
 from pubswap_protocol.tensors.adapter import decode_adapter
+from pubswap_protocol.terms import check_required
 
 Advance = Callable[[str, int, int], object]  # problems that are attacked, how many, of how many
 

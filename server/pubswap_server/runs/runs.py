@@ -31,11 +31,10 @@ from pubswap_protocol.messages import (
     RunView,
     SetKind,
 )
-from pubswap_protocol.required import required
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.safetensors_header import MAX_HEADER_BYTES
 from pubswap_protocol.tensors.update_encoding import largest_update
-from pubswap_protocol.terms import make_terms, with_clients
+from pubswap_protocol.terms import make_terms, required, with_clients
 from pubswap_protocol.verifiers import verifier_version
 from pubswap_server.database.engine import held
 from pubswap_server.database.tables import RoundRow, RunRow, SetRow

@@ -12,7 +12,7 @@ from pubswap_client.ledger.ledger import ledger_folder
 from pubswap_client.ledger.showing import entries
 from pubswap_client.state.status import STATUS
 from pubswap_protocol import paths
-from pubswap_protocol.messages import Away
+from pubswap_protocol.messages import Away, ChangeRun
 from support.coordinator.processes import (
     Coordinator,
     create_run,
@@ -100,6 +100,37 @@ def test_a_member_whose_policy_refuses_is_away_and_comes_back_when_it_allows(
             so_far = len(updates(coordinator, run.id))
             until(lambda: len(updates(coordinator, run.id)) > so_far + 1)
             assert updates(coordinator, run.id)[-1] == 1
+            api.move_run(run.id, paths.RUN_CANCEL)
+
+
+@pytest.mark.full
+def test_a_changed_number_of_clients_is_asked_about_before_the_start(tmp_path: Path) -> None:
+    """A waiting daemon is away until a person has seen that line, and then takes part.
+
+    It needs no restart, and neither does one whose policy allows the range.
+    """
+    with ForkedProcesses(tmp_path / "logs") as processes:
+        coordinator = serve(processes, tmp_path)
+        with coordinator.api as api:
+            run = create_run(coordinator, {"clients": 3})
+            states = {name: enroll(coordinator, run, name) for name in ("alpha", "beta")}
+            alpha, beta = states.values()
+            for seed, state in enumerate(states.values(), start=3):
+                start_client(coordinator, state, seed)
+                until(lambda state=state: "hello" in kinds(state))
+            with policy_path(beta).open("a") as policy:
+                policy.write("limits.clients = {min = 2, max = 3}\n")
+            api.change_run(run.id, ChangeRun(clients=2))
+            until(lambda: code_of(reason(coordinator, run.id, "alpha")) == "not_approved")
+            away = reason(coordinator, run.id, "alpha")
+            assert away is not None and away.detail.endswith("clients 3 -> 2.")
+            done = pubswap("client", "approve", "--state", str(alpha), "--yes")
+            assert done.returncode == 0, done.stderr
+            assert "clients" in done.stdout and "learning rate" not in done.stdout
+            until(lambda: reason(coordinator, run.id, "alpha") is None)
+            start(coordinator, run)
+            until(lambda: 2 in updates(coordinator, run.id))
+            assert "away" not in kinds(beta)
             api.move_run(run.id, paths.RUN_CANCEL)
 
 

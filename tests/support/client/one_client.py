@@ -191,6 +191,7 @@ class World:
     privacy: Callable[[], PrivacyBudget | None] = lambda: None
     held_out: Sequence[Problem] = ()
     limits: RoundLimits = dataclasses.field(default_factory=RoundLimits)
+    public: Sequence[Problem] | None = None  # as it was downloaded, if not the coordinator's
 
     def live(self, reporter: Reporter | None = None) -> None:
         """Live as one process: a new trainer and journal, then every round not handed in yet."""
@@ -212,6 +213,7 @@ class World:
                 local_round = LocalRound(
                     *(api, run, trainer, journal, log, RoundKey(number, start, api.rollbacks)),
                     *(privacy, held_out, self.limits),
+                    self.coordinator.problems if self.public is None else self.public,
                 )
                 local_round.train()
                 local_round.hand_in(examples=8)

@@ -8,8 +8,8 @@ from pydantic import ValidationError
 from pubswap_client.demo.federation import RUN_FILE
 from pubswap_client.recipes.recipe import load_recipe
 from pubswap_protocol.errors import InvalidSettings
-from pubswap_protocol.required import required
 from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.terms import required
 
 
 def test_defaults_are_the_paper_s() -> None:

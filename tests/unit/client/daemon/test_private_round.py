@@ -123,7 +123,10 @@ def rounds(one: World, *numbers: int) -> list[bytes]:
     found, api = [], one.coordinator
     for number in numbers:
         key = RoundKey(number, start)
-        local: Any = LocalRound(api, run, trainer, journal, LogLines(), key, budget)  # type: ignore[arg-type]
+        local: Any = LocalRound(
+            *(api, run, trainer, journal, LogLines(), key, budget),  # type: ignore[arg-type]
+            public=api.problems,
+        )
         local.train()
         found.append(encode_adapter(layout, trainer.adapter()))
     return found

@@ -109,7 +109,9 @@ def worked(one: World, *tasks: Task, state: RunState = RunState.FINISHED) -> lis
     journal = Journal(one.state, JournalOwner.of(run, "a"))
     residuals = Residuals(api, run, one.state / "residuals")
     reporter = Reporters([LogLines(), recorder(one)])
-    member = Daemon(api, run, one.trainer(None), journal, reporter, 8, residuals)
+    member = Daemon(
+        *(api, run, one.trainer(None), journal, reporter, 8, residuals), public=api.problems
+    )
     assert member.work() is state
     assert next(given, None) is None
     return waits
@@ -159,7 +161,7 @@ def test_a_round_that_diverges_is_sat_out_until_another_task(
         return made(number, ahead)
 
     monkeypatch.setattr(trainer, "private_step", step)
-    member = Daemon(fake, run, trainer, journal, LogLines(), 8, residuals)
+    member = Daemon(*(fake, run, trainer, journal, LogLines(), 8, residuals), public=api.problems)
     with pytest.raises(Diverged):  # in a simulation, which has no policy
         member.work()
     member.attendance = Attendance(asked, run.id, policy, hello)
@@ -250,6 +252,18 @@ def test_a_public_step_of_more_prompts_than_the_run_s_is_refused(
     """The organisation has not agreed to that many responses, so nothing is sent."""
     one = world(grpo={"prompts_per_step": 2})
     with pytest.raises(InvalidProblems, match="responses to 3 prompts in a public step"):
+        one.live()
+    assert one.coordinator.sent == 0
+
+
+@pytest.mark.parametrize("field", ["id", "prompt", "answer", "verifier"])
+def test_a_prompt_that_is_not_in_the_approved_public_set_is_refused(
+    world: Callable[..., World], field: str
+) -> None:
+    """The organisation has downloaded the set, whose digest it approved, so nothing is sent."""
+    one = world()
+    one.public = [each.model_copy(update={field: "x"}) for each in one.coordinator.problems]
+    with pytest.raises(InvalidProblems, match="not number"):
         one.live()
     assert one.coordinator.sent == 0
 
