@@ -140,7 +140,7 @@ class PromptTokenizer:
 
     @cached_property
     def _special(self) -> dict[int, str]:
-        """The text of each control token, but for one that the model makes of unknown characters."""
+        """The text of each control token, but for one that stands for unknown characters."""
         full, backend = self._full, self._full.backend_tokenizer
         pieces = isinstance(backend.model, Unigram)  # the only model that does not name it
         unknown = {full.unk_token if pieces else backend.model.unk_token}

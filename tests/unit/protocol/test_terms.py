@@ -77,7 +77,7 @@ def test_each_part_of_the_model_is_a_part_of_the_terms(path: tuple[str, ...]) ->
         old = old[key]
     other: Any = "sha256:" + "f" * 64 if "digest" in path[-1] else "other"
     if isinstance(old, list):
-        other = [each + 7 for each in old]
+        other = [each + 7 for each in old] or [7]
         if "layout" in path:  # both of a pair, because the shapes of A and B must agree
             other = [old[0] + 1, old[1]] if old[0] > old[1] else [old[0], old[1] + 1]
     elif isinstance(old, int):
