@@ -29,8 +29,14 @@ from pubswap_server.monitoring.readiness import (
 )
 from pubswap_server.monitoring.webhook import Webhook
 from pubswap_server.notifications import ChangeNotifier, SingleFlight
-from pubswap_server.rate_limits import MEMBER_BURST_SECONDS, Buckets, Rate, RequestLimits
-from pubswap_server.runs.auth import sha256
+from pubswap_server.rate_limits import (
+    MEMBER_BURST_SECONDS,
+    Buckets,
+    GoodSecrets,
+    Rate,
+    RequestLimits,
+)
+from pubswap_server.runs.auth import good_secrets, sha256
 from pubswap_server.runs.heartbeats import WriteBehind
 from pubswap_server.runs.snapshot import read_snapshot
 from pubswap_server.settings import ServerSettings, operator_token
@@ -59,7 +65,12 @@ class Services:
         self.heartbeats = WriteBehind(database)
         self.leases = Leases(replica, settings.lease_seconds)
         rate = settings.member_requests_per_second
-        self.limits = RequestLimits(Buckets(Rate(rate, MEMBER_BURST_SECONDS * rate)))
+        self.limits = RequestLimits(
+            Buckets(Rate(rate, MEMBER_BURST_SECONDS * rate)),
+            GoodSecrets(
+                lambda: database.read(lambda session: good_secrets(session, self.operator_sha256))
+            ),
+        )
         self.readiness = Readiness(
             {
                 "database": partial(database_answers, database),

@@ -1,10 +1,13 @@
 """`pubswap serve` with several workers, and separate processes on one database."""
 
 import os
+import secrets
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -53,6 +56,59 @@ def test_workers_share_a_port_and_a_run_and_are_replaced(
         fed.wait_for(round_)
     assert fed.view().state is RunState.FINISHED
     stopped_while_one_waits(service)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_guesses_lock_no_member_of_their_address_out(
+    database_url: str, tmp_path: Path, stack: ExitStack, workers: str
+) -> None:
+    """Neither one that the process has not seen yet, after a restart or on another worker.
+
+    Nor one that enrols meanwhile, nor the operator's sign-in. The guesses themselves are refused.
+    """
+    port, options = free_port(), ["--workers", workers]
+    with Serving(tmp_path, database_url, port, options) as before:
+        before.wait_until_ready()
+        fed = begun(before.server)
+    service = stack.enter_context(Serving(tmp_path, database_url, port, options))
+    service.wait_until_ready()
+    answers, ended = Counter[int](), threading.Event()
+
+    def guess() -> None:
+        with service.server.http(None) as http:
+            while not ended.is_set():
+                bearer = {"Authorization": f"Bearer {secrets.token_hex(20)}"}
+                reply = http.get(paths.RUNS, headers={**bearer, "Connection": "close"})
+                answers[reply.status_code] += 1
+
+    def refused() -> bool:
+        return answers[429] > 20 * int(workers)
+
+    with ThreadPoolExecutor(8) as pool:
+        guesses = [pool.submit(guess) for _ in range(8)]
+        try:
+            until(refused)
+            for turn in range(5):  # each on a connection of its own, so on either worker
+                for token in (*fed.tokens.values(), OPERATOR_TOKEN):
+                    with service.server.http(token) as http:
+                        assert http.get(paths.RUN.format(run=fed.run.id)).status_code == 200
+                with service.server.http() as http:
+                    path, body = paths.RUN_INVITES.format(run=fed.run.id), {"name": f"new-{turn}"}
+                    invite = http.post(path, json=body).json()["invite"]
+                with service.server.http(None) as http:
+                    reply = http.post(paths.ENROLL, json={"invite": invite})
+                    assert reply.status_code == 201
+                with service.server.http(reply.json()["token"]) as http:
+                    assert http.get(paths.RUN.format(run=fed.run.id)).status_code == 200
+                with service.server.http(None) as http:
+                    form = {"token": OPERATOR_TOKEN}
+                    assert http.post("/sign-in", data=form).status_code == 303
+        finally:
+            ended.set()
+        for each in guesses:
+            each.result()
+    assert set(answers) == {401, 429}
 
 
 @pytest.mark.full

@@ -20,6 +20,7 @@ from pubswap_protocol.messages import Role
 from pubswap_protocol.paths import IDEMPOTENCY_HEADER
 from pubswap_server.database.tables import RunRow
 from pubswap_server.http.middleware import is_heartbeat
+from pubswap_server.rate_limits import Use
 from pubswap_server.runs import runs
 from pubswap_server.runs.auth import (
     MemberPrincipal,
@@ -91,7 +92,7 @@ async def get_principal(
     except Unauthenticated:
         services.limits.failed(peer)
         raise
-    services.limits.check_peer(peer, sha256(token))
+    await services.limits.check_peer(peer, {sha256(token): Use.API})
 
     def identify(session: Session) -> Principal:
         principal = authenticate(session, token, services.operator_sha256)
@@ -106,7 +107,6 @@ async def get_principal(
     except (Unauthenticated, Suspended):
         services.limits.failed(peer, sha256(token))
         raise
-    services.limits.passed(sha256(token))
     if isinstance(principal, MemberPrincipal):
         bind_contextvars(run=principal.run, member=principal.name)
         services.limits.check_member(principal.id)

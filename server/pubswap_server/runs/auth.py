@@ -20,7 +20,9 @@ from pubswap_protocol.errors import (
     UnknownRun,
 )
 from pubswap_protocol.messages import Role, RunState
-from pubswap_server.database.tables import MemberRow, RunRow, ViewerRow
+from pubswap_server.clock import now
+from pubswap_server.database.tables import InviteRow, MemberRow, RunRow, ViewerRow
+from pubswap_server.rate_limits import Use
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,19 @@ def authenticate(session: Session, token: str, operator_sha256: str) -> Principa
     row = _good(session, _OF_TOKEN, {"token": digest})
     cancelled = row.state == RunState.CANCELLED
     return MemberPrincipal(row.id, row.run_id, row.name, Role(row.role), cancelled, row.accepted)
+
+
+def good_secrets(session: Session, operator_sha256: str) -> dict[str, Use]:
+    """The hashes of all tokens and invites that would not be refused now."""
+    takes_part = MemberRow.active, MemberRow.suspended.is_(False)
+    unused = InviteRow.used_at.is_(None), InviteRow.expires_at > now()
+    uses = {
+        Use.API: select(MemberRow.token_sha256).where(*takes_part),
+        Use.DASHBOARD: select(ViewerRow.token_sha256),
+        Use.ENROLMENT: select(InviteRow.code_sha256).where(*unused),
+    }
+    good = {secret: use for use, query in uses.items() for secret in session.scalars(query)}
+    return good | {operator_sha256: Use.API | Use.DASHBOARD}
 
 
 def is_viewer(session: Session, token_sha256: str) -> bool:

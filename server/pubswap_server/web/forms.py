@@ -14,6 +14,7 @@ from pubswap_protocol.errors import Forbidden, PubSwapError, Unauthenticated
 from pubswap_protocol.messages import SetKind
 from pubswap_server.database.tables import RunRow
 from pubswap_server.http.dependencies import PeerDep, ServicesDep
+from pubswap_server.rate_limits import Use
 from pubswap_server.runs import runs
 from pubswap_server.runs.auth import authenticate, is_viewer, require_operator, sha256
 from pubswap_server.web import acts, creating
@@ -53,14 +54,13 @@ async def sign_in(
                 "This page uses plain HTTP, so others can read your token. Use https, "
                 "or a tunnel: ssh -L 8470:127.0.0.1:8470 HOST, then http://127.0.0.1:8470."
             )
-        services.limits.check_peer(peer, sha256(token))
+        await services.limits.check_peer(peer, {sha256(token): Use.DASHBOARD})
         viewer = await services.database.read(
             lambda session: _viewer(session, token, services.operator_sha256)
         )
     except (Unauthenticated, Forbidden) as error:
         services.limits.failed(peer, sha256(token))
         return page("sign_in.html", error.status, session=None, to=to, problem=error.problem())
-    services.limits.passed(sha256(token))
     # Only to our own pages: `//elsewhere` and `/\elsewhere` are other hosts to a browser.
     reply = RedirectResponse(to if to.startswith("/runs/") else "/", 303)
     reply.set_cookie(

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from pubswap_protocol import paths
-from pubswap_protocol.messages import Progress
+from pubswap_protocol.messages import CreateInvite, Progress
 from pubswap_server.http.problems import SAFETY_HEADERS
 from pubswap_server.http.routes import runs as run_routes
 from pubswap_server.http.routes import uploads as upload_routes
@@ -98,7 +98,7 @@ def test_a_page_of_rounds_costs_its_reader_what_it_costs_the_coordinator(
 
 
 def test_an_address_that_guesses_is_refused_and_its_members_are_not(tmp_path: Path) -> None:
-    """Bad tokens, missing tokens and bad invites all count; a known good token still works."""
+    """Bad tokens, missing tokens and bad invites all count; good tokens and invites still work."""
     with serving(settings_for(tmp_path)) as server, server.closing:
         server.app.state.services.limits.failures.rate = Rate(0.001, 6)
         fed = begun(server)
@@ -117,6 +117,27 @@ def test_an_address_that_guesses_is_refused_and_its_members_are_not(tmp_path: Pa
             assert int(reply.headers["Retry-After"]) > 1
         assert fed.members["a"].task(fed.run.id, 0).kind == "train"
         assert fed.view().round == 1
+        invite = fed.operator.invite(fed.run.id, CreateInvite(name="c")).invite
+        key = {paths.IDEMPOTENCY_HEADER: "k" * 22}
+        with server.http(None) as http:
+            enrolled = [
+                http.post(paths.ENROLL, json={"invite": invite}, headers=key) for _ in range(2)
+            ]
+            assert [reply.status_code for reply in enrolled] == [201, 201]  # an answer may be lost
+        assert server.client(enrolled[0].json()["token"]).run(fed.run.id).round == 1
+
+
+def test_used_invites_count_as_guesses(tmp_path: Path) -> None:
+    """Each attempt is a transaction, so nobody may repeat one without limit."""
+    with serving(settings_for(tmp_path)) as server, server.closing:
+        fed = begun(server)
+        invite = fed.operator.invite(fed.run.id, CreateInvite(name="c")).invite
+        fed.operator.enroll(invite)
+        server.app.state.services.limits.failures.rate = Rate(0.001, 3)
+        with server.http(None) as http:
+            body = {"invite": invite}
+            statuses = [http.post(paths.ENROLL, json=body).status_code for _ in range(5)]
+        assert statuses == [410] * 3 + [429] * 2
 
 
 @pytest.mark.parametrize("standing", ["suspended", "revoked"])

@@ -5,7 +5,7 @@ from sqlalchemy.orm import Session
 
 from pubswap_protocol import paths
 from pubswap_protocol.bounds import Word
-from pubswap_protocol.errors import PubSwapError, Unauthenticated
+from pubswap_protocol.errors import InviteExpired, InviteUsed, PubSwapError, Unauthenticated
 from pubswap_protocol.messages import (
     Away,
     BindCertificate,
@@ -28,8 +28,15 @@ from pubswap_server.http.dependencies import (
     ServicesDep,
 )
 from pubswap_server.http.plain_json import PlainJsonRoute
+from pubswap_server.rate_limits import Use
 from pubswap_server.runs import members, runs
-from pubswap_server.runs.auth import require_going, require_member, require_own, sha256
+from pubswap_server.runs.auth import (
+    issued_token,
+    require_going,
+    require_member,
+    require_own,
+    sha256,
+)
 
 router = APIRouter(tags=["members"], route_class=PlainJsonRoute)
 
@@ -54,13 +61,16 @@ async def enroll(
     idempotency_key: RandomKey = None,
 ) -> Membership:
     """Needs no token. Only this answer shows the new token; only its SHA-256 is stored."""
-    services.limits.check_peer(peer, sha256(body.invite))
+    secrets = {sha256(body.invite): Use.ENROLMENT}
+    if idempotency_key is not None:  # the answer may have been lost: then its token is good
+        secrets[sha256(issued_token(body.invite, idempotency_key))] = Use.API
+    await services.limits.check_peer(peer, secrets)
     try:
         return await services.database.write(
             lambda session: members.enroll(session, body.invite, certificate, idempotency_key)
         )
-    except Unauthenticated:
-        services.limits.failed(peer)
+    except (Unauthenticated, InviteUsed, InviteExpired):
+        services.limits.failed(peer, sha256(body.invite))
         raise
 
 
