@@ -332,6 +332,14 @@ class FedProxSettings(Strict):
     )
 
 
+def largest_share(chosen: float | None, updates: int) -> float:
+    """The largest share of a mean of so many updates that one may have by a self-reported weight.
+
+    By default twice an equal share, and at most a half, so that nobody outweighs all others.
+    """
+    return min(0.5, 2 / updates) if chosen is None else chosen
+
+
 class AggregationSettings(Strict):
     """Averaging of the clients' factors; see docs/aggregation.md."""
 
@@ -344,11 +352,11 @@ class AggregationSettings(Strict):
         "(members.fewest_steps); or by their gain in this round on their own held-out problems "
         "(`holdout` in client.toml).",
     )
-    max_weight_share: PositiveShare = Field(
-        default=0.5,
+    max_weight_share: PositiveShare | None = Field(
+        default=None,
         description="Largest share of the mean for one member, with weights = 'examples' or "
-        "'improvement', which members report themselves. The others share the rest by their "
-        "weights. If that is impossible, all weigh the same.",
+        "'improvement', which members report themselves. By default min(1/2, 2/n) of n updates. "
+        "The others share the rest by their weights. If that is impossible, all weigh the same.",
     )
     trim: Annotated[float, Field(gt=0, lt=0.5, strict=True)] = Field(
         default=0.2, description="beta, the share that trimmed_mean drops at either end."
@@ -642,10 +650,10 @@ class RunSettings(Strict):
                 "clients each has only one; use 'report', or more clients"
             )
         limited = rules.weights in ("examples", "improvement")
-        if limited and self.clients > 1 and rules.max_weight_share * self.clients <= 1:
+        largest = largest_share(rules.max_weight_share, self.clients)
+        if limited and self.clients > 1 and largest * self.clients <= 1:
             yield (
                 f"aggregation.weights: {rules.weights!r} has no effect, because none of "
                 f"{self.clients} clients may have a larger share than aggregation.max_weight_share "
-                f"= {rules.max_weight_share:g}; set that above 1 / {self.clients}, or use weights "
-                "= 'uniform'"
+                f"= {largest:g}; set that above 1 / {self.clients}, or use weights = 'uniform'"
             )

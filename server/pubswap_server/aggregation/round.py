@@ -1,5 +1,6 @@
 """One round's aggregation, from the clients' updates to the resulting blobs."""
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from pubswap_protocol.settings import AggregationSettings
 from pubswap_protocol.tensors.adapter import LARGEST_DERIVED, AdapterFile
 from pubswap_server.aggregation import stacking
 from pubswap_server.aggregation.gram import Clipped, GramSum, Matrix, drift_of, gram_of, norms_of
-from pubswap_server.aggregation.rules import Aggregator, Means, MultiKrum, Note, rule_for
+from pubswap_server.aggregation.rules import Aggregator, FedIT, Means, MultiKrum, Note, rule_for
 from pubswap_server.aggregation.server_optimizer import (
     adapter_bytes,
     server_optimizer,
@@ -63,6 +64,8 @@ def aggregate(
         gram = gram_of(updates, None if selects else sample)
         updates, more = _prepared(updates, gram, rule, settings.clip_norm)
         notes += more
+    if isinstance(rule, FedIT):
+        notes += bounded_weights(updates)
     means = Means(updates, rule, passing if gram is None else None)
     optimizer, new_state = server_optimizer(settings), None
     if settings.rule == "svd":
@@ -92,6 +95,15 @@ def aggregate(
         members = tuple(members[n] for n in sample)
     notes += standing_out(members, np.sqrt(np.diag(gram)).tolist())
     return Aggregated(adapter, drift, tuple(notes), residual, new_state)
+
+
+def bounded_weights(updates: Updates) -> list[Note]:
+    """Notes on members whose share of the mean is smaller than their weight asks for."""
+    notes, total = [], math.fsum(updates.weights)
+    for member, weight, share in zip(updates.members, updates.weights, updates.shares, strict=True):
+        if share < (asked := weight / total) * (1 - 1e-9):  # less is a rounding error
+            notes.append(Note("weight bounded", {"member": member, "asked": asked, "share": share}))
+    return notes
 
 
 def standing_out(members: Sequence[str], norms: Sequence[float]) -> list[Note]:

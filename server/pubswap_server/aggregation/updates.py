@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from pubswap_protocol.settings import largest_share
 from pubswap_protocol.tensors.adapter import AdapterLayout, AdapterSource, Array
 
 
@@ -15,17 +16,18 @@ class Updates:
     """The clients' adapters theta_n, one each, in the order of their names.
 
     Sums of floats depend on their order, so this order does not depend on that of arrival.
-    `weights` need not sum to 1; no share of the mean exceeds `largest_share`. `previous` is the
-    round's global adapter, and may have tensors that clients do not send. If a round is averaged
-    again from another `previous`, `trained_from` may be the round's own. `ranks` are the ranks that
-    the clients have trained; if empty, all have trained the adapter's own.
+    `weights` need not sum to 1; no share of the mean exceeds `largest_share`, or its default if
+    that is None. `previous` is the round's global adapter, and may have tensors that clients do not
+    send. If a round is averaged again from another `previous`, `trained_from` may be the round's
+    own. `ranks` are the ranks that the clients have trained; if empty, all have trained the
+    adapter's own.
     """
 
     members: tuple[str, ...]
     sources: tuple[AdapterSource, ...]
     weights: tuple[float, ...]
     previous: AdapterSource
-    largest_share: float = 1.0
+    largest_share: float | None = 1.0
     trained_from: AdapterSource | None = None
     ranks: tuple[int, ...] = ()
 
@@ -40,7 +42,7 @@ class Updates:
 
     @property
     def shares(self) -> tuple[float, ...]:
-        return shares_of(self.weights, self.largest_share)
+        return shares_of(self.weights, largest_share(self.largest_share, len(self.weights)))
 
     def only(self, chosen: Sequence[int]) -> "Updates":
         return replace(

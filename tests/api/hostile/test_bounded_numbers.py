@@ -63,15 +63,23 @@ def test_a_key_twice_in_a_body_is_refused(server: Server) -> None:
 
 
 def test_no_member_takes_the_mean_by_its_counter(server: Server) -> None:
-    """With weights by examples, a claim of a billion examples gets a weight of one half."""
-    fed = begun(server, clients=3, aggregation={"weights": "examples"})
-    for name, value, examples in (("a", 1.0, 10**9), ("b", 0.0, 3), ("c", 2.0, 1)):
+    """With weights by examples, a claim of a billion examples gets twice an equal share.
+
+    The run's log names the member.
+    """
+    clients = {"a": (1.0, 10**9), "b": (0.0, 3), "c": (2.0, 1), "d": (2.0, 1), "e": (2.0, 1)}
+    fed = begun(server, clients=5, aggregation={"weights": "examples"})
+    for name, (value, examples) in clients.items():
         tensors = {n: np.full_like(array, value) for n, array in fed.adapter(0).items()}
         fed.submit(name, 1, tensors, examples)
     mean = fed.wait_for(1).rounds[1].adapter or ""
     tensors = decode_adapter(fed.run.model.layout, fed.members["a"].blob(fed.run.id, mean))
     numbers = {float(number) for array in tensors.values() for number in array.flat}
-    assert numbers == {0.5 * 1.0 + 0.5 * (3 * 0.0 + 1 * 2.0) / 4}
+    [number] = numbers
+    assert number == pytest.approx(0.4 * 1.0 + 0.6 * (3 * 0.0 + 3 * 2.0) / 6)
+    log = fed.operator.events(fed.run.id).events
+    [bounded] = [event.details for event in log if event.kind == "weight bounded"]
+    assert (bounded["member"], bounded["share"]) == ("a", 0.4)
 
 
 def test_metrics_are_stored_as_json_that_every_database_takes(server: Server) -> None:

@@ -1,6 +1,7 @@
 """Every aggregation rule against dense numpy (support/client/dense.py), streamed, in any order."""
 
 import itertools
+import math
 import tracemalloc
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from pydantic import ValidationError
 from pubswap_protocol.digests import digest_of, hexadecimal
 from pubswap_protocol.errors import InvalidAdapter
 from pubswap_protocol.messages import UpdateMetrics
-from pubswap_protocol.settings import AggregationSettings
+from pubswap_protocol.settings import AggregationSettings, largest_share
 from pubswap_protocol.tensors.adapter import (
     LARGEST,
     Adapter,
@@ -93,6 +94,7 @@ def round_of(
     state: str | None = None,
     weights: Sequence[float] | None = None,
     sample: Sequence[int] | None = None,
+    largest: float | None = 1.0,
     **rules: Any,
 ) -> Aggregated:
     """Aggregate adapters of clients c0, c1, ... by the rules."""
@@ -103,6 +105,7 @@ def round_of(
         sources=tuple(store.keep(sent, {n: a[n] for n in sent.tensors}) for a in made),
         weights=tuple(weights or [1.0] * len(made)),
         previous=store.keep(LAYOUT, previous),
+        largest_share=largest,
     )
     before = None if state is None else store.path(state)
     return aggregate(updates, before, wanted, store, sample)
@@ -518,13 +521,45 @@ def test_an_improvement_is_part_of_pass_at_1() -> None:
             UpdateMetrics.model_validate({"examples": 1, "steps": 1, "improvement": wrong})
 
 
-def test_a_member_that_reports_a_thousand_million_examples_has_half_of_the_mean() -> None:
-    """By default, so two clients have a half each; weights without a bound stay as they are."""
-    largest = AggregationSettings().max_weight_share
-    assert shares_of([1e9, 30.0, 10.0], largest) == (0.5, 0.375, 0.125)
-    assert shares_of([1e9, 1.0], largest) == (0.5, 0.5)
-    assert shares_of([20.0, 10.0, 10.0], largest) == (0.5, 0.25, 0.25)
-    assert shares_of([1e9, 1.0], 1.0)[0] > 0.999999
+def test_a_member_that_reports_a_thousand_million_examples_has_twice_an_equal_share() -> None:
+    """By default, and at most a half, so two clients have a half each; the sum stays 1."""
+    assert AggregationSettings().max_weight_share is None
+    for clients, most in ((1, 1.0), (2, 0.5), (3, 0.5), (4, 0.5), (5, 0.4), (8, 0.25), (100, 0.02)):
+        liar, *others = shares_by_default([1e9, *[30.0] * (clients - 1)])
+        assert liar == pytest.approx(most)
+        assert math.fsum([liar, *others]) == pytest.approx(1)
+    assert shares_by_default([1e9, 30.0, 10.0]) == (0.5, 0.375, 0.125)
+    assert shares_by_default([20.0, 10.0, 10.0]) == (0.5, 0.25, 0.25)
+    assert shares_of([1e9, 1.0], 1.0)[0] > 0.999999  # the operator's choice
+
+
+def shares_by_default(weights: Sequence[float]) -> tuple[float, ...]:
+    """The shares of a round without `aggregation.max_weight_share`."""
+    return shares_of(weights, largest_share(None, len(weights)))
+
+
+@pytest.mark.parametrize("rule", ["fedit", "fedex", "svd", "multi_krum"])
+def test_the_log_names_a_member_whose_weight_is_bounded(store: Folder, rule: str) -> None:
+    """With the share that its weight asks for and the one it has; no note if the bound is far."""
+    previous, *made = adapters(6)
+    bounded, even = (
+        round_of(store, made, previous, weights=weights, largest=None, rule=rule).notes
+        for weights in ([1e9, 1.0, 1.0, 1.0, 1.0], [3.0, 2.0, 2.0, 2.0, 1.0])
+    )
+    [note] = [note for note in bounded if note.kind == "weight bounded"]
+    counted = 4 if rule == "multi_krum" else 5
+    assert note.details["member"] == "c0"
+    assert note.details["asked"] > 0.999
+    assert note.details["share"] == pytest.approx(2 / counted)
+    assert "weight bounded" not in {note.kind for note in even}
+
+
+def test_equal_weights_have_no_bound_and_the_same_bits(store: Folder) -> None:
+    """Whatever the bound, uniform weights give the plain mean, without a note."""
+    previous, *made = adapters(8)
+    found = [round_of(store, made, previous, largest=largest) for largest in (None, 0.01, 1.0)]
+    assert len({each.adapter for each in found}) == 1
+    assert [each.notes for each in found] == [()] * 3
 
 
 def test_no_blown_up_result_leaves_the_aggregation(store: Folder) -> None:
