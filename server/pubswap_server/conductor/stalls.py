@@ -15,7 +15,7 @@ from pubswap_server.database.tables import BlobRow, RunRow, UploadRow
 from pubswap_server.exchange import exchanges
 from pubswap_server.monitoring.webhook import Notice
 from pubswap_server.runs import events, members, rounds, runs, uploads
-from pubswap_server.runs.events import ROUND_BEGINS, record
+from pubswap_server.runs.events import ROUND_BEGINS, record_sparingly
 from pubswap_server.runs.quorum import Turnout
 from pubswap_server.runs.snapshot import MAX_NAMES
 from pubswap_server.runs.state import ROUND_UNDER_WAY
@@ -39,7 +39,9 @@ def note_stall(session: Session, run: RunRow, free: int | None, spare: int) -> N
     run.waiting_for = reason
     if reason is None:
         return None
-    record(session, run.id, "waiting", reason=reason, round=run.round)
+    # Members that come and go can change the reason as often as they like.
+    if not record_sparingly(session, run.id, "waiting", reason=reason, round=run.round):
+        return None
     return Notice(run.id, run.name, "failing" if run.failure else "waiting", reason)
 
 

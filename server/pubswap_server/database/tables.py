@@ -220,6 +220,15 @@ class ViewerRow(Base):
     created_at: Mapped[datetime] = mapped_column(default=now)
 
 
+class SignedOutRow(Base):
+    """A session of the dashboard that was signed out before it expired."""
+
+    __tablename__ = "signed_out"
+
+    session_sha256: Mapped[str] = mapped_column(String(64), primary_key=True)
+    forget_at: Mapped[datetime] = mapped_column(index=True)
+
+
 class BlobRow(Base):
     """An adapter that a member has sent in the round under way."""
 
@@ -368,6 +377,20 @@ class EventRow(Base):
     at: Mapped[datetime] = mapped_column(default=now)
     kind: Mapped[str] = mapped_column(String(32))
     details: Mapped[dict[str, Any]]
+
+
+class LogQuotaRow(Base):
+    """Lines of a run's log since a moment, `about` a member, or "" for the run itself.
+
+    See `events.record_sparingly`.
+    """
+
+    __tablename__ = "log_quotas"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
+    about: Mapped[str] = mapped_column(String(63), primary_key=True)
+    lines: Mapped[int]
+    since: Mapped[datetime]
 
 
 # Created with the table of events. A migration that recreates that table (`batch_alter_table` on

@@ -1,15 +1,16 @@
 """A run's append-only log."""
 
 from collections.abc import Collection
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import BigInteger, Select, literal, select
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.messages import Event
+from pubswap_server.clock import now
 from pubswap_server.database.engine import changed, held
-from pubswap_server.database.tables import EventRow, RunRow
+from pubswap_server.database.tables import EventRow, LogQuotaRow, RunRow
 
 PAGE = 500
 # Events of one member that change no other member's task. Only the conductor is woken, and what it
@@ -22,6 +23,10 @@ NOT_AWAITED = frozenset(
 )
 ROUND_BEGINS = ("started", "aggregated", "rolled back")
 INPUT_DAMAGED = "input damaged"
+LEFT_OUT = "lines left out"
+# Lines of one member, or about one run's waits, that a member can cause as often as it likes.
+LINES_A_DAY = 100
+_DAY = timedelta(days=1)
 _GOES_ON = ("responses", "exchange closed", *ROUND_BEGINS)
 
 
@@ -32,12 +37,36 @@ def record(session: Session, run: str, kind: str, **details: Any) -> None:
     that asks for events after its last id misses none.
     """
     changed(session, run, awaited=kind not in NOT_AWAITED)
+    _lock(session, run)
+    session.add(EventRow(run_id=run, kind=kind, details=details))
+
+
+def record_sparingly(session: Session, run: str, kind: str, **details: Any) -> bool:
+    """Append an event that a member can cause as often as it likes; returns whether it did.
+
+    The log is never shortened, so the `member` of the details gets a number of lines a day, and so
+    do events without one. Then one line says that more are left out. Waiters are woken in any case.
+    """
+    changed(session, run)
+    _lock(session, run)
+    about = details.get("member", "")
+    quota = session.get(LogQuotaRow, (run, about))
+    if quota is None or now() - quota.since >= _DAY:
+        quota = session.merge(LogQuotaRow(run_id=run, about=about, lines=0, since=now()))
+    quota.lines += 1
+    if quota.lines <= LINES_A_DAY:
+        record(session, run, kind, **details)
+    elif quota.lines == LINES_A_DAY + 1:
+        record(session, run, LEFT_OUT, about=about or kind, lines_a_day=LINES_A_DAY)
+    return quota.lines <= LINES_A_DAY
+
+
+def _lock(session: Session, run: str) -> None:
     if run not in held(session):
         with session.no_autoflush:  # the run is locked before the rows that depend on it
             # Fetch the row, because an open cursor would keep SQLite at an old snapshot.
             session.scalar(select(RunRow.id).where(RunRow.id == run).with_for_update())
         held(session).add(run)
-    session.add(EventRow(run_id=run, kind=kind, details=details))
 
 
 def events_after(session: Session, run: str, after: int, kind: str | None = None) -> list[Event]:

@@ -38,7 +38,7 @@ from pubswap_server.database.tables import InviteRow, MemberRow, RunRow, Submiss
 from pubswap_server.exchange import doubts
 from pubswap_server.runs import traffic
 from pubswap_server.runs.auth import MemberPrincipal, issued_token, new_secret, sha256
-from pubswap_server.runs.events import record
+from pubswap_server.runs.events import record, record_sparingly
 from pubswap_server.runs.quorum import heard_since
 
 Run = str | InstrumentedAttribute[str]
@@ -128,7 +128,7 @@ def accept(session: Session, member: MemberPrincipal, accepted: bool) -> None:
     """
     row = session.get_one(MemberRow, member.id)
     if accepted and row.away is not None:
-        record(session, row.run_id, "back", member=row.name)
+        record_sparingly(session, row.run_id, "back", member=row.name)
         row.away = row.away_detail = None
     row.accepted = accepted
     if not (accepted and row.joining):
@@ -172,12 +172,12 @@ def joining(session: Session, run: str) -> frozenset[str]:
 def away(session: Session, run: RunRow, member: MemberPrincipal, reason: Away) -> None:
     """Mark a member whose own policy refuses as away: nobody waits for it until its next hello.
 
-    As with a suspended member, what it has handed in before counts. The log, which nothing is
-    removed from, gets the first reason with each code.
+    As with a suspended member, what it has handed in before counts. The log gets the first reason
+    with each code.
     """
     row = session.get_one(MemberRow, member.id)
     if row.away != reason.code:
-        record(session, run.id, "away", member=row.name, **reason.model_dump())
+        record_sparingly(session, run.id, "away", member=row.name, **reason.model_dump())
     row.away, row.away_detail = reason.code, reason.detail
 
 

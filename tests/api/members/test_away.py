@@ -1,9 +1,16 @@
 """Members that are away because of their organisation's policy while a run goes on."""
 
+from collections import Counter
+from datetime import timedelta
+
 import pytest
 
 from pubswap_protocol import paths
 from pubswap_protocol.messages import Away, RunState, TaskKind
+from pubswap_server.clock import now
+from pubswap_server.rate_limits import Rate
+from pubswap_server.runs import events
+from pubswap_server.runs.events import LEFT_OUT
 from support.coordinator.coordinator import Federation, Server, begun, create, good_hello
 from support.eventually import until
 
@@ -100,3 +107,54 @@ def test_a_reason_is_short_and_plain(server: Server, body: dict[str, str]) -> No
         reply = http.post(paths.AWAY.format(run=fed.run.id), json=body)
     assert (reply.status_code, reply.json()["code"]) == (422, "invalid")
     assert not any(member.away for member in fed.operator.members(fed.run.id).members)
+
+
+def test_a_member_that_comes_and_goes_for_ever_writes_a_bounded_number_of_lines(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log is never shortened. It says once that lines were left out; the next day has new ones.
+
+    What is shown stays right meanwhile, and the other members' lines are not left out.
+    """
+    monkeypatch.setattr(events, "LINES_A_DAY", 5)
+    limits = server.app.state.services.limits.members
+    monkeypatch.setattr(limits, "rate", Rate(limits.rate.per_second, 1e9))
+    fed = begun(server, method="fedavg", clients=3, aggregation={"quorum": 3})
+
+    def flap(times: int) -> None:
+        for turn in range(times):
+            fed.members["c"].away(fed.run.id, Away(code="abc"[turn % 3], detail="x" * 400))
+            if turn % 2:
+                fed.members["c"].hello(fed.run.id, good_hello(fed.run))
+
+    flap(20)
+    fed.members["c"].away(fed.run.id, AT_NIGHT)
+    counts = Counter(log(fed))
+    assert counts["away"] + counts["back"] == 5
+    left_out = [e.details for e in fed.operator.events(fed.run.id).events if e.kind == LEFT_OUT]
+    assert {"about": "c", "lines_a_day": 5} in left_out
+    assert counts["waiting"] <= 5 and counts[LEFT_OUT] <= 2
+    shown = {member.name: member.away for member in fed.operator.members(fed.run.id).members}
+    assert shown["c"] == AT_NIGHT
+    fed.members["b"].away(fed.run.id, AT_NIGHT)
+    assert log(fed).count("away") == counts["away"] + 1
+    tomorrow = now() + timedelta(days=1)
+    monkeypatch.setattr(events, "now", lambda: tomorrow)
+    flap(20)
+    assert Counter(log(fed))["away"] + Counter(log(fed))["back"] == 5 + 1 + 5
+
+
+def test_a_run_that_waits_and_goes_on_for_ever_writes_a_bounded_number_of_lines(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Members that come and go change why a run waits; the operator still sees the reason."""
+    monkeypatch.setattr(events, "LINES_A_DAY", 3)
+    limits = server.app.state.services.limits.members
+    monkeypatch.setattr(limits, "rate", Rate(limits.rate.per_second, 1e9))
+    fed = begun(server, method="fedavg", clients=2, aggregation={"quorum": 2})
+    for turn in range(8):
+        fed.members["b"].away(fed.run.id, Away(code="x" * (turn + 1), detail="x"))
+        reason = f"b ({'x' * (turn + 1)})"
+        until(lambda reason=reason: reason in (fed.view().waiting_for or ""))
+    assert log(fed).count("waiting") == 3
+    assert log(fed).count(LEFT_OUT) == 2  # about the member, and about the run's waits

@@ -151,7 +151,7 @@ async def say_away(run: Word, body: Away, member: MemberDep, services: ServicesD
         members.away(session, runs.find(session, run, member), member, body)
 
     await services.database.write(work)
-    # Each may be a line in the log, so that a member may not write as many as it may ask.
+    # Each may lock the run and wake everybody, so a member may not send as many as other requests.
     services.limits.members.charge(member.id, services.limits.members.rate.per_second)
     return Response(status_code=204)
 
