@@ -1,28 +1,35 @@
 """Sessions and forms of the dashboard.
 
-A session is a signed cookie, valid for half a day, with a CSRF token in each form. Nothing is
-stored: the cookie is signed with the operator token's hash, so every replica can check it, and a
-new operator token ends all sessions.
+A session is a signed cookie, valid for half a day, with a CSRF token in each form. The cookie is
+signed with the operator token's hash, so every replica can check it, and a new operator token ends
+all sessions. The database holds only the sessions that were signed out, so that a copy of a cookie
+ends with them.
 """
 
 import hmac
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from typing import Annotated
 from urllib.parse import parse_qsl
 
 from fastapi import Depends, Request
 from itsdangerous import BadData, URLSafeTimedSerializer
+from sqlalchemy import delete
+from sqlalchemy.orm import Session
 
 from pubswap_protocol.bounds import Word
 from pubswap_protocol.errors import Forbidden, Invalid, TooLarge
+from pubswap_server.clock import now
+from pubswap_server.database.tables import SignedOutRow
 from pubswap_server.http.dependencies import RunAccess, ServicesDep
-from pubswap_server.runs.auth import Operator, is_viewer
+from pubswap_server.runs.auth import Operator, is_viewer, sha256
 from pubswap_server.web.rendering import SignedOut
 
 COOKIE = "pubswap_session"
 SECONDS = 12 * 3600
+FORGET_SECONDS = 2 * SECONDS  # twice, because a clock may be set back
 MAX_FORM_BYTES = 64 << 10
 
 
@@ -51,12 +58,26 @@ def session_of(operator_sha256: str, cookie: str) -> WebSession:
         raise SignedOut from None
 
 
+def sign_out(database: Session, session: WebSession) -> None:
+    """End a session in every browser and on every replica, and forget those that have expired."""
+    database.execute(delete(SignedOutRow).where(SignedOutRow.forget_at < now()))
+    forget_at = now() + timedelta(seconds=FORGET_SECONDS)
+    database.merge(SignedOutRow(session_sha256=sha256(session.form_token), forget_at=forget_at))
+
+
+def _goes_on(database: Session, session: WebSession) -> bool:
+    if database.get(SignedOutRow, sha256(session.form_token)) is not None:
+        return False
+    return not session.viewer or is_viewer(database, session.viewer)
+
+
 async def get_session(request: Request, services: ServicesDep) -> WebSession:
-    """The session of the request's cookie; raises SignedOut, also for a removed viewer."""
+    """The session of the request's cookie.
+
+    Raises SignedOut, also for a removed viewer and for a copy of a cookie that was signed out.
+    """
     session = session_of(services.operator_sha256, request.cookies.get(COOKIE, ""))
-    if session.viewer and not await services.database.read(
-        lambda database: is_viewer(database, session.viewer)
-    ):
+    if not await services.database.read(lambda database: _goes_on(database, session)):
         raise SignedOut
     return session
 

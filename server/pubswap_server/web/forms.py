@@ -24,10 +24,12 @@ from pubswap_server.web.access import (
     FormDep,
     OperatorSession,
     OwnForm,
+    SessionDep,
     TypedForm,
     WebRun,
     is_own,
     new_cookie,
+    sign_out,
 )
 from pubswap_server.web.rendering import PageRoute, page
 
@@ -86,8 +88,9 @@ def _viewer(session: Session, token: str, operator_sha256: str) -> str:
 
 
 @router.post("/sign-out")
-async def sign_out(_: OwnForm) -> Response:
-    """Forget the session in this browser."""
+async def end_session(_: OwnForm, session: SessionDep, services: ServicesDep) -> Response:
+    """End the session, also where its cookie was copied to."""
+    await services.database.write(lambda database: sign_out(database, session))
     reply = RedirectResponse("/sign-in", 303)
     reply.delete_cookie(COOKIE)
     return reply

@@ -1,7 +1,10 @@
 """Signing in to the dashboard: who sees its pages, who may act, and what pages may load."""
 
 import re
+import sqlite3
 import time
+from contextlib import closing
+from datetime import timedelta
 from html import unescape
 from pathlib import Path
 
@@ -9,8 +12,10 @@ import httpx
 import pytest
 
 from pubswap_protocol import paths
+from pubswap_server.clock import now
 from pubswap_server.rate_limits import Rate
-from pubswap_server.web.access import SECONDS, new_cookie, session_of
+from pubswap_server.web import access
+from pubswap_server.web.access import FORGET_SECONDS, SECONDS, new_cookie, session_of
 from pubswap_server.web.acts import ACTS
 from pubswap_server.web.rendering import POLICY, SignedOut
 from support.coordinator.coordinator import (
@@ -98,6 +103,50 @@ def test_a_session_ends_after_half_a_day_and_with_the_operators_token(
     monkeypatch.setattr(time, "time", lambda: began + SECONDS + 60)
     with pytest.raises(SignedOut):
         session_of("a", cookie)
+
+
+def test_a_session_that_is_signed_out_ends_wherever_its_cookie_was_copied_to(
+    tmp_path: Path,
+) -> None:
+    """Also on another replica and after a restart; other sessions of the same token go on."""
+    shared = settings_for(tmp_path).model_copy(update={"workers": 2})
+    form = {"token": OPERATOR_TOKEN}
+    with serving(shared) as server, serving(shared) as replica:
+        http, other, copied = server.http(None), server.http(None), replica.http(None)
+        for browser in (http, other):
+            browser.post("/sign-in", data=form)
+        copied.cookies = httpx.Cookies(http.cookies)
+        assert copied.get("/").status_code == 200
+        answer = http.post("/sign-out", data={"form_token": form_token(http.get("/").text)})
+        assert (answer.status_code, answer.headers["Location"]) == (303, "/sign-in")
+        assert not http.cookies
+        for path in ("/", "/runs/x/parts/log", "/runs/x/stream"):
+            assert copied.get(path).status_code == 303
+        assert other.get("/").status_code == 200
+        for browser in (http, other, copied):
+            browser.close()
+    with serving(shared) as server, server.http(None) as http:
+        http.cookies = copied.cookies
+        assert http.get("/").status_code == 303
+
+
+def test_sessions_that_were_signed_out_are_forgotten_once_they_have_expired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cookie is then refused for its age."""
+
+    def kept() -> int:
+        with closing(sqlite3.connect(tmp_path / "pubswap.sqlite")) as database:
+            return int(database.execute("SELECT COUNT(*) FROM signed_out").fetchone()[0])
+
+    with serving(settings_for(tmp_path)) as server, server.http(None) as http:
+        for expected in (1, 2, 1):
+            if expected < kept():
+                later = now() + timedelta(seconds=FORGET_SECONDS + 1)
+                monkeypatch.setattr(access, "now", lambda later=later: later)
+            http.post("/sign-in", data={"token": OPERATOR_TOKEN})
+            http.post("/sign-out", data={"form_token": form_token(http.get("/").text)})
+            assert kept() == expected
 
 
 def test_a_form_that_another_site_made_changes_nothing(
