@@ -17,7 +17,9 @@ from pubswap_protocol.messages import Progress
 # the round at once. A coordinator that has not answered is not waited for until it does.
 GRACE_SECONDS = 0.2
 REPEAT_SECONDS = 30.0
-_FIGURES = ("reward", "loss", "kl", "memory_bytes", "tokens_per_second")
+_OF_A_STEP = ("reward", "loss", "kl", "tokens_per_second")
+# A process keeps memory that earlier steps needed, so a public step's figure tells of private ones.
+_FIGURES = (*_OF_A_STEP, "memory_bytes")
 
 
 class Heartbeats(Reporter):
@@ -28,7 +30,7 @@ class Heartbeats(Reporter):
     ) -> None:
         """`begun` is the progress so far.
 
-        With `private`, report only that private steps were made, without their figures.
+        With `private`, report no figure that depends on private steps.
         """
         self._send = send
         self._private = private
@@ -65,9 +67,10 @@ class Heartbeats(Reporter):
         self._put(self.newest)
 
     def _progress(self, report: StepReport) -> Progress:
-        figures: dict[str, Any] = {}
-        if report.public or not self._private:
-            figures = {name: getattr(report.metrics, name) for name in _FIGURES}
+        names: tuple[str, ...] = _FIGURES
+        if self._private:
+            names = _OF_A_STEP if report.public else ()
+        figures: dict[str, Any] = {name: getattr(report.metrics, name) for name in names}
         return Progress(round=report.round, step=report.step, steps=report.steps, **figures)
 
     def _put(self, progress: Progress | None) -> None:

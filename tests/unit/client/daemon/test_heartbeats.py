@@ -24,10 +24,10 @@ def progress(step: int) -> Progress:
     return Progress(round=1, step=step, steps=100)
 
 
-def report(step: int) -> StepReport:
+def report(step: int, public: bool = False) -> StepReport:
     """The report of a step of the same round."""
-    metrics = StepMetrics(0.1, 0.0, 0.0, 1.0, 0.0, 7.0, 58, 1.0, 0.3)
-    return StepReport(round=1, rounds=2, step=step, steps=100, public=False, completed=[metrics])
+    metrics = StepMetrics(0.1, 0.0, 0.0, 1.0, 0.0, 7.0, 58, 1.0, 0.3, memory_bytes=10**9)
+    return StepReport(round=1, rounds=2, step=step, steps=100, public=public, completed=[metrics])
 
 
 @pytest.fixture(params=["refused", "silent"])
@@ -137,3 +137,18 @@ def test_what_ends_a_run_ends_the_round_at_the_next_step() -> None:
         with pytest.raises(RunCancelled):
             for step in (3, 4):
                 heartbeats.step(report(step))
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_a_run_with_privacy_sends_no_figure_that_private_steps_have_shaped(private: bool) -> None:
+    """None of a private step, and no memory of a public one, because a process keeps memory."""
+    sent: list[Progress] = []
+    with Heartbeats(sent.append, private=private) as heartbeats:
+        for step, public in ((1, False), (2, True)):
+            heartbeats.step(report(step, public))
+            until(lambda step=step: bool(sent) and sent[-1].step == step)
+    told = [set(each.model_dump(exclude_none=True)) for each in sent]
+    numbers = {"round", "step", "steps"}
+    of_a_step = {*numbers, "reward", "loss", "kl", "tokens_per_second"}
+    whole = {*of_a_step, "memory_bytes"}
+    assert told == ([numbers, of_a_step] if private else [whole, whole])
