@@ -21,7 +21,7 @@ from pubswap_client.recipes.inheritance import (
 )
 from pubswap_client.recipes.tables import MEMBERS, ModelSource, RecipeData, Sweep
 from pubswap_protocol.bounds import Name, Positive
-from pubswap_protocol.command_line.keys import dotted_keys, flat, key_fault, unknown_key
+from pubswap_protocol.command_line.keys import dotted_keys, fault_lines, flat, unknown_key
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.verifiers import check_verifier
@@ -162,10 +162,10 @@ def _validated(values: dict[str, Any]) -> tuple[Recipe | None, list[str]]:
         try:
             return Recipe.model_validate(nested(values)), list(faults)
         except ValidationError as error:
+            faults |= dict.fromkeys(fault_lines(error.errors(), keys))
             for fault in error.errors():
                 if fault["type"] == "contradiction":
                     recipe = fault["input"]  # each value by itself is right
-                faults[key_fault(fault, keys)] = None
                 named = (part for part in fault["loc"] if isinstance(part, str))
                 values = without(values, ".".join(named))
     return recipe, list(faults)

@@ -1,6 +1,6 @@
 """Dotted keys of settings, and suggestions for unknown ones."""
 
-from collections.abc import Collection, Container, Mapping
+from collections.abc import Collection, Container, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from typing import Any
@@ -29,6 +29,16 @@ def flat(tables: Mapping[str, Any], whole: Container[str] = (), prefix: str = ""
         else:
             values[key] = value
     return values
+
+
+MAX_FAULTS = 20  # listed: an unknown key is compared with all keys, and nobody reads thousands
+
+
+def fault_lines(faults: Sequence[Mapping[str, Any]], keys: Collection[str]) -> list[str]:
+    """The first validation errors, each once (see `key_fault`), and the number of the others."""
+    lines = list(dict.fromkeys(key_fault(fault, keys) for fault in faults[:MAX_FAULTS]))
+    more = len(faults) - MAX_FAULTS
+    return lines + ([f"There are {more:,} more faults."] if more > 0 else [])
 
 
 def key_fault(fault: Mapping[str, Any], keys: Collection[str]) -> str:

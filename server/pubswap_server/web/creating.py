@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
-from pubswap_protocol.command_line.keys import dotted_keys, flat, key_fault
+from pubswap_protocol.command_line.keys import dotted_keys, fault_lines, flat
 from pubswap_protocol.command_line.toml_values import value_text
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.messages import CreateRun, Digest, RunState
@@ -42,7 +42,7 @@ def run_file(run: RunRow) -> str:
 
 
 def read_wish(run: RunRow, text: str) -> Wish:
-    """Parse and check a run file.
+    """Parse and check a run file; this may take a while.
 
     Raises InvalidSettings with a line for each fault, worded as in `pubswap recipe check`, or
     for a key that can only be checked against the model's own files.
@@ -60,7 +60,7 @@ def read_wish(run: RunRow, text: str) -> Wish:
         settings = RunSettings.model_validate_json(encoded)
         request = CreateRun(name=name, settings=settings, model=run.model)
     except ValidationError as error:
-        faults = (key_fault(fault, dotted_keys(RunSettings)) for fault in error.errors())
+        faults = fault_lines(error.errors(), dotted_keys(RunSettings))
         raise InvalidSettings("\n".join(faults)) from None
     try:
         check_verifier(settings.verifier)

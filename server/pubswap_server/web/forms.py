@@ -168,7 +168,7 @@ async def create(form: TypedForm, run: WebRun, session: OperatorSession) -> Resp
     try:
         if not is_own(session, form):
             raise Forbidden("This form is from an earlier session or another site; check it again.")
-        wish = creating.read_wish(row, text)
+        wish = await to_thread.run_sync(creating.read_wish, row, text)
         settings, layout = wish.request.settings, wish.request.model.layout
         if SetKind.PUBLIC in sets:
             runs.check_public(settings, sets[SetKind.PUBLIC].problems)

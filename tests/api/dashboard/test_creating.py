@@ -2,18 +2,22 @@
 
 import json
 import re
+import threading
 from html import unescape
 
 import httpx
 import pytest
 
 from pubswap_client.recipes.recipe import read_recipe
+from pubswap_protocol.command_line.keys import MAX_FAULTS
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.messages import (
     CreateRun,
     SetKind,
 )
 from pubswap_protocol.tensors.adapter import encode_adapter, initial_adapter
+from pubswap_server.database.tables import RunRow
+from pubswap_server.web import creating
 from support.coordinator.coordinator import (
     OPERATOR_TOKEN,
     Server,
@@ -201,6 +205,34 @@ def test_the_form_refuses_what_the_command_line_refuses(
     text = shown_file(asked).replace("prompts_per_step = 2", "prompts_per_step = 40")
     small = browser.post(path, data={"form_token": form_token(asked), "text": text}).text
     assert "a public step takes 40" in small and 'name="sure"' not in small
+
+
+def test_a_file_with_thousands_of_faults_holds_up_nobody(
+    server: Server, browser: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is read beside the event loop, and the page lists the first faults and counts the rest."""
+    fed = begun(server)
+    threads: list[int] = []
+
+    def noting(run: RunRow, text: str) -> creating.Wish:
+        threads.append(threading.get_ident())
+        return read_wish(run, text)
+
+    async def loop_thread() -> int:
+        return threading.get_ident()
+
+    read_wish = creating.read_wish
+    monkeypatch.setattr(creating, "read_wish", noting)
+    path = f"/runs/{fed.run.id}/new"
+    text = 'name = "b"\n' + "".join(f"swop{n} = 1\n" for n in range(3000))
+    answer = browser.post(
+        path, data={"form_token": form_token(browser.get(path).text), "text": text}
+    )
+    page = unescape(answer.text).replace(text, "")
+    assert answer.status_code == 422
+    assert page.count("there is no such key") == MAX_FAULTS
+    assert f"There are {3000 - MAX_FAULTS:,} more faults." in page
+    assert threads and server.do(loop_thread()) not in threads
 
 
 def test_a_run_of_the_longest_name_has_a_file_with_a_name(
