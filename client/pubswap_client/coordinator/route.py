@@ -7,6 +7,7 @@ from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
+from pubswap_client.coordinator.paced import PacedTransport
 from pubswap_client.coordinator.tls import TlsFiles
 from pubswap_protocol.errors import InvalidSettings
 
@@ -41,18 +42,17 @@ def open_http(
     """A client for one coordinator, optionally through a proxy; `options` are httpx's own."""
     # Some proxies silently close connections that are not tunnelled.
     keepalive = 0 if proxy and url.scheme == "http" else 20
+    context = options.pop("verify", None)
     try:
+        transport = options.pop("transport", None) or PacedTransport(
+            context or tls.context(), proxy, keepalive
+        )
         return httpx.Client(
-            proxy=proxy,
+            transport=transport,
             trust_env=False,  # `proxy_to` has read it
             # No cookie is needed, and a coordinator could set any number of them.
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-            limits=httpx.Limits(max_connections=100, max_keepalive_connections=keepalive),
-            **{
-                "timeout": httpx.Timeout(LONG_POLL_SECONDS + 30, connect=10),
-                "verify": tls.context(),
-                **options,
-            },
+            **{"timeout": httpx.Timeout(LONG_POLL_SECONDS + 30, connect=10), **options},
         )
     except ImportError as error:  # for a SOCKS proxy
         raise InvalidSettings(str(error)) from None
