@@ -10,10 +10,11 @@ from fastapi import FastAPI
 from fastapi.staticfiles import StaticFiles
 
 from pubswap_protocol import __version__
+from pubswap_protocol.errors import PubSwapError
 from pubswap_server.clock import process_clock
 from pubswap_server.conductor.conductor import conduct
 from pubswap_server.conductor.leases import forget, start_name
-from pubswap_server.conductor.maintenance import keep_house
+from pubswap_server.conductor.maintenance import keep_house, remember_kept
 from pubswap_server.database.engine import Database, database_time, migrate
 from pubswap_server.database.wakeups import wakeups_for
 from pubswap_server.http import problems
@@ -112,6 +113,8 @@ async def _running(settings: ServerSettings, metrics: Metrics) -> AsyncIterator[
         services.background.cancel()
         await asyncio.gather(services.background, return_exceptions=True)
         await services.heartbeats.flush()
+        with contextlib.suppress(PubSwapError):  # what is not remembered stays for some days
+            await remember_kept(services)
         services.verifiers.close()
         database.close()
         services.incoming.close()

@@ -13,21 +13,19 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import structlog
 from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
-from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
-from pubswap_protocol.command_line.locking import Held, lock
-from pubswap_protocol.errors import InvalidSettings, StateInUse
+from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.files import make_private
 from pubswap_server.clock import process_clock, steady
-from pubswap_server.database.engine import Database, migrate, schema_of
+from pubswap_server.conductor.ownership import join
+from pubswap_server.database.engine import sqlite_locked
 from pubswap_server.database.errors import unusable
 from pubswap_server.http.slow_clients import GuardedProtocol
 from pubswap_server.monitoring.logs import configure_logs
@@ -44,57 +42,27 @@ CHECK_SECONDS = 1  # between checks of the background tasks
 
 @contextmanager
 def prepared(settings: ServerSettings) -> Iterator[str | None]:
-    """Migrate the database, check that the blob store answers, and lock SQLite for this process.
+    """Lock SQLite for this process, and see that database and blob store are of one deployment.
 
     Yields the bucket's address for members, or None if they do not reach it directly.
 
     Raises StateInUse while another coordinator serves the same SQLite database, because neither
     would hear of the other's changes. (The workers of one coordinator do hear of them, and belong
     to the process that holds the lock.) Raises Unavailable for a database or store that does not
-    answer, and InvalidSettings for a new database next to another's blobs: no row would name
-    them, so they would be removed.
+    answer, and InvalidSettings for two that do not belong together, see `ownership`.
     """
     if not make_private(settings.data_dir):
         log.warning("other users of this machine can read the data folder; run chmod 700 on it")
     operator_token(settings)
-    with _sqlite_locked(settings.sqlalchemy_url):
+    with sqlite_locked(settings.sqlalchemy_url):
         storage = make_storage(settings)
         try:
-            # The first connection sets SQLite's journal mode; workers would not take turns.
-            database = Database(settings.sqlalchemy_url)
-            new = schema_of(database.engine) is None
-            database.close()
-            storage.blobs.check()
-            if new and any(True for _ in storage.blobs.blobs()):
-                where = settings.blob_url or settings.data_dir / "blobs"
-                raise InvalidSettings(
-                    f"{where} holds blobs of another database, and the configured one is new. Name "
-                    "theirs (--database-url), or another place (--data-dir, --blob-url)."
-                )
-            migrate(settings.sqlalchemy_url)
+            join(settings, storage.blobs)
         except SQLAlchemyError as error:
             raise unusable(settings.sqlalchemy_url, error) from None
         finally:
             storage.incoming.close()
         yield storage.presigned.url if storage.presigned else None
-
-
-@contextmanager
-def _sqlite_locked(url: str) -> Iterator[None]:
-    parsed = make_url(url)
-    if parsed.get_backend_name() != "sqlite" or not parsed.database:
-        yield
-        return
-    database = Path(parsed.database)
-    make_private(database.parent)
-    try:
-        with lock(database.with_name(f"{database.name}.lock")):
-            yield
-    except Held as other:
-        raise StateInUse(
-            f"{database} is served by another coordinator (process {other}). Stop that one, use "
-            "--workers N for more processes, or PostgreSQL for several coordinators."
-        ) from None
 
 
 def http_options(settings: ServerSettings) -> dict[str, Any]:

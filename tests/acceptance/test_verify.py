@@ -15,8 +15,8 @@ from pubswap_protocol.command_line.progress_bar import progress_bar
 from pubswap_protocol.errors import Gone
 from pubswap_protocol.messages import Evaluation
 from pubswap_server.admin import contributions, replay, verify
-from pubswap_server.conductor.maintenance import ANNOUNCED, digest_columns
 from pubswap_server.database.engine import Database
+from pubswap_server.database.naming import NAMING_NOTHING, digest_columns
 from pubswap_server.database.tables import Base, RoundRow, SubmissionRow, UpdateRow
 from pubswap_server.settings import ServerSettings
 from pubswap_server.storage.store import file_name, folder_name
@@ -190,5 +190,5 @@ def test_updates_that_are_freed_meanwhile_are_no_damage(
 
 def test_what_is_only_announced_is_told_apart_from_what_is_stored() -> None:
     """Each exception is an existing column of digests, so that none outlives its column."""
-    assert {(c.table.name, c.name) for c in digest_columns()} >= ANNOUNCED
-    assert Base.metadata.tables.keys() >= {table for table, _ in ANNOUNCED}
+    assert {(c.table.name, c.name) for c in digest_columns()} >= NAMING_NOTHING
+    assert Base.metadata.tables.keys() >= {table for table, _ in NAMING_NOTHING}

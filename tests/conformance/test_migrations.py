@@ -13,12 +13,14 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Engine, create_engine, inspect, text
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import NullPool
 
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.terms import read_terms
 from pubswap_server.database.engine import migrate, schema_of
+from pubswap_server.database.naming import naming_columns
 from pubswap_server.database.tables import Base, RunRow
 from support.client.results import CARD
 from support.coordinator.next_release import upgrade_to_next_release
@@ -36,9 +38,9 @@ def engine(database_url: str) -> Iterator[Engine]:
 
 @on_sqlite
 def test_the_first_release_s_schema_becomes_that_of_the_tables(
-    engine: Engine, database_url: str
+    engine: Engine, database_url: str, tmp_path: Path
 ) -> None:
-    """Nothing differs, including names and index conditions, which Alembic does not compare.
+    """Nothing differs, including what Alembic does not compare: names, triggers, index conditions.
 
     If this fails, the tables have changed and need a migration.
     """
@@ -49,6 +51,10 @@ def test_the_first_release_s_schema_becomes_that_of_the_tables(
     with engine.connect() as connection:
         context = MigrationContext.configure(connection)
         assert compare_metadata(context, Base.metadata) == []
+    new = f"sqlite:///{tmp_path / 'new.sqlite'}"
+    migrate(new)
+    assert triggers(engine) == triggers(create_engine(new, poolclass=NullPool))
+    assert len(triggers(engine)) == 2 + 2 * len(list(naming_columns()))
     inspector = inspect(engine)
     for table in Base.metadata.sorted_tables:
         key = inspector.get_pk_constraint(table.name)
@@ -89,6 +95,13 @@ def test_runs_of_before_get_their_terms_once(engine: Engine, database_url: str) 
             terms = read_terms(old.terms)
             assert (terms.settings, terms.model, terms.name) == (old.settings, CARD, "old")
             assert (terms.verifier_version, terms.public) == ("exact@9", digest_of(b"old"))
+
+
+def triggers(engine: Engine) -> dict[str, str]:
+    """The statement of each trigger of an SQLite database."""
+    query = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
+    with engine.connect() as connection:
+        return {row.name: row.sql for row in connection.execute(text(query))}
 
 
 def test_an_upgrade_keeps_what_there_is_and_an_older_version_refuses_it(

@@ -57,6 +57,21 @@ def elsewhere(places: tuple[ServerSettings, Path], tmp_path: Path) -> Storage:
     return make_storage(settings)
 
 
+def test_a_store_keeps_its_first_owner_until_it_is_handed_over(
+    storage: Storage, places: tuple[ServerSettings, Path], tmp_path: Path
+) -> None:
+    """The id is beside the blobs, and neither it nor another file there is a blob."""
+    other = elsewhere(places, tmp_path)
+    assert storage.blobs.owner() is None
+    assert storage.blobs.claim("first") == other.blobs.owner() == "first"
+    storage.blobs.hand_over("second")
+    assert other.blobs.owner() == "second"
+    if places[0].blob_url is None:  # the bucket's server of the tests has no conditional writes
+        assert other.blobs.claim("third") == "second"
+    (places[1] / "blobs" / "another").write_bytes(b"somebody's")
+    assert list(storage.blobs.blobs()) == []
+
+
 def test_a_blob_is_read_as_it_was_written_by_every_replica(
     storage: Storage, places: tuple[ServerSettings, Path], tmp_path: Path
 ) -> None:

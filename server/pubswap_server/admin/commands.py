@@ -1,5 +1,6 @@
 """`pubswap admin`: commands for the coordinator's machine, with access to its data."""
 
+import sys
 from functools import partial
 from pathlib import Path
 from shlex import quote
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from pubswap_server.settings import ServerSettings
 
 admin_commands = typer.Typer(
-    help="Back up, restore and verify a coordinator; show members' contributions.",
+    help="Back up, restore, verify and adopt a coordinator's data; show contributions.",
     no_args_is_help=True,
 )
 
@@ -123,6 +124,42 @@ def verify_command(settings: "ServerSettings", as_json: AsJson = False) -> None:
         report = verify(settings, bar)
     typer.echo(escaped(report.model_dump_json(indent=2)) if as_json else report.text())
     raise typer.Exit(0 if report.healthy else 1)
+
+
+@admin_commands.command("adopt")
+@beside
+def adopt_command(
+    settings: "ServerSettings",
+    discard: Annotated[
+        bool,
+        typer.Option("--discard", help="Remove the blobs that this database never named at once."),
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do not ask; needed where there is no terminal.")
+    ] = False,
+) -> None:
+    """Make the blob store this database's own, whatever deployment it was of.
+
+    A database and its blob store have the same id, and the coordinator does not start on two that
+    differ: it would take the other deployment's blobs for leftovers. Stop the coordinator first.
+    The command says how many blobs are there, missing and unknown to the database, and asks.
+
+    Exit status: 1 if you decline.
+    """
+    from pubswap_protocol.errors import InvalidSettings
+    from pubswap_server.admin.adopt import adopt, plan
+    from pubswap_server.admin.opened import opened
+    from pubswap_server.database.engine import sqlite_locked
+
+    with sqlite_locked(settings.sqlalchemy_url), opened(settings) as deployment:
+        adoption = plan(settings, deployment, discard=discard)
+        typer.echo("\n".join(adoption.lines()))
+        if not yes:
+            if not sys.stdin.isatty():
+                raise InvalidSettings("Nothing was changed; add --yes to go ahead.")
+            typer.confirm("Continue?", abort=True)
+        adopt(deployment, adoption)
+    typer.echo("Next: pubswap serve, with the same settings.")
 
 
 Run = Annotated[str, typer.Argument(help="The run's id or name.")]

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rich.progress import Progress
-from sqlalchemy import Connection, Engine, create_engine, func, insert, select
+from sqlalchemy import Connection, Engine, create_engine, delete, func, insert, select
 
 from pubswap_protocol.command_line.progress_bar import tracked
 from pubswap_protocol.digests import digest_of_file
@@ -15,15 +15,17 @@ from pubswap_protocol.files import create_durably, make_private
 from pubswap_server.admin.manifest import TOKEN, BackupManifest, copy_blob, read_manifest
 from pubswap_server.admin.opened import Deployment, opened
 from pubswap_server.admin.verify import required
+from pubswap_server.conductor.ownership import deployment_of
 from pubswap_server.database.engine import migrate, newest_schema, upgradable_schemas
-from pubswap_server.database.tables import Base
+from pubswap_server.database.tables import Base, DeploymentRow
 from pubswap_server.settings import ServerSettings, sqlite_url
 from pubswap_server.storage.spool import Spool
 from pubswap_server.storage.store import file_name, folder_name
 
 # A backup does not have the bytes of unfinished uploads; members start them again. Leases are held
-# by replicas of the coordinator that was backed up.
-SKIPPED_TABLES = frozenset({"uploads", "leases"})
+# by replicas of the coordinator that was backed up, and tombstones belong to its store.
+SKIPPED_TABLES = frozenset({"uploads", "leases", "unnamed_blobs"})
+_OF_AN_EMPTY_ONE = frozenset({"deployment", "unnamed_blobs"})
 _AT_ONCE = 500
 
 
@@ -58,7 +60,8 @@ def reset_sequences(connection: Connection) -> None:
 
 
 def count_rows(connection: Connection) -> dict[str, int]:
-    present = set(connection.dialect.get_table_names(connection))
+    """The rows of each table, but for those that a coordinator writes at its first start."""
+    present = set(connection.dialect.get_table_names(connection)) - _OF_AN_EMPTY_ONE
     tables = [table for table in Base.metadata.sorted_tables if table.name in present]
     return {t.name: connection.scalar(select(func.count()).select_from(t)) or 0 for t in tables}
 
@@ -100,12 +103,16 @@ def restore(settings: ServerSettings, folder: Path, progress: Progress) -> Backu
                     f"The manifest lacks {len(unknown)} blobs of its database, such as "
                     f"{min(unknown)}; restore another backup."
                 )
-            _check_empty(settings, deployment, manifest)
+            with rows.connect() as connection:
+                own = connection.scalar(select(DeploymentRow.id))
+            _check_empty(settings, deployment, manifest, own)
             for digest in tracked(progress, "copying blobs", sorted(manifest.blobs)):
                 copy_blob(_blob_file(folder, digest), digest, deployment.blobs)
             if token is not None:
                 create_durably(settings.token_file, token)
             migrate(settings.sqlalchemy_url)
+            if own is not None:  # not in backups of before there were ids
+                deployment.blobs.hand_over(own)
             _load(deployment, rows)
     return manifest
 
@@ -132,7 +139,7 @@ def _rows_of(folder: Path, manifest: BackupManifest, incoming: Spool) -> Iterato
 
 
 def _check_empty(
-    settings: ServerSettings, deployment: Deployment, manifest: BackupManifest
+    settings: ServerSettings, deployment: Deployment, manifest: BackupManifest, own: str | None
 ) -> None:
     """Raises BackupFault unless the target is empty, or partly filled from this backup."""
     with deployment.database.engine.connect() as connection:
@@ -142,9 +149,15 @@ def _check_empty(
             f"The database is not empty: it has rows in {', '.join(full)}. Restore to a new one "
             "(--data-dir, --database-url); nothing was restored."
         )
+    where = settings.blob_url or settings.data_dir / "blobs"
+    owner = deployment.blobs.owner()
+    if owner not in (None, own, deployment_of(deployment.database.engine)):
+        raise BackupFault(
+            f"{where} belongs to another deployment, {owner}. Restore to a new place (--data-dir, "
+            "--blob-url); nothing was restored."
+        )
     others = [blob.name for blob in deployment.blobs.blobs() if blob.name not in manifest.blobs]
     if others:
-        where = settings.blob_url or settings.data_dir / "blobs"
         raise BackupFault(
             f"{where} holds {len(others)} blobs that are not in this backup. Restore to a new "
             "place (--data-dir, --blob-url); nothing was restored."
@@ -156,6 +169,8 @@ def _load(deployment: Deployment, rows: Engine) -> None:
     with rows.connect() as source, writing.begin() as target:
         if any(count_rows(target).values()):
             raise BackupFault("Somebody wrote to the database meanwhile; restore to a new one.")
+        if source.scalar(select(DeploymentRow.id)) is not None:  # in place of an empty one's
+            target.execute(delete(DeploymentRow))
         copy_rows(source, target)
         reset_sequences(target)
 

@@ -16,8 +16,10 @@ from pubswap_protocol.errors import DamagedBlob, Gone
 from pubswap_protocol.messages import Digest
 from pubswap_server.admin.opened import Deployment, opened_in_use
 from pubswap_server.conductor.inputs import RoundInputs, inputs_of
-from pubswap_server.conductor.maintenance import named_digests, naming_columns, recompute
-from pubswap_server.database.tables import RoundRow, RunRow
+from pubswap_server.conductor.leftovers import STRANGE_DAYS
+from pubswap_server.conductor.maintenance import recompute
+from pubswap_server.database.naming import digests_in, naming_columns, required_columns
+from pubswap_server.database.tables import RoundRow, RunRow, UnnamedRow
 from pubswap_server.settings import ServerSettings
 from pubswap_server.storage.local import LocalBlobs
 
@@ -25,9 +27,7 @@ from pubswap_server.storage.local import LocalBlobs
 def required(connection: Connection) -> dict[str, list[str]]:
     """Each blob that rows rely on, with those rows, such as 'updates r1, 2, alice'."""
     uses: dict[str, list[str]] = {}
-    for column in naming_columns():
-        if column.table.name == "uploads":
-            continue
+    for column in required_columns():
         query = select(column, *column.table.primary_key).where(column.is_not(None))
         for digest, *key in connection.execute(query):
             row = ", ".join(str(part) for part in key)
@@ -73,6 +73,9 @@ class StorageReport(BaseModel):
     orphans: list[Digest] = Field(
         default=[], description="Blobs that no row references (any more)."
     )
+    strange: int = Field(
+        default=0, description="Orphans that this database never named; they stay for some days."
+    )
 
     @property
     def healthy(self) -> bool:
@@ -97,7 +100,11 @@ class StorageReport(BaseModel):
                 "(PUBSWAP_KEEP_ROUNDS)."
             )
         if self.orphans:
-            lines.append(f"{len(self.orphans)} blobs are unreferenced; they are removed in time.")
+            lines.append(
+                f"{len(self.orphans)} blobs are unreferenced; they are removed in time, "
+                f"{self.strange} of them after {STRANGE_DAYS:g} days because this database never "
+                "named them."
+            )
         if self.lost:
             lines.append("Next: copy the lost blobs from a backup; its blobs/ has the same names.")
         return "\n".join(lines)
@@ -112,7 +119,10 @@ def verify(settings: ServerSettings, progress: Progress) -> StorageReport:
         stored = {blob.name for blob in deployment.blobs.blobs()}
         with deployment.database.snapshot() as connection, Session(connection) as session:
             uses = required(connection)
-            named = named_digests(session)
+            named = digests_in(session, naming_columns())
+            known = set(
+                session.scalars(select(UnnamedRow.digest).where(UnnamedRow.noted_at.is_(None)))
+            )
             rows = session.execute(
                 select(RunRow, RoundRow.round, RoundRow.adapter)
                 .join(RoundRow, RoundRow.run_id == RunRow.id)
@@ -126,7 +136,8 @@ def verify(settings: ServerSettings, progress: Progress) -> StorageReport:
                     rounds.append((run, round_, adapter, inputs))
                 except Gone:
                     freed += 1
-        report = StorageReport(orphans=sorted(stored - named), freed=freed)
+        orphans = stored - named
+        report = StorageReport(orphans=sorted(orphans), strange=len(orphans - known), freed=freed)
         _check_blobs(deployment, uses, report, progress)
         for run, round_, adapter, inputs in tracked(progress, "rounds", rounds):
             name = f"round {round_} of run {run.id}"

@@ -2,26 +2,31 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Collection
+from datetime import datetime
 from functools import partial
-from typing import Any
 
 import structlog
 from anyio import to_thread
-from sqlalchemy import Column, String, or_, select
+from sqlalchemy import bindparam, delete, or_, select
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.errors import PubSwapError
 from pubswap_protocol.messages import RunState
 from pubswap_protocol.tensors.adapter import initial_file
+from pubswap_server.clock import now
 from pubswap_server.conductor.inputs import RoundInputs, aggregate_round, inputs_of
+from pubswap_server.conductor.leftovers import removable
+from pubswap_server.database.engine import execute_many, inserting
+from pubswap_server.database.naming import digests_in, naming_columns
 from pubswap_server.database.tables import (
-    Base,
     BlobRow,
+    DeploymentRow,
     RoundRow,
     RunRow,
     SetRow,
     SubmissionRow,
+    UnnamedRow,
     UpdateRow,
     UploadRow,
 )
@@ -29,15 +34,11 @@ from pubswap_server.runs import rounds, runs, uploads
 from pubswap_server.runs.events import INPUT_DAMAGED, damaged_input, record
 from pubswap_server.runs.state import ENDED, reopened
 from pubswap_server.services import Services
-from pubswap_server.storage.store import BlobStore
+from pubswap_server.storage.store import BlobStore, Stored
 
 log = structlog.get_logger(__name__)
 
-ORPHAN_SECONDS = 600.0  # age at which an unnamed blob is removed; also the time between sweeps
-_DIGEST_LENGTH = 71
-# Digests that a member has announced. Another column names the stored blob, which may be freed. An
-# upload's digest is not here, because its bytes may be a blob a moment before a row names that.
-ANNOUNCED = frozenset({("updates", "digest"), ("submissions", "digest")})
+ORPHAN_SECONDS = 600.0  # age at which a freed blob is removed; also the time between sweeps
 
 
 def withdraw(session: Session, digest: str) -> list[tuple[str, int]]:
@@ -118,26 +119,6 @@ def recompute(
     return (into or blobs).write(parts)[0]
 
 
-def digest_columns() -> Iterator[Column[Any]]:
-    """The columns that hold digests, found by type so that none is forgotten."""
-    for table in Base.metadata.sorted_tables:
-        for column in table.columns:
-            if isinstance(column.type, String) and column.type.length == _DIGEST_LENGTH:
-                yield column
-
-
-def naming_columns() -> Iterator[Column[Any]]:
-    """The columns that name blobs that must be kept."""
-    return (c for c in digest_columns() if (c.table.name, c.name) not in ANNOUNCED)
-
-
-def named_digests(session: Session) -> set[str]:
-    digests: set[str] = set()
-    for column in naming_columns():
-        digests.update(session.scalars(select(column).where(column.is_not(None))))
-    return digests
-
-
 async def keep_house(services: Services) -> None:
     """Repair damage at every tick, and sweep at the start and every ten minutes, forever."""
     swept = -ORPHAN_SECONDS
@@ -188,23 +169,74 @@ async def _made_again(services: Services, run: str, round_: int) -> bool:
 
 
 async def sweep(services: Services) -> None:
+    """Remove what is left over in the store, as long as it is this deployment's."""
     for upload in await services.database.write(uploads.take_expired):
         await to_thread.run_sync(services.uploads.drop, upload)
+    before = await services.database.read(_noted)
     # List before reading the rows, so that a blob named in between is not taken for an orphan.
     blobs = await to_thread.run_sync(lambda: list(services.blobs.blobs()))
     parts = await to_thread.run_sync(lambda: list(services.uploads.uploads()))
-    named = await services.database.read(named_digests)
-    sessions = await services.database.read(
-        lambda session: {row.id: row.size for row in session.scalars(select(UploadRow))}
-    )
+    gone = before.keys() - {blob.name for blob in blobs} - await remember_kept(services)
+    own, named, noted, sessions = await services.database.read(_rows)
+    if (owner := await to_thread.run_sync(services.blobs.owner)) != own:
+        log.error("the blob store belongs to another deployment; nothing is removed", owner=owner)
+        return
     # Keep young blobs, because a blob is on disk a moment before a transaction names it.
-    moment = time.time() - ORPHAN_SECONDS
-    for blob in blobs:
-        if blob.name not in named and blob.modified < moment:
-            await to_thread.run_sync(services.blobs.remove_older, blob.name, moment)
-            log.info("orphan removed", digest=blob.name, bytes=blob.size)
+    moment, at = time.time() - ORPHAN_SECONDS, now()
+    unnamed = [blob for blob in blobs if blob.name not in named and blob.modified < moment]
+    # Another process may have stored a blob and not remembered it before its own next sweep.
+    settled = [blob for blob in unnamed if blob.modified < moment - ORPHAN_SECONDS]
+    strangers = [blob for blob in settled if blob.name not in noted]
+    if strangers:
+        never = {"blobs": len(strangers), "bytes": sum(blob.size for blob in strangers)}
+        log.warning("blobs that this database never named; they stay for some days", **never)
+    if strangers or gone:
+        await services.database.write(partial(_note_unnamed, strangers, at, gone))
+    for blob in removable(unnamed, noted, at):
+        await to_thread.run_sync(services.blobs.remove_older, blob.name, moment)
+        log.info("orphan removed", digest=blob.name, bytes=blob.size)
     for part in parts:
         size = sessions.get(part.name)
         # A signed URL limits no size, so drop an upload at once if it is larger than announced.
         if part.size > size if size is not None else part.modified < moment:
             await to_thread.run_sync(services.uploads.drop, part.name)
+
+
+async def remember_kept(services: Services) -> set[str]:
+    """Leave tombstones for the blobs that this process stored, and return their digests.
+
+    A row that was to name one may not have been written, because its request was refused meanwhile.
+    """
+    kept = services.blobs.kept()
+    if kept:
+        await services.database.write(partial(leave_tombstones, digests=kept))
+        services.blobs.forget_kept(kept)
+    return kept
+
+
+def leave_tombstones(session: Session, digests: Collection[str]) -> None:
+    insert = inserting(session, UnnamedRow).on_conflict_do_nothing()
+    execute_many(session, insert, [{"digest": d, "noted_at": None} for d in sorted(digests)])
+
+
+def _noted(session: Session) -> dict[str, datetime | None]:
+    return {row.digest: row.noted_at for row in session.scalars(select(UnnamedRow))}
+
+
+def _rows(
+    session: Session,
+) -> tuple[str | None, set[str], dict[str, datetime | None], dict[str, int]]:
+    """The deployment, the digests to keep, tombstones and notes, and the sizes of open uploads."""
+    own = session.scalar(select(DeploymentRow.id))
+    sizes = {row.id: row.size for row in session.scalars(select(UploadRow))}
+    return own, digests_in(session, naming_columns()), _noted(session), sizes
+
+
+def _note_unnamed(
+    strangers: Collection[Stored], at: datetime, gone: Collection[str], session: Session
+) -> None:
+    """Note blobs that were never named, and forget those that are not stored any more."""
+    insert = inserting(session, UnnamedRow).on_conflict_do_nothing()
+    execute_many(session, insert, [{"digest": b.name, "noted_at": at} for b in strangers])
+    forget = delete(UnnamedRow).where(UnnamedRow.digest == bindparam("gone"))
+    execute_many(session, forget, [{"gone": digest} for digest in sorted(gone)])

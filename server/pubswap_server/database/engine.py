@@ -17,13 +17,16 @@ from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from anyio import CapacityLimiter, to_thread
 from sqlalchemy import Connection, Engine, Executable, create_engine, event, make_url, text
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import NullPool
 
-from pubswap_protocol.errors import InvalidSettings, Unavailable
+from pubswap_protocol.command_line.locking import Held, lock
+from pubswap_protocol.errors import InvalidSettings, StateInUse, Unavailable
 from pubswap_protocol.files import keep_private, make_private
 from pubswap_server.database.errors import collided, fault_of, lost
+from pubswap_server.database.naming import create_triggers, naming_columns
 from pubswap_server.database.tables import Base
 from pubswap_server.database.wakeups import Wakeups
 
@@ -93,6 +96,10 @@ class Database:
     def snapshot(self) -> contextlib.AbstractContextManager[Connection]:
         """A transaction that sees one moment and does not block writers."""
         return self._snapshots.begin()
+
+    def writing(self) -> contextlib.AbstractContextManager[Session]:
+        """A transaction of a command, without the retries of `write`."""
+        return self._writing.begin()
 
     async def read(
         self, work: Callable[[Session], T], *, single: bool = False, urgent: bool = False
@@ -177,6 +184,12 @@ def execute_many(
         session.connection().execute(statement, rows)
 
 
+def inserting(session: Session, table: type[Base]) -> "sqlite.Insert | postgresql.Insert":
+    """An INSERT that can be extended by ON CONFLICT."""
+    dialect = session.get_bind().dialect.name
+    return sqlite.insert(table) if dialect == "sqlite" else postgresql.insert(table)
+
+
 def schema_of(engine: Engine) -> str | None:
     """The revision of the database's schema; None if no coordinator has used it yet."""
     with engine.connect() as connection:
@@ -223,6 +236,7 @@ def migrate(url: str) -> None:
             config.attributes["connection"] = connection
             if MigrationContext.configure(connection).get_current_revision() is None:
                 Base.metadata.create_all(connection, checkfirst=False)
+                create_triggers(connection, [(c.table.name, c.name) for c in naming_columns()])
                 command.stamp(config, "head")
             else:
                 command.upgrade(config, "head")
@@ -242,6 +256,25 @@ def _check_encoding(connection: Connection, url: str) -> None:
             "with CREATE DATABASE pubswap ENCODING 'UTF8' LOCALE 'C' TEMPLATE template0; and "
             "name it with --database-url."
         )
+
+
+@contextlib.contextmanager
+def sqlite_locked(url: str) -> Iterator[None]:
+    """Hold the lock of an SQLite database's only coordinator; raises StateInUse if there is one."""
+    parsed = make_url(url)
+    if parsed.get_backend_name() != "sqlite" or not parsed.database:
+        yield
+        return
+    database = Path(parsed.database)
+    make_private(database.parent)
+    try:
+        with lock(database.with_name(f"{database.name}.lock")):
+            yield
+    except Held as other:
+        raise StateInUse(
+            f"{database} is served by another coordinator (process {other}). Stop that one, use "
+            "--workers N for more processes, or PostgreSQL for several coordinators."
+        ) from None
 
 
 def database_time(session: Session) -> datetime:

@@ -148,6 +148,29 @@ class RunRow(Base):
     __mapper_args__ = {"version_id_col": epoch}  # noqa: RUF012 - SQLAlchemy's own protocol
 
 
+class DeploymentRow(Base):
+    """The deployment's id, in a single row; its blob store has the same, see `ownership`."""
+
+    __tablename__ = "deployment"
+
+    key: Mapped[int] = mapped_column(primary_key=True, autoincrement=False, default=1)
+    id: Mapped[str] = mapped_column(String(32))
+
+
+class UnnamedRow(Base):
+    """A blob that need not be kept once no row names it.
+
+    A tombstone if `noted_at` is null: this database named the blob and freed it (see `naming`), or
+    one of its processes stored it. Otherwise the blob was found in the store then, and this
+    database had never named it.
+    """
+
+    __tablename__ = "unnamed_blobs"
+
+    digest: Mapped[str] = mapped_column(String(71), primary_key=True)
+    noted_at: Mapped[datetime | None]
+
+
 class LeaseRow(Base):
     """The replica that works on a run; `beats` grows meanwhile, `term` with every takeover."""
 

@@ -5,15 +5,14 @@ rows.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Literal, TypeVar
 
 from sqlalchemy import ColumnElement, func, select
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from pubswap_protocol.messages import Traffic
-from pubswap_server.database.engine import execute_many
+from pubswap_server.database.engine import execute_many, inserting
 from pubswap_server.database.tables import RunRow, TrafficRow
 
 K = TypeVar("K")
@@ -23,12 +22,6 @@ TOTAL = -1
 Kind = Literal["adapters_up", "adapters_down", "responses_up", "responses_down"]
 Key = tuple[str, int, str, Kind]  # run, round, member and kind
 
-_Insert = sqlite.Insert | postgresql.Insert
-_INSERTS: dict[str, Callable[[type[TrafficRow]], _Insert]] = {
-    "sqlite": sqlite.insert,
-    "postgresql": postgresql.insert,
-}
-
 
 def count(session: Session, sizes: Mapping[Key, int]) -> None:
     """Add these bytes to the sums of their round and of all rounds."""
@@ -37,7 +30,7 @@ def count(session: Session, sizes: Mapping[Key, int]) -> None:
         sums[run, round_, member, kind] += size
         sums[run, TOTAL, member, kind] += size
     names = ("run_id", "round", "member", "kind")
-    insert = _INSERTS[session.get_bind().dialect.name](TrafficRow)
+    insert = inserting(session, TrafficRow)
     added = {"bytes": TrafficRow.bytes + insert.excluded.bytes}
     # Always in the same order, so that two replicas cannot deadlock.
     rows = [{**dict(zip(names, key, strict=True)), "bytes": sums[key]} for key in sorted(sums)]

@@ -2,6 +2,7 @@
 
 blobs/ab/blake3-abcd…          a blob, named by its digest
 blobs/ab/blake3-abcd….damaged  a blob found damaged
+blobs/deployment               the id of the deployment to which the blobs belong
 uploads/<id>                   an upload's first bytes; its size is its offset
 incoming/…/                    bodies under way, see `spool.py`
 """
@@ -15,9 +16,10 @@ from pathlib import Path
 from typing import IO
 
 from pubswap_protocol.errors import DamagedBlob, Unavailable, UnknownUpload
-from pubswap_protocol.files import private_folder, publish, sync, syncing
+from pubswap_protocol.files import create_durably, private_folder, publish, sync, syncing
 from pubswap_server.storage.spool import Spool
 from pubswap_server.storage.store import (
+    OWNER,
     Assembled,
     BlobStore,
     Stored,
@@ -46,6 +48,7 @@ class LocalBlobs(BlobStore):
         return path
 
     def keep(self, file: Path, digest: str, *, in_place: bool = False) -> None:
+        self._kept.add(digest)
         path = self._file(digest)
         os.utime(file)  # a blob's age counts from here, and an upload may have waited for hours
         with self._locked(fcntl.LOCK_SH):
@@ -53,6 +56,20 @@ class LocalBlobs(BlobStore):
             sync(self.folder)  # another process may have made the folder but not synced it yet
             publish(file, path)
         self._note_verified(path)
+
+    def owner(self) -> str | None:
+        with suppress(FileNotFoundError):
+            return (self.folder / OWNER).read_text(encoding="utf-8", errors="replace").strip()
+        return None
+
+    def claim(self, owner: str) -> str | None:
+        create_durably(self.folder / OWNER, owner.encode() + b"\n")
+        return self.owner()
+
+    def hand_over(self, owner: str) -> None:
+        temporary = self._incoming.new()
+        temporary.write_bytes(owner.encode() + b"\n")
+        publish(temporary, self.folder / OWNER)
 
     def set_aside(self, digest: str) -> bool:
         path = self._file(digest)

@@ -3,6 +3,7 @@
     <prefix>/blobs/ab/blake3-abcd…      a blob, named by its digest
     <prefix>/blobs/ab/blake3-abcd….parts/<random>/<n>
                                         or one copy's bytes from n (16 digits) on
+    <prefix>/blobs/deployment           the id of the deployment to which the blobs belong
     <prefix>/damaged/ab/blake3-abcd…    a blob found damaged
     <prefix>/uploads/<id>/<n>           an upload's bytes from n on
 
@@ -29,7 +30,7 @@ from pathlib import Path
 from typing import IO
 
 import obstore
-from obstore.exceptions import BaseError
+from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import ObjectStore
 
 from pubswap_protocol.digests import digest_of_file
@@ -37,6 +38,7 @@ from pubswap_protocol.errors import DamagedBlob, Unavailable, UnknownUpload
 from pubswap_protocol.files import private_folder
 from pubswap_server.storage.spool import Spool
 from pubswap_server.storage.store import (
+    OWNER,
     Assembled,
     BlobStore,
     Stored,
@@ -52,6 +54,7 @@ from pubswap_server.storage.store import (
 # page cache.
 _PIECE = 256 << 10
 _PARTS = ".parts"
+_OWNER_KEY = f"blobs/{OWNER}"
 _COPIES = 8
 _IN_USE_SECONDS = 60
 
@@ -85,10 +88,28 @@ class BucketBlobs(BlobStore):
         return path
 
     def keep(self, file: Path, digest: str, *, in_place: bool = False) -> None:
+        self._kept.add(digest)
         if not in_place:
             with reachable():
                 obstore.put(self._store, blob_key(digest), file)
         self._into_cache(file, digest)
+
+    def owner(self) -> str | None:
+        with reachable(), suppress(FileNotFoundError):
+            stored = bytes(obstore.get(self._store, _OWNER_KEY).bytes())
+            return stored.decode(errors="replace").strip()
+        return None
+
+    def claim(self, owner: str) -> str | None:
+        # A server that does not know conditional writes keeps the last one. Therefore a sweep looks
+        # at the owner again before it removes anything.
+        with reachable(), suppress(AlreadyExistsError):
+            obstore.put(self._store, _OWNER_KEY, owner.encode() + b"\n", mode="create")
+        return self.owner()
+
+    def hand_over(self, owner: str) -> None:
+        with reachable():
+            obstore.put(self._store, _OWNER_KEY, owner.encode() + b"\n")
 
     def set_aside(self, digest: str) -> bool:
         with suppress(DamagedBlob):
@@ -304,9 +325,11 @@ def part_key(upload: str, first: int) -> str:
 
 
 def _grouped(listed: Iterable[tuple[str, int, float]], position: int) -> Iterator[Stored]:
-    """Merge the objects whose keys have the same name at `position`."""
+    """Merge the objects whose keys have the same name at `position`; shorter keys have none."""
     merged: dict[str, Stored] = {}
     for key, size, modified in listed:
+        if key.count("/") < position:
+            continue
         name = key.split("/")[position]
         group = merged.get(name, Stored(name, 0, 0.0))
         merged[name] = Stored(name, group.size + size, max(group.modified, modified))

@@ -19,6 +19,7 @@ from pubswap_protocol.errors import DamagedBlob, LengthMismatch, WrongOffset
 from pubswap_server.storage.spool import Spool
 
 _PIECE = 1 << 20
+OWNER = "deployment"  # beside the blobs: the id of the deployment to which they belong
 _VERIFIED_SECONDS = 600.0
 _MAX_VERIFIED = 4096
 
@@ -63,6 +64,7 @@ class BlobStore(ABC):
     def __init__(self, incoming: Spool) -> None:
         self._incoming = incoming
         self._damaged: set[str] = set()
+        self._kept: set[str] = set()
         self._verified: dict[Path, tuple[tuple[int, ...], float]] = {}
         self._verified_lock = threading.Lock()
 
@@ -97,6 +99,25 @@ class BlobStore(ABC):
         finally:
             file.unlink(missing_ok=True)
         return digester.digest(), size
+
+    def kept(self) -> set[str]:
+        """Digests of the blobs that this process has stored, except those forgotten since."""
+        return self._kept.copy()
+
+    def forget_kept(self, digests: set[str]) -> None:
+        self._kept -= digests
+
+    @abstractmethod
+    def owner(self) -> str | None:
+        """The id of the deployment to which the blobs belong; None for a store without one."""
+
+    @abstractmethod
+    def claim(self, owner: str) -> str | None:
+        """Become this deployment's unless the store has an owner; returns the owner then."""
+
+    @abstractmethod
+    def hand_over(self, owner: str) -> None:
+        """Become this deployment's, whoever was the owner."""
 
     @abstractmethod
     def set_aside(self, digest: str) -> bool:

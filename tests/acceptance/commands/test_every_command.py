@@ -64,6 +64,7 @@ CALLS: dict[str, dict[tuple[str, ...], str]] = {
     "serve": {(*DISK, *SERVER): "--port 0"},
     "admin backup": {DISK: "{new} --data-dir {data}", SERVER: "{new}"},
     "admin restore": {(*DISK, *SERVER): "{backup} --data-dir {new}"},
+    "admin adopt": {(*DISK, *SERVER): "--yes --data-dir {new}"},
     "admin verify": {(FULL, *SERVER): "", (NAMES,): "--data-dir none"},
     "admin contributions": {SERVER[:1]: "{run}", (NAMES,): "none --data-dir {data}"},
     "admin replay": {

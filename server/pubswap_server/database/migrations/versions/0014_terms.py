@@ -8,7 +8,7 @@ from alembic import op
 from pubswap_protocol.terms import make_terms
 
 revision = "0014"
-down_revision = "0010"
+down_revision = "0011"
 
 _RUNS = """
 SELECT runs.id, name, CAST(settings AS TEXT), CAST(model AS TEXT), verifier_version, digest
