@@ -1,4 +1,4 @@
-"""Make a database and a blob store one deployment's, whatever they were before."""
+"""Make a blob store that of a database's deployment, whatever it was before."""
 
 from dataclasses import dataclass
 

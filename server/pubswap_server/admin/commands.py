@@ -142,7 +142,8 @@ def adopt_command(
 
     A database and its blob store have the same id, and the coordinator does not start on two that
     differ: it would take the other deployment's blobs for leftovers. Stop the coordinator first.
-    The command says how many blobs are there, missing and unknown to the database, and asks.
+    The command brings the database's schema up to date. It says how many blobs are in the store,
+    missing there, and unknown to the database, and asks.
 
     Exit status: 1 if you decline.
     """

@@ -157,6 +157,7 @@ def _patches() -> Iterator[tuple[Any, str, Any]]:
     yield application, "conduct", never
     yield application, "keep_house", never
     yield WriteBehind, "flush_for_ever", never
+    yield application, "remember_kept", _nothing
     yield Spool, "close", unlock
     # Each life has its own connections, but all share the cache of compiled statements.
     yield engine, "sqlite_engine", cache(engine.sqlite_engine)
@@ -193,5 +194,5 @@ def _points(coordinator: InProcess, patches: contextlib.ExitStack) -> None:
     local.publish = publishing
 
 
-async def _nothing(**_: object) -> None:
+async def _nothing(*_: object, **__: object) -> None:
     """Write nothing, as a dead process would."""
