@@ -1,18 +1,16 @@
 """Locate a base model's files: in a local folder, or by hub id in the hub's cache."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pubswap_protocol.errors import BaseModelMismatch, InvalidSettings
 from pubswap_protocol.files import expanded
 from pubswap_protocol.messages import RunView
-from pubswap_protocol.model import ModelCard, check_positions, model_card, weight_files
+from pubswap_protocol.model import ModelCard, model_card, weight_files
 from pubswap_protocol.problems import PromptLimit
-from pubswap_protocol.settings import LoraSettings, RunSettings
+from pubswap_protocol.settings import RunSettings
 
 if TYPE_CHECKING:
-    from pubswap_client.recipes.tables import ModelSource
     from pubswap_client.settings import ClientSettings
 
 MODEL_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
@@ -94,29 +92,6 @@ def own_model(
             f"same files have one of {card.vocabulary}. Ask the run's operator."
         )
     return folder, card
-
-
-def run_card(
-    folder: Path, lora: LoraSettings, model: "ModelSource", *, chat: bool, longest: int
-) -> ModelCard:
-    """The card of a run's base model, whose files are in `folder`.
-
-    `chat` if the run uses its template; `longest` is the run's longest row in tokens. Raises
-    InvalidSettings if the model cannot be used for such a run, or if its template ends a reply with
-    a token that ends no response.
-    """
-    from pubswap_client.policy.tokenizer import readable_tokenizer
-
-    card = model_card(folder, lora, model.source, model.revision, model.stop_token_ids)
-    check_positions(json.loads((folder / "config.json").read_bytes()), longest)
-    tokenizer = readable_tokenizer(folder)
-    end = tokenizer.unknown_end(card.eos_token_ids) if chat and tokenizer.has_template else None
-    if end is not None and tokenizer.is_control(end):
-        raise InvalidSettings(
-            f"The model's chat template ends a reply with {tokenizer.token_text(end)!r}, which by "
-            f"its generation config ends no response. Set model.stop_token_ids = [{end}]."
-        )
-    return card.model_copy(update={"turn_token_ids": tokenizer.turn_tokens()})
 
 
 def prompt_limit(folder: Path, run: RunSettings) -> PromptLimit:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
-from pubswap_client.base_model import model_folder, run_card
-from pubswap_client.recipes.runfile import Prepared, check_lengths
+from pubswap_client.base_model import model_folder
+from pubswap_client.recipes.runfile import Prepared, base_card, check_lengths
 from pubswap_client.recipes.tables import DataFiles, Members, ModelSource, Value
 from pubswap_client.settings import ClientSettings, load_settings
 from pubswap_protocol.digests import sha256_of
@@ -25,7 +25,7 @@ from pubswap_simulation.results import RESULT
 _SLUG = 120  # characters of a key before its digest; file systems take 255
 # The members' own settings that change what is trained; the others say where and how fast.
 _DECIDING = {"holdout", "prompts_per_step", "rank", "responses_per_prompt"}
-_card_of = cache(run_card)  # hashes all weights, once for a sweep's hundred jobs
+_card_of = cache(base_card)  # hashes all weights, once for a sweep's hundred jobs
 
 
 class Job(BaseModel, extra="forbid", frozen=True):

@@ -15,8 +15,9 @@ import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
-from pubswap_client.base_model import MODEL_FILES, model_folder, run_card
+from pubswap_client.base_model import MODEL_FILES, model_folder
 from pubswap_client.recipes.recipe import Recipe
+from pubswap_client.recipes.runfile import base_card
 from pubswap_client.run_card import CARD, card_bytes
 from pubswap_client.signed_manifest import Kind, make_key, sign, write_sums
 from pubswap_protocol.command_line.amounts import size_text
@@ -64,7 +65,7 @@ def make(
     model, settings = recipe.model, recipe.run_settings
     folder = model_folder(model.location, model.revision)
     chat, longest = settings.chat_template == "auto", settings.grpo.longest_row
-    card = run_card(folder, settings.lora, model, chat=chat, longest=longest)
+    card = base_card(folder, settings.lora, model, chat=chat, longest=longest)
     run = CreateRun(name=recipe.name, settings=settings, model=card)
     with whole_folder(out) as making:
         (making / CARD).write_bytes(card_bytes(run))  # shows a full disk before pip runs

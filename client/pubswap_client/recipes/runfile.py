@@ -1,20 +1,22 @@
 """From a recipe, or run file, to its problem sets, and to a run that is open for members."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pubswap_client.base_model import model_folder, prompt_limit, run_card
+from pubswap_client.base_model import model_folder, prompt_limit
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.data.manifest import check_files, local_files, read_manifest
 from pubswap_client.recipes.recipe import Recipe, set_sizes
-from pubswap_client.recipes.tables import DataFiles
+from pubswap_client.recipes.tables import DataFiles, ModelSource
 from pubswap_protocol import paths
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import Invalid, InvalidProblems, InvalidSettings
 from pubswap_protocol.messages import CreateRun, RunView, SetKind
+from pubswap_protocol.model import ModelCard, check_positions, model_card
 from pubswap_protocol.problems import read_problems
-from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.settings import LoraSettings, RunSettings
 from pubswap_protocol.tensors.peft_folder import read_peft_folder
 
 
@@ -37,7 +39,7 @@ def prepare(recipe: Recipe, files: DataFiles, initial_adapter: Path | None = Non
     folder = model_folder(recipe.model.location, recipe.model.revision)
     settings = recipe.run_settings
     chat, longest = settings.chat_template == "auto", settings.grpo.longest_row
-    card = run_card(folder, settings.lora, recipe.model, chat=chat, longest=longest)
+    card = base_card(folder, settings.lora, recipe.model, chat=chat, longest=longest)
     check_lengths(folder, settings, files)
     initial = None
     if initial_adapter is not None:
@@ -51,6 +53,29 @@ def prepare(recipe: Recipe, files: DataFiles, initial_adapter: Path | None = Non
     sets = {SetKind.PUBLIC: files.public.read_bytes(), SetKind.TEST: files.test.read_bytes()}
     create = CreateRun(name=recipe.name, settings=settings, model=card)
     return Prepared(create, (folder / "tokenizer.json").read_bytes(), sets, initial)
+
+
+def base_card(
+    folder: Path, lora: LoraSettings, model: ModelSource, *, chat: bool, longest: int
+) -> ModelCard:
+    """The card of a run's base model, whose files are in `folder`.
+
+    `chat` if the run uses its template; `longest` is the run's longest row in tokens. Raises
+    InvalidSettings if the model cannot be used for such a run, or if its template ends a reply with
+    a token that ends no response.
+    """
+    from pubswap_client.policy.tokenizer import readable_tokenizer  # transformers
+
+    card = model_card(folder, lora, model.source, model.revision, model.stop_token_ids)
+    check_positions(json.loads((folder / "config.json").read_bytes()), longest)
+    tokenizer = readable_tokenizer(folder)
+    end = tokenizer.unknown_end(card.eos_token_ids) if chat and tokenizer.has_template else None
+    if end is not None and tokenizer.is_control(end):
+        raise InvalidSettings(
+            f"The model's chat template ends a reply with {tokenizer.token_text(end)!r}, which by "
+            f"its generation config ends no response. Set model.stop_token_ids = [{end}]."
+        )
+    return card.model_copy(update={"turn_token_ids": tokenizer.turn_tokens()})
 
 
 def create_and_open(api: CoordinatorClient, prepared: Prepared) -> RunView:

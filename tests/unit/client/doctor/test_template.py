@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from pubswap_client.base_model import run_card
 from pubswap_client.demo.federation import MODEL
 from pubswap_client.doctor.findings import Status
 from pubswap_client.doctor.model import check_end, check_model, check_round_trip, check_template
 from pubswap_client.policy.tokenizer import PromptTokenizer
+from pubswap_client.recipes.runfile import base_card
 from pubswap_client.recipes.tables import ModelSource
 from pubswap_client.settings import ClientSettings
 from pubswap_protocol.errors import BaseModelMismatch, InvalidSettings
@@ -149,7 +149,7 @@ def test_a_run_s_card_asks_for_the_token_that_ends_a_turn(copied: Path) -> None:
     number = known.token_to_id("<turn>")
     config["vocab_size"] = number + 1
     (copied / "config.json").write_text(json.dumps(config))
-    asks = partial(run_card, copied, RUN.lora, longest=RUN.grpo.longest_row)
+    asks = partial(base_card, copied, RUN.lora, longest=RUN.grpo.longest_row)
     source = ModelSource(source="model")
     with pytest.raises(InvalidSettings, match=rf"'<turn>'.*model\.stop_token_ids = \[{number}\]"):
         asks(source, chat=True)
