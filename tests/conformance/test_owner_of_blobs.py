@@ -247,8 +247,9 @@ def make_earlier(settings: ServerSettings) -> None:
             "SELECT name FROM sqlite_master WHERE name LIKE '%_freed_by_%'"
         ):
             rows.execute(f"DROP TRIGGER {name}")
-        rows.execute("DROP TABLE deployment")
-        rows.execute("DROP TABLE unnamed_blobs")
+        for table in ("deployment", "unnamed_blobs", "log_quotas", "signed_out"):
+            rows.execute(f"DROP TABLE {table}")
+        rows.execute("ALTER TABLE runs DROP COLUMN terms")
         rows.execute("UPDATE alembic_version SET version_num = '0010'")
         rows.commit()
 

@@ -63,7 +63,7 @@ def test_three_dead_of_four_stop_nothing(server: Server, hours: Callable[[float]
     answer(fed, "a")
     hours(24)
     answer(fed, "a")  # heard from again
-    assert fed.view().waiting_for is None
+    until(lambda: fed.view().waiting_for is None)
     assert fed.members["a"].exchanged(fed.run.id, 1, 1)
     fed.submit("a", 1, fed.adapter(1))
     hours(24)

@@ -143,7 +143,7 @@ def test_what_ends_a_run_ends_the_round_at_the_next_step() -> None:
 def test_a_run_with_privacy_sends_no_figure_that_private_steps_have_shaped(private: bool) -> None:
     """None of a private step, and no memory of a public one, because a process keeps memory."""
     sent: list[Progress] = []
-    with Heartbeats(sent.append, private=private) as heartbeats:
+    with Heartbeats(sent.append, progress(0), private=private) as heartbeats:
         for step, public in ((1, False), (2, True)):
             heartbeats.step(report(step, public))
             until(lambda step=step: bool(sent) and sent[-1].step == step)

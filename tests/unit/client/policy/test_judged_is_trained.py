@@ -17,7 +17,7 @@ from pubswap_protocol.tensors.responses import (
     decode_responses,
     encode_responses,
 )
-from support.client.tokenizers import CONTROL, KINDS, MARKS
+from support.client.tokenizer_kinds import CONTROL, KINDS, MARKS
 
 ENDS, LONGEST = (1, 3), 5
 FORM = ResponseForm(ENDS, LONGEST, vocabulary=7, turns=(4,))

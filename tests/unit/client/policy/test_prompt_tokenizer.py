@@ -6,7 +6,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from pubswap_client.policy.tokenizer import PromptTokenizer
-from support.client.tokenizers import CONTROL, KINDS
+from support.client.tokenizer_kinds import CONTROL, KINDS
 
 TURNS = (
     "{{ '<s>' }}{% for m in messages %}<|start|>{{ m.role }}\n"
