@@ -94,13 +94,14 @@ class PromptTokenizer:
     def is_control(self, token: int) -> bool:
         return token in self._special
 
-    def turn_tokens(self) -> tuple[int, ...]:
+    def turn_tokens(self, chat: bool = True) -> tuple[int, ...]:
         """The control tokens that the template writes between messages, begin of text, and padding.
 
-        Not those that it writes inside a reply, such as marks of reasoning and channels.
+        Not those that it writes inside a reply, such as marks of reasoning and channels. Without
+        `chat` the template is not asked. Raises InvalidSettings if it fails.
         """
         own = {self._full.bos_token_id, self._full.pad_token_id} - {None}
-        if not self.has_template:
+        if not (chat and self.has_template):
             return tuple(sorted(own))
         question = [_turn("user", _PROBE)]
         replied = [*question, _turn("assistant", _REPLY)]

@@ -75,7 +75,7 @@ def base_card(
             f"The model's chat template ends a reply with {tokenizer.token_text(end)!r}, which by "
             f"its generation config ends no response. Set model.stop_token_ids = [{end}]."
         )
-    return card.model_copy(update={"turn_token_ids": tokenizer.turn_tokens()})
+    return card.model_copy(update={"turn_token_ids": tokenizer.turn_tokens(chat)})
 
 
 def create_and_open(api: CoordinatorClient, prepared: Prepared) -> RunView:

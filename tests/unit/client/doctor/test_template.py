@@ -158,3 +158,12 @@ def test_a_run_s_card_asks_for_the_token_that_ends_a_turn(copied: Path) -> None:
     assert stopped.eos_token_ids == (1, number)
     assert stopped.turn_token_ids == (0, number)
     assert ResponseForm.of(stopped, RUN).turns == (0,)
+
+
+def test_a_run_without_a_template_does_not_ask_a_template_that_fails(copied: Path) -> None:
+    """So the advice to set chat_template = 'none' helps."""
+    with_template(copied, "{{ raise_exception('only with a system message') }}")
+    asks = partial(base_card, copied, RUN.lora, ModelSource(source="model"))
+    with pytest.raises(InvalidSettings, match="chat_template = 'none'"):
+        asks(chat=True, longest=RUN.grpo.longest_row)
+    assert asks(chat=False, longest=RUN.grpo.longest_row).turn_token_ids == (0,)
