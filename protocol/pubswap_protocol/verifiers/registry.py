@@ -14,7 +14,7 @@ MAX_RESPONSE_CHARACTERS = 1 << 16
 
 _VERIFIERS = {"math": score_math, "choice": score_choice, "exact": score_exact}
 QUICK = {"choice", "exact"}  # always quick, so they need no process
-_RULES = 9  # one version for all our rules, because they share the extraction of answers
+_RULES = 10  # one version for all our rules, because they share the extraction of answers
 _LIBRARIES = {"math": "math-verify"}
 
 

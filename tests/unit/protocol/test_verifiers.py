@@ -7,6 +7,7 @@ import pytest
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.verifiers import check_verifier, extract_answer, score, verifier_version
+from pubswap_protocol.verifiers.choice import chosen_letter
 from pubswap_protocol.verifiers.math import stated_answer
 from pubswap_protocol.verifiers.registry import MAX_RESPONSE_CHARACTERS
 
@@ -138,6 +139,26 @@ def test_the_answer_is_where_a_person_would_look(text: str, answer: str) -> None
         ("choice", r"\boxed{A}, \boxed{C}", "C", False),
         ("choice", "I do not know", "C", False),
         ("choice", "", "C", False),
+        ("choice", "The answer is C because a stone falls.", "C", True),
+        ("choice", "C is the correct answer.", "C", True),
+        ("choice", r"So v = \boxed{17}. The answer is (C).", "C", True),
+        ("choice", r"So v = \boxed{17}. The answer is (C) or (D).", "C", False),
+        ("choice", "So the answer: sales are 65. The answer is (C).", "C", True),
+        ("choice", "Answer: Let's think step by step. The answer is (C).", "C", True),
+        ("choice", "Answer: C or D. The answer is C.", "C", False),
+        ("choice", "Final Answer: The answer is ... C.", "C", True),
+        ("choice", "The answer is, therefore, C.", "C", True),
+        ("choice", "I would say C.", "C", True),
+        ("choice", "I'd go with option C", "C", True),
+        ("choice", "The answer would be C.", "C", True),
+        ("choice", "The answer is C. The answer is C or D.", "C", False),
+        ("choice", "Answer\uff1a\uff08\uff23\uff09", "C", True),
+        ("choice", "Answer: C. Option A is incorrect because it is late.", "C", True),
+        ("choice", "Answer: C. A beta blocker. A is wrong, so C.", "C", True),
+        ("choice", "Answer: C, I think", "C", True),
+        ("choice", "Answer: H. The answer is I.", "I", False),
+        ("exact", "", " ", False),
+        ("exact", "", "$ $", False),
         ("exact", "Answer:  forty  two ", "forty two", True),
         ("exact", "**Answer:** Paris", "Paris", True),
         ("exact", "<think>Answer: Rome</think>Paris", "Paris", True),
@@ -160,6 +181,34 @@ def test_verdicts(name: str, response: str, answer: str, right: bool) -> None:
     assert score(name, response, problem(answer)) == float(right)
 
 
+HEDGES = """
+B|C  B+C  B -> C  B. C.  B.C  B? No, C  B, possibly C  B or maybe C  B. Or C  B, or C if pregnant
+B. Aspirin or C. Ibuprofen  B (Aspirin), C (Ibuprofen)  B. Aspirin. C. Ibuprofen  B. Aspirin. No, C
+B. Aspirin or c. Ibuprofen  B: Aspirin; C: Ibuprofen  B C  B; C  B & C  B C D  B but C is possible
+B, A is also possible  B because of x, or C  B > C  B = C  B (C)  (B)(C)  (B), (C)  **B** / **C**
+B then C  B not sure, C  B... C  B with C  B and also C  both B and C  B/c  B since C
+B~C  B_C  B\\C  B, A too  B, I  B because it is true, C also  B is correct and C is correct  B!C
+"""
+
+
+@pytest.mark.parametrize("form", ["Answer: {}", "The answer is {}", r"\boxed{{{}}}", "I'd say {}"])
+def test_a_hedge_is_never_paid(form: str) -> None:
+    """It names no letter at all, wherever it stands and however its letters are joined."""
+    hedges = [hedge for line in HEDGES.split("\n") for hedge in line.split("  ") if hedge]
+    assert {hedge: chosen_letter(form.format(hedge)) for hedge in hedges} == dict.fromkeys(hedges)
+
+
+def test_an_option_of_the_prompt_may_name_letters_itself() -> None:
+    """Its text behind its letter is no second answer, but that of another option is."""
+    prompt = "Which?\n\nA. Iron\nB. Vitamins A and D\n(C) A and B"
+    for response in ("B. Vitamins A and D", "B (vitamins A and D)", "**B.** Vitamins A and D."):
+        assert chosen_letter(f"Answer: {response}", prompt) == "B"
+        assert chosen_letter(f"Answer: {response} or C", prompt) is None
+        assert chosen_letter(f"Answer: {response}") is None
+    assert chosen_letter("The answer is (C) A and B", prompt) == "C"
+    assert chosen_letter("The answer is (B) A and B", prompt) is None
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -175,6 +224,10 @@ def test_verdicts(name: str, response: str, answer: str, right: bool) -> None:
         "\\boxed{1}" + " " * 65000 + "\\boxed{2}",
         "".join(f"\\boxed{{{number}}}," for number in range(4500)),
         "answer: C" + " (" * 32000,
+        "answer: C. " + "A, " * 21000,
+        "answer: C. " + "or " * 21000,
+        "answer: C. " + "\ufdfa" * 65000,
+        "I would say " * 5400,
         "answer is $1$" + " ," * 32000,
         "answer:" + "$$\n```\n" * 9000,
         "answer:```" * 6553,
@@ -209,6 +262,6 @@ def test_an_unknown_reasoning_gym_task_is_refused(task: str) -> None:
 
 def test_versions_name_the_rule_and_the_library() -> None:
     """Another version of math-verify may give other rewards."""
-    assert verifier_version("exact") == "exact@9"
-    assert verifier_version("math").startswith("math@9+0.")
-    assert verifier_version("reasoning_gym:gcd").startswith("reasoning_gym:gcd@9+0.")
+    assert verifier_version("exact") == "exact@10"
+    assert verifier_version("math").startswith("math@10+0.")
+    assert verifier_version("reasoning_gym:gcd").startswith("reasoning_gym:gcd@10+0.")
