@@ -7,15 +7,23 @@ from pubswap_protocol.problems import Problem
 from pubswap_protocol.verifiers.choice import score_choice
 from pubswap_protocol.verifiers.exact import score_exact
 from pubswap_protocol.verifiers.math import score_math
+from pubswap_protocol.verifiers.math_string import score_math_string
+from pubswap_protocol.verifiers.math_verify import score_math_verify
 from pubswap_protocol.verifiers.reasoning import check_task, score_reasoning
 
 REASONING = "reasoning_gym:"
 MAX_RESPONSE_CHARACTERS = 1 << 16
 
-_VERIFIERS = {"math": score_math, "choice": score_choice, "exact": score_exact}
+_VERIFIERS = {
+    "math": score_math,
+    "math-verify": score_math_verify,
+    "math-string": score_math_string,
+    "choice": score_choice,
+    "exact": score_exact,
+}
 QUICK = {"choice", "exact"}  # always quick, so they need no process
 _RULES = 10  # one version for all our rules, because they share the extraction of answers
-_LIBRARIES = {"math": "math-verify"}
+_LIBRARIES = {"math": "math-verify", "math-verify": "math-verify"}
 
 
 def verifier_version(name: str) -> str:

@@ -247,7 +247,8 @@ def test_no_response_is_read_for_long(text: str) -> None:
 @pytest.mark.parametrize("name", ["oracle", "", "reasoning_gym:", "Math"])
 def test_an_unknown_verifier_is_refused_with_the_list(name: str) -> None:
     """The message names the existing ones."""
-    with pytest.raises(InvalidSettings, match="choice, exact, math, reasoning_gym"):
+    names = "choice, exact, math, math-string, math-verify, reasoning_gym"
+    with pytest.raises(InvalidSettings, match=names):
         check_verifier(name)
     with pytest.raises(InvalidSettings):
         score(name, "x", problem("x"))

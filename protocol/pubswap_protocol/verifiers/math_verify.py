@@ -1,0 +1,44 @@
+r"""`math-verify`: equal according to the library alone, for figures to hold against other people's.
+
+The response is parsed and compared as by `accuracy_reward` of TRL (trl/rewards/accuracy_rewards.py)
+with none of the rules of `math`. So the library's errors are rewarded: 27 - 8 equals 19.
+"""
+
+import logging
+from functools import lru_cache
+from typing import Any
+
+from pubswap_protocol.problems import Problem
+from pubswap_protocol.verifiers.extract import first_of
+
+
+def score_math_verify(response: str, problem: Problem) -> float:
+    r"""1.0 if the library finds the last \boxed{...}, else a stated formula, equal to the answer.
+
+    0.0 for an answer that the library cannot read; TRL leaves such problems out.
+    """
+    from math_verify import LatexExtractionConfig, parse, verify
+    from math_verify.parser import NormalizationConfig
+
+    text = first_of(response, lambda whole: whole)
+    gold = _gold(problem.answer)
+    if text is None or not gold:
+        return 0.0
+    reading = LatexExtractionConfig(
+        normalization_config=NormalizationConfig(units=True),
+        boxed_match_priority=0,
+        try_extract_without_anchor=False,
+    )
+    answer = parse(text, [reading], extraction_mode="first_match", parsing_timeout=None)
+    return float(verify(gold, answer, timeout_seconds=None))
+
+
+@lru_cache(maxsize=256)  # the responses of a group share their gold
+def _gold(answer: str) -> list[Any]:
+    from math_verify import parse
+
+    # It warns at every call that its timeout is off; the pool has one.
+    logging.getLogger("math_verify").setLevel(logging.ERROR)
+    # Outside of a formula it reads 2 in 2\sqrt{3}.
+    bare = "$" not in answer and r"\boxed" not in answer
+    return list(parse(f"\\boxed{{{answer}}}" if bare else answer, parsing_timeout=None))
