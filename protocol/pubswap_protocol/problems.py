@@ -1,6 +1,8 @@
 """Problems: prompts with checkable answers. Private, public and test sets are JSONL of these."""
 
 import json
+import re
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from io import StringIO
@@ -26,6 +28,9 @@ _OTHER_FORMATS = {
     ".parquet": 'read_parquet("{}").astype("string")',
     "[": 'read_json("{}", dtype=False).astype("string")',
 }
+
+
+_FILLERS = "\u115f\u1160\u2800\u3164\uffa0"  # letters and symbols without ink
 
 
 class Problem(Strict):
@@ -55,13 +60,23 @@ def parse_problem(line: str, where: str, extra: ExtraValues | None = None) -> Pr
             f"{where}: the line has more than {VALUE_LIMITS}; shorten its metadata."
         )
     try:
-        return Problem.model_validate_json(line, extra=extra)
+        problem = Problem.model_validate_json(line, extra=extra)
     except ValidationError as error:
         fault = error.errors()[0]
         advice = 'A line looks like {"id": "1", "prompt": "2 + 2 =", "answer": "4"}.'
         if fault["type"] == "extra_forbidden":
             advice = "Move further fields into `metadata`."
         raise InvalidProblems(f"{where}: {fault_text(fault)}. {advice}") from None
+    # A set that a coordinator has accepted already is read as it is.
+    if extra != "ignore" and is_blank(problem.answer):
+        raise InvalidProblems(f"{where}: answer: it is blank. Add the answer, or remove the line.")
+    return problem
+
+
+def is_blank(answer: str) -> bool:
+    """Whether an answer has nothing to see: white space, invisible signs, or an empty formula."""
+    bare = re.sub(r"[\s$]|\\[()\[\]]", "", answer)
+    return all(unicodedata.category(s) in ("Cc", "Cf") or s in _FILLERS for s in bare)
 
 
 def parse_problems(

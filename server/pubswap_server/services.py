@@ -121,7 +121,7 @@ class Services:
         return digest
 
     def _read_problems(self, digest: str) -> list[Problem]:
-        return parse_problems(self.blobs.read(digest).decode("utf-8"))
+        return parse_problems(self.blobs.read(digest).decode("utf-8"), extra="ignore")
 
     def _read_tokenizer(self, digest: str) -> Any:
         return load_tokenizer(self.blobs.read(digest))

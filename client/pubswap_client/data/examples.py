@@ -1,13 +1,13 @@
 """Convert rows of a data set to problems, and record why others cannot be used."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 from pydantic import BaseModel, Field
 
-from pubswap_client.data.rewriting import right_response, wrong_response
+from pubswap_client.data.golds import Fault, Score, contradictions, unread
 from pubswap_client.data.spec import DataSpec, SourceName
 from pubswap_protocol.errors import InvalidProblems
 from pubswap_protocol.problems import Problem
@@ -58,10 +58,19 @@ class LeftOut(BaseModel, extra="forbid"):
 
 
 class Tally:
-    """The rows that were left out, by reason."""
+    """The rows that were left out, by reason, and all unusable answers with their places."""
 
     def __init__(self) -> None:
         self.reasons: dict[str, LeftOut] = {}
+        self.faults: list[Fault] = []
+        self.places: dict[str, str] = {}  # of problems by id, such as "line 3"
+
+    def add_fault(self, reason: str, fault: Fault) -> None:
+        self.faults.append(fault)
+        self.add(reason, self.place(fault.problem))
+
+    def place(self, problem: Problem) -> str:
+        return self.places.get(problem.id, problem.id)
 
     def add(self, reason: str, where: str, fault: bool = True) -> None:
         self.merge(LeftOut(reason=reason, rows=1, first=[where], fault=fault))
@@ -83,43 +92,25 @@ class Tally:
 
 
 def unique(
-    problems: Iterable[Problem], tally: Tally, key: Callable[[Problem], str]
+    problems: Sequence[Problem], tally: Tally, key: Callable[[Problem], str]
 ) -> list[Problem]:
-    """The first problem of each key, in order."""
+    """The first problem of each key, in order; none of those that contradict each other."""
+    contradicted = contradictions(problems)
+    for fault in contradicted:
+        tally.add_fault(f"answer: {fault.reason}", fault)
+    bad = {id(fault.problem) for fault in contradicted}
     distinct: dict[str, Problem] = {}
     for problem in problems:
-        if distinct.setdefault(key(problem), problem) is not problem:
+        if id(problem) not in bad and distinct.setdefault(key(problem), problem) is not problem:
             tally.add("the same question again", problem.id, fault=False)
     return list(distinct.values())
 
 
-Score = Callable[[str, Sequence[tuple[str, Problem]]], list[float]]
-
 UNREAD = "answer: not read by its own verifier"
 
-# Too few answers for their share to mean anything.
-_ENOUGH = 256
+# A file of a usual size is checked as a whole, so that all of its faults are listed.
+_ENOUGH = 8192
 _CHUNK = 512
-
-
-def unread(problems: Sequence[Problem], default: str | None, score: Score) -> list[Problem]:
-    """The problems whose verifier, or else `default`, misreads their own answer."""
-    cases: list[tuple[str, Problem]] = []
-    expected: list[float] = []
-    for problem in problems:
-        verifier = problem.verifier or default or "exact"
-        cases.append((right_response(verifier, problem.answer), problem))
-        expected.append(1.0)
-        if (wrong := wrong_response(verifier, problem.answer)) is not None:
-            cases.append((wrong, problem))
-            expected.append(0.0)
-    rewards = score(default or "exact", cases)
-    misread = {
-        problem.id
-        for (_, problem), reward, due in zip(cases, rewards, expected, strict=True)
-        if reward != due
-    }
-    return [problem for problem in problems if problem.id in misread]
 
 
 def verified(
@@ -127,30 +118,30 @@ def verified(
 ) -> Iterator[Problem]:
     """The first `quota` problems, or all, that can be rewarded or leave the verifier to the run.
 
-    Checks only as many as needed, because verifying 100,000 answers takes long. Counts answers that
-    are not read in `tally`. Raises InvalidProblems as soon as they are clearly more than 5 %,
-    because these answers are then of another kind.
+    Checks only as many as needed, because verifying 100,000 answers takes long. Adds unusable
+    answers to `tally`. Raises InvalidProblems if they are more than 5 %, because the answers are
+    then of another kind.
     """
-    checked, misread = 0, list[Problem]()
+    checked, faults = 0, list[Fault]()
 
     def check() -> None:
-        if len(misread) > MAX_FAULT_SHARE * checked:
-            first = misread[0]
+        if len(faults) > MAX_FAULT_SHARE * checked:
+            first = faults[0]
             raise InvalidProblems(
-                f"answer: {len(misread)} of {checked} are not read by their own verifier, such as "
-                f"{first.answer[:80]!r} of {first.id} by {first.verifier}. No response to them "
-                "could be rewarded."
+                f"answer: {len(faults)} of {checked} are not read by their own verifier, such as "
+                f"{first.problem.answer[:80]!r} of {tally.place(first.problem)} by "
+                f"{first.verifier or 'any'}: {first.reason}. No response to them could be rewarded."
             )
 
     while more := list(islice(problems, min(quota, _CHUNK))):
-        wrong = unread([problem for problem in more if problem.verifier is not None], None, score)
-        for problem in wrong:
-            tally.add(f"{UNREAD}, {problem.verifier}", problem.id)
+        wrong = unread(more, None, score)
+        for fault in wrong:
+            tally.add_fault(f"{UNREAD}, {fault.verifier or 'any'}: {fault.reason}", fault)
         checked += len(more)
-        misread += wrong
+        faults += wrong
         if checked >= _ENOUGH:
             check()
-        bad = {problem.id for problem in wrong}
+        bad = {fault.problem.id for fault in wrong}
         read = [problem for problem in more if problem.id not in bad]
         quota -= len(read)
         yield from read

@@ -1,6 +1,7 @@
 """Make a split as one folder: private sets with different topics, a public and a test set."""
 
 import hashlib
+import json
 import os
 from collections import Counter
 from contextlib import suppress
@@ -24,31 +25,69 @@ from pubswap_client.data.manifest import (
 from pubswap_client.data.reading import read_source
 from pubswap_client.data.spec import DataSpec
 from pubswap_protocol.command_line.progress_bar import progress_bar
-from pubswap_protocol.errors import Conflict, NotSaved
+from pubswap_protocol.errors import Conflict, InvalidProblems, NotSaved
 from pubswap_protocol.files import whole_folder, write_whole
 from pubswap_protocol.problems import Problem, PromptLimit, problem_lines
 from pubswap_protocol.verifiers import VerifierPool
 
 _MAX_WORKERS = 8
+_MAX_SHOWN = 200  # characters of an answer
 
 
 def prepare(spec: DataSpec, out: Path, limit: PromptLimit | None = None) -> Path:
     """Create the folder `out` with the split; does nothing if it contains the same one, intact.
 
-    Omits prompts over `limit`.
+    Omits prompts over `limit`, and unusable answers, all of which it lists beside the folder.
 
     Raises Conflict if `out` contains anything else, InvalidSettings for impossible sizes or
     settings, and InvalidProblems for unusable data or a split that was changed.
     """
     if _is_done(spec, out):
         return out
-    split, origins, tally = _make(spec, limit)
+    tally, listing = Tally(), faults_file(out)
+    try:
+        split, origins = _make(spec, limit, tally)
+    except InvalidProblems as error:
+        if not tally.faults:
+            raise
+        _list_faults(listing, tally)
+        raise InvalidProblems(
+            f"{error.detail} All {len(tally.faults)} are in {listing}, with lines and reasons. "
+            "Correct them in your file, or remove them."
+        ) from None
+    _list_faults(listing, tally)
     # Another process may have been faster, with this split or a different one.
     with suppress(Conflict), whole_folder(out) as making:
         _write(making, spec, split, origins, tally)
     if not _is_done(spec, out):
         raise NotSaved(f"{out} could not be created: is its folder writable?")
     return out
+
+
+def faults_file(out: Path) -> Path:
+    """The list of unusable answers beside the split `out`; there is none if all are usable."""
+    return out.with_name(f"{out.name}-unusable-answers.jsonl")
+
+
+def _list_faults(path: Path, tally: Tally) -> None:
+    if not tally.faults:
+        path.unlink(missing_ok=True)  # of an attempt before
+        return
+    rows = [
+        {
+            "where": tally.place(fault.problem),
+            "id": fault.problem.id,
+            "verifier": fault.verifier,
+            "reason": fault.reason,
+            "answer": fault.problem.answer[:_MAX_SHOWN],
+        }
+        for fault in tally.faults
+    ]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise NotSaved(f"{path.parent} could not be created: {error.strerror}.") from None
+    write_whole(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
 
 
 def _is_done(spec: DataSpec, out: Path) -> bool:
@@ -66,8 +105,7 @@ def _is_done(spec: DataSpec, out: Path) -> bool:
     return False
 
 
-def _make(spec: DataSpec, limit: PromptLimit | None) -> tuple[Split, list[Origin], Tally]:
-    tally = Tally()
+def _make(spec: DataSpec, limit: PromptLimit | None, tally: Tally) -> tuple[Split, list[Origin]]:
     streams, origins = read_source(spec, tally, limit)
     sizes = spec.sizes(sum(stream.usable or 0 for stream in streams))
     total = sizes.total(spec.clients)
@@ -90,7 +128,7 @@ def _make(spec: DataSpec, limit: PromptLimit | None) -> tuple[Split, list[Origin
                 progress.advance(task)
     if len(drawn) < total:  # sizes relative to the usable problems exclude misread ones
         sizes = spec.sizes(len(drawn))
-    return divide(drawn, spec, fitted(spec, sizes, counts)), origins, tally
+    return divide(drawn, spec, fitted(spec, sizes, counts)), origins
 
 
 def _write(folder: Path, spec: DataSpec, split: Split, origins: list[Origin], tally: Tally) -> None:

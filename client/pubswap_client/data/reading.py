@@ -20,21 +20,25 @@ from pubswap_client.data.tasks import TaskSpec
 from pubswap_protocol.command_line.progress_bar import progress_bar
 from pubswap_protocol.draws import rng_for
 from pubswap_protocol.errors import InvalidProblems, first_fault
-from pubswap_protocol.problems import Problem, PromptLimit, read_jsonl
+from pubswap_protocol.problems import Problem, PromptLimit, is_blank, read_jsonl
 from pubswap_protocol.verifiers import check_usable
 
 _MAX_PLAIN = 20
 _ROW = TypeAdapter(dict[str, Any])
 
 
-def jsonl_problems(path: Path, spec: DataSpec) -> Iterator[Problem]:
+def jsonl_problems(path: Path, spec: DataSpec, tally: Tally) -> Iterator[Problem]:
     """The problems of the file, in order; keeps `id`, `verifier` and `metadata` if present.
+
+    Their lines are in `tally.places`.
 
     Raises InvalidProblems, naming the line and the column, for anything unusable, because the user
     can correct the file.
     """
     for number, line in read_jsonl(path):
-        yield _problem_of_line(line, number, f"{path}, line {number}", spec)
+        problem = _problem_of_line(line, number, f"{path}, line {number}", spec)
+        tally.places[problem.id] = f"line {number}"
+        yield problem
 
 
 def _problem_of_line(line: str, number: int, where: str, spec: DataSpec) -> Problem:
@@ -54,6 +58,8 @@ def _problem_of_line(line: str, number: int, where: str, spec: DataSpec) -> Prob
         )
     except ValidationError as error:
         raise InvalidProblems(f"{where}: {first_fault(error)}.") from None
+    if is_blank(problem.answer):
+        raise InvalidProblems(f"{where}: answer: it is empty. Add the answer, or remove the line.")
     return problem.model_copy(update={"prompt": ask(problem.prompt, spec)})
 
 
@@ -67,7 +73,10 @@ def _value(row: dict[str, Any], column: str, role: str, where: str) -> Any:
     # An answer may be a number or true in the file, but a response is compared with its text.
     if isinstance(value, int | float) and role != "prompt":
         value = _written(value)
-    return value.strip() if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    # A tab or form feed at the beginning of an answer is a lost backslash, and is found later.
+    return value.rstrip().lstrip(" \n") if role == "answer" else value.strip()
 
 
 def _written(value: float) -> str:
@@ -132,7 +141,7 @@ def _task_problems(
 
 def _jsonl(spec: DataSpec, tally: Tally, limit: PromptLimit | None) -> Source:
     assert spec.from_ is not None  # the spec requires it
-    read = list(_short(jsonl_problems(spec.from_, spec), tally, limit))
+    read = list(_short(jsonl_problems(spec.from_, spec, tally), tally, limit))
     for verifier in sorted({problem.verifier for problem in read if problem.verifier}):
         check_usable(verifier)
     ids = Counter(problem.id for problem in read)
@@ -160,6 +169,7 @@ def _hub_sets(
                 progress.advance(task, len(table))
             # Check each set by itself, because a large one would hide a small one that is broken.
             faults.check(hub_set.name, sum(map(len, files)))
+            tally.places |= faults.places
             for omission in faults.reasons.values():
                 tally.merge(omission)
     # Sort, so that the split does not depend on how the rows are spread over files.
@@ -177,7 +187,9 @@ def _problems(table: SourceTable, spec: DataSpec, tally: Tally) -> Iterator[Prob
     hub_set = table.hub_set
     for where, row in table:
         try:
-            yield hub_set.read(row, spec).problem(hub_set.name, hub_set.verifier)
+            problem = hub_set.read(row, spec).problem(hub_set.name, hub_set.verifier)
+            tally.places.setdefault(problem.id, where)
+            yield problem
         except Unusable as error:
             tally.add(error.reason, where, error.fault)
 

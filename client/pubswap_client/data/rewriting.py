@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from pubswap_protocol.verifiers.extract import last_boxed, opened
 
-_MATHEMATICAL = ("math", "math-verify", "math-string")
+MATHEMATICAL = ("math", "math-verify", "math-string")
 _SPACES = re.compile(r"\s*\\!\s*|(?<!\\)\\[,;: ]|\\left|\\right|\\?\$")
 _INTEGER = re.compile(r"-?\d+")
 _THOUSANDS = re.compile(r"-?\d{1,3}(?:(?:,|\{,\})\d{3})+(?:\.\d+)?(?:\s[A-Za-z\s]+)?")
@@ -35,7 +35,7 @@ _AROUND = re.compile(  # what may surround a number that is the whole answer
 
 def right_response(verifier: str, answer: str) -> str:
     """A right response: the answer, reworded where that is easy, in a usual closing."""
-    if verifier in _MATHEMATICAL:
+    if verifier in MATHEMATICAL:
         boxed = last_boxed(answer) or answer
         boxed = boxed if verifier == "math-string" else rewritten(boxed)
         return f"Thus, the answer is:\n\\[ \\boxed{{{boxed}}} \\]"
@@ -47,7 +47,7 @@ def right_response(verifier: str, answer: str) -> str:
 
 def wrong_response(verifier: str, answer: str) -> str | None:
     """A wrong response that is close; None for reasoning-gym's tasks, which score in own ways."""
-    if verifier in _MATHEMATICAL:
+    if verifier in MATHEMATICAL:
         return f"Thus, the answer is:\n\\[ \\boxed{{{mutated(last_boxed(answer) or answer)}}} \\]"
     if verifier == "choice":
         return f"Answer: {'B' if _letter(answer) == 'A' else 'A'}"

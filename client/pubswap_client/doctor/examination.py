@@ -44,6 +44,7 @@ from pubswap_client.doctor.private_data import (
     check_answers,
     check_count,
     check_file,
+    check_texts,
     check_verifiers,
     survey,
 )
@@ -222,6 +223,9 @@ class Examination:
         def verifiers(file: Survey, run: RunView) -> tuple[Finding, list[Problem]]:
             return check_verifiers(file.problems, run.settings.verifier)
 
+        def texts(usable: list[Problem], run: RunView) -> Finding:
+            return check_texts(usable, run.settings.verifier)
+
         def answers(file: Survey, usable: list[Problem], run: RunView) -> Finding:
             chosen = sample(usable, SAMPLE, "doctor")
             task = self._stage("verifying the problems' own answers", len(chosen))
@@ -231,6 +235,7 @@ class Examination:
 
         file, run, needs = self._file, self._run, "private data and the run"
         usable = self._check("verifiers", verifiers, file, run, needs=needs)
+        self._check("texts of answers", texts, usable, run, needs=needs)
         self._check("answers", answers, file, usable, run, needs=needs)
 
     def _check_device(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pubswap_client.data.examples import Score, unread
+from pubswap_client.data.golds import Fault, Score, contradictions, text_faults, unread
 from pubswap_client.data.holdout import split
 from pubswap_client.doctor.findings import Finding, failure, ok, skipped, warning
 from pubswap_protocol.command_line.amounts import first_few
@@ -56,6 +56,12 @@ def check_file(file: Survey) -> Finding:
         return failure(
             f"{len(file.repeated)} ids occur twice: {first_few(file.repeated)}",
             "Give each problem an id of its own, or remove the second ones.",
+        )
+    if contradicted := contradictions(file.problems):
+        return failure(
+            f"{len(contradicted)} problems have the prompt of another and a different answer: "
+            f"{first_few(fault.problem.id for fault in contradicted)}",
+            "One of the answers is wrong, and is rewarded. Correct it, or remove these problems.",
         )
     prompts: dict[str, str] = {}
     copies = [
@@ -116,9 +122,9 @@ def check_answers(
     advance: Callable[[int], None],
 ) -> Finding:
     """Check that verifiers read the answers of these problems, from a set of `total`, correctly."""
-    bad, count = [], len(problems)
+    bad, count = list[Fault](), len(problems)
     for chunk in (problems[start : start + _CHUNK] for start in range(0, count, _CHUNK)):
-        bad += [problem.id for problem in unread(chunk, default, score)]
+        bad += unread(chunk, default, score)
         advance(len(chunk))
     if not count:
         return skipped("a problem with a verifier that is known")
@@ -126,12 +132,35 @@ def check_answers(
     if not bad:
         return ok(f"each is read by its own verifier (checked {part})")
     serious = len(bad) > SERIOUS_SHARE * count
+    named = first_few(fault.problem.id for fault in bad)
     return (failure if serious else warning)(
-        f"{len(bad)} are not read by their own verifier: {first_few(bad)} (checked {part})",
+        f"{len(bad)} are not read by their own verifier: {named} (checked {part}). {_reasons(bad)}",
         "Right responses to them are not rewarded, or wrong ones are. Write the answer as the "
         "verifier reads it (math: an expression; choice: one letter; exact: the text after "
         '"Answer:"; reasoning_gym: with the metadata of its task), or remove them.',
     )
+
+
+def check_texts(problems: Sequence[Problem], default: str) -> Finding:
+    """Check the text of every answer, which takes no verifier."""
+    faults = text_faults(problems, default)
+    if not faults:
+        return ok(f"none of {len(problems)} is blank, broken or a worked solution")
+    serious = len(faults) > SERIOUS_SHARE * len(problems)
+    return (failure if serious else warning)(
+        f"{len(faults)} of {len(problems)} answers can be earned by no response. "
+        f"{_reasons(faults)}",
+        "Write the result alone as the answer, or remove these problems. `pubswap data prepare "
+        "jsonl` lists all of them in a file.",
+    )
+
+
+def _reasons(faults: Sequence[Fault]) -> str:
+    """Each reason with its verifier and problems."""
+    ids: dict[str, list[str]] = {}
+    for fault in faults:
+        ids.setdefault(f"{fault.verifier}: {fault.reason}", []).append(fault.problem.id)
+    return "; ".join(f"{reason} ({first_few(bad)})" for reason, bad in ids.items())
 
 
 def _fault(name: str) -> str | None:

@@ -7,10 +7,12 @@ from pathlib import Path
 
 from pubswap_client.base_model import model_folder, prompt_limit
 from pubswap_client.coordinator.client import CoordinatorClient
+from pubswap_client.data.golds import contradictions, text_faults
 from pubswap_client.data.manifest import check_files, local_files, read_manifest
 from pubswap_client.recipes.recipe import Recipe, set_sizes
 from pubswap_client.recipes.tables import DataFiles, ModelSource
 from pubswap_protocol import paths
+from pubswap_protocol.command_line.amounts import first_few
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import Invalid, InvalidProblems, InvalidSettings
 from pubswap_protocol.messages import CreateRun, RunView, SetKind
@@ -119,12 +121,27 @@ def check_lengths(model: Path, run: RunSettings, files: DataFiles) -> None:
 
 
 def check_sets(recipe: Recipe, files: DataFiles) -> None:
-    """Raises InvalidProblems if a set cannot be read, or has too few problems."""
-    public = len(read_problems(files.public))
-    read_problems(files.test)
-    private = {str(path): len(read_problems(path)) for path in files.private if path.exists()}
+    """Raises InvalidProblems if a set cannot be read, has answers that no response can earn, or
+    has too few problems.
+    """
+    own = [path for path in files.private if path.exists()]
+    counts = {path: _count(path, recipe) for path in (files.public, files.test, *own)}
+    public, private = counts[files.public], {str(path): counts[path] for path in own}
     for fault in set_sizes(recipe, public, private):
         raise InvalidProblems(f"{recipe.name}: {fault} (grpo.prompts_per_step).")
+
+
+def _count(path: Path, recipe: Recipe) -> int:
+    problems = read_problems(path)
+    lines = {problem.id: line for line, problem in enumerate(problems, start=1)}
+    faults = [*text_faults(problems, recipe.verifier), *contradictions(problems)]
+    if faults:
+        places = (f"line {lines[f.problem.id]} ({f.reason})" for f in faults)
+        raise InvalidProblems(
+            f"{path}: {len(faults)} answers that no response could earn: "
+            f"{first_few(places)}. Correct these lines, or remove them."
+        )
+    return len(problems)
 
 
 def set_faults(recipe: Recipe, model: Path | None) -> Iterator[str]:

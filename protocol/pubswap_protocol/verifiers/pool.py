@@ -72,7 +72,9 @@ class VerifierPool:
             scored = self.score(name, item)
             if scored.cut_off:
                 log.warning(
-                    "The verifier %s failed on a response to %s: scored 0.", name, item[1].id
+                    "The verifier %s failed on a response to %s: scored 0.",
+                    item[1].verifier or name,
+                    item[1].id,
                 )
             return scored.score
 

@@ -12,6 +12,7 @@ from huggingface_hub.utils import filter_repo_objects
 from typer.testing import CliRunner
 
 from pubswap_client.data.drawing import fitted
+from pubswap_client.data.examples import Tally
 from pubswap_client.data.loading import tables
 from pubswap_client.data.manifest import (
     DataManifest,
@@ -21,7 +22,7 @@ from pubswap_client.data.manifest import (
     draw_topics,
     read_manifest,
 )
-from pubswap_client.data.prepare import prepare
+from pubswap_client.data.prepare import faults_file, prepare
 from pubswap_client.data.reading import jsonl_problems
 from pubswap_client.data.sources import HUB_SETS
 from pubswap_client.data.spec import DataSpec, SourceName, SplitSizes
@@ -105,6 +106,7 @@ def test_a_split_has_the_sizes_asked_and_no_prompt_twice(
     assert sorted(contents(out)) == sorted(
         ["manifest.json", "topics.png", *(f"{name}.jsonl" for name in NAMES)]
     )
+    faults_file(out).unlink(missing_ok=True)
     assert [path.name for path in out.parent.iterdir()] == ["split"]
 
 
@@ -510,7 +512,7 @@ def test_an_answer_may_be_a_number(tmp_path: Path, number: str, text: str) -> No
     path = tmp_path / "own.jsonl"
     path.write_text(f'{{"prompt": "a", "answer": {number}, "topic": "t"}}\n')
     spec = spec_for("jsonl", path)
-    assert [problem.answer for problem in jsonl_problems(path, spec)] == [text]
+    assert [problem.answer for problem in jsonl_problems(path, spec, Tally())] == [text]
 
 
 def test_topics_are_shown_as_they_are_written(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pubswap_client.recipes.recipe import load_recipe, read_recipe
 from pubswap_client.recipes.runfile import check_sets, make_sets, set_faults
 from pubswap_client.recipes.tables import DataFiles, Sweep
 from pubswap_protocol.errors import Conflict, InvalidProblems, InvalidSettings
-from pubswap_protocol.problems import Problem, write_problems
+from pubswap_protocol.problems import Problem, read_problems, write_problems
 
 BASE = """
 name = "base"
@@ -369,6 +369,28 @@ def test_sets_with_less_than_a_step_takes_are_refused(
     with pytest.raises(InvalidProblems, match=message):
         check_sets(recipe, recipe.data.files(1))
     assert message in next(set_faults(recipe, None))
+
+
+def test_a_set_with_an_answer_that_no_response_earns_is_refused(tmp_path: Path) -> None:
+    """`run create` and `recipe check` name the lines and reasons, also of contradictions."""
+    files = {
+        "data.private": [str(problems(tmp_path / "client-1.jsonl", 8))],
+        "data.public": str(problems(tmp_path / "public.jsonl", 8)),
+        "data.test": str(problems(tmp_path / "test.jsonl", 8)),
+    }
+    recipe = load_recipe(write(tmp_path, 'extends = "base.toml"\nclients = 1\n'), files)
+    bad = Problem(id="bad", prompt="?", answer="We add them and get 12.")
+    for name, more, message in (
+        ("test", bad, r"test.jsonl: 1 answers .*: line 9 \(it is a worked solution"),
+        ("public", Problem(id="x", prompt="3 =", answer="4"), r"public.jsonl: 2 .*line 4 .*line 9"),
+        ("client-1", bad.model_copy(update={"answer": " "}), "line 9: answer: it is blank"),
+    ):
+        path = tmp_path / f"{name}.jsonl"
+        write_problems(path, [*read_problems(path), more])
+        with pytest.raises(InvalidProblems, match=message):
+            check_sets(recipe, recipe.data.files(1))
+        problems(path, 8)
+    check_sets(recipe, recipe.data.files(1))
 
 
 def test_a_public_set_may_be_small_where_no_step_is_public(tmp_path: Path) -> None:

@@ -1,0 +1,203 @@
+"""Reference answers that no response can earn, in `prepare` and `doctor`."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from pubswap_client.data.golds import contradictions, text_fault, unread
+from pubswap_client.data.manifest import read_manifest
+from pubswap_client.data.prepare import faults_file, prepare
+from pubswap_client.data.spec import DataSpec
+from pubswap_client.doctor.findings import Status
+from pubswap_client.doctor.private_data import check_file, check_texts, survey
+from pubswap_protocol.errors import InvalidProblems
+from pubswap_protocol.problems import Problem, is_blank, parse_problems, write_problems
+from pubswap_protocol.verifiers import VerifierPool, score
+from pubswap_protocol.verifiers.worker import Scored
+
+
+def problem(answer: str, verifier: str | None = "math", name: str = "p") -> Problem:
+    return Problem(id=name, prompt=f"{name}?", answer=answer, verifier=verifier)
+
+
+@pytest.mark.parametrize(
+    "answer", [" ", "\n\t", "\u200b", "\ufeff \u2060", "$ $", r"\(\)", "\u3164"]
+)
+def test_an_answer_without_anything_to_see_is_blank(answer: str, tmp_path: Path) -> None:
+    """A file with one is refused by its line; a set that was accepted before is still read."""
+    assert is_blank(answer)
+    line = json.dumps({"id": "1", "prompt": "?", "answer": answer})
+    with pytest.raises(InvalidProblems, match="line 1: answer: it is blank"):
+        parse_problems(line)
+    assert parse_problems(line, extra="ignore")[0].answer == answer
+    row = tmp_path / "own.jsonl"
+    row.write_text(json.dumps({"prompt": "a", "answer": answer, "topic": "t"}) + "\n")
+    with pytest.raises(InvalidProblems, match="line 1: answer: it is empty"):
+        prepare(DataSpec(source="jsonl", from_=row, verifier="exact"), tmp_path / "out")
+
+
+@pytest.mark.parametrize("answer", ["0", ".", "-", r"\emptyset", "$x$", "\u2205"])
+def test_short_answers_are_not_blank(answer: str) -> None:
+    """Any sign counts."""
+    assert not is_blank(answer)
+
+
+@pytest.mark.parametrize(
+    ("verifier", "answer", "reason"),
+    [
+        ("math", "It is 4+4 = <<4+4=8>>8.\n#### 8", "worked solution"),
+        ("math", "#### 8", "worked solution"),
+        ("math", "We add them and get 12.", "worked solution"),
+        ("math", "She has 5 apples left.", "worked solution"),
+        ("math", "The total is 42.", "worked solution"),
+        ("math", "So 7", "worked solution"),
+        ("math", "5 + 3 = 8, so the answer is 8.", "worked solution"),
+        ("math-string", "Answer: 12", "worked solution"),
+        ("math", "\frac{1}{2}", "control character"),
+        ("math", "3\times 4", "control character"),
+        ("math", "\times 4", "control character"),
+        ("math", "\x08inom{5}{2}", "control character"),
+        ("math", "\rho", "control character"),
+        ("math", "x \neq 2", "control character"),
+        ("exact", "\frac{1}{2}", "control character"),
+        ("math", "NaN", "NaN"),
+        ("exact", "nan", "NaN"),
+        (None, "NaN", "NaN"),
+        (None, "\u200b", "blank"),
+        ("math", "AC", "several letters"),
+        ("math", "A, C and D", "several letters"),
+        ("choice", "AC", "several letters"),
+        ("choice", "(A), (C)", "several letters"),
+        ("choice", "B. Paris", "no letter"),
+        ("choice", "K", "no letter"),
+    ],
+)
+def test_faults_of_a_text_are_named(verifier: str | None, answer: str, reason: str) -> None:
+    """They need no verifier, which would find the text equal to itself."""
+    assert reason in str(text_fault(answer, verifier))
+
+
+@pytest.mark.parametrize(
+    ("verifier", "answer"),
+    [
+        ("math", answer)
+        for answer in [
+            "36 minutes", "9.5 square feet.", "10 miles per hour", "5 dollars and 20 cents",
+            "d = 5, M = (1, 2)", "21 (books)", "1,066 million", "4:30 p.m.", r"\text{June 20}",
+            "all real numbers", "no solution", "sin theta = 3", "log 2 + log 3", "1 or -1", "B",
+            "\\begin{pmatrix} 1 \\\\\n2 \\end{pmatrix}", r"The answer is \boxed{x^2 + 1}", "5\n",
+        ]
+    ]
+    + [("choice", "(b)."), ("exact", "AC"), ("exact", "two\r\nlines\tof 2"), (None, "We get 12.")],
+)  # fmt: skip
+def test_usual_answers_have_no_fault(verifier: str | None, answer: str) -> None:
+    """Units, names and LaTeX are no sentences."""
+    assert text_fault(answer, verifier) is None
+
+
+def test_the_same_prompt_with_another_answer_is_found() -> None:
+    """All of them, because any may be wrong; another notation of the same text is no other one."""
+    texts = [("1 + 1 =", "2"), ("1 +  1 =", "$2$"), ("1 + 2 =", "3"), ("1 + 2 =", "4")]
+    problems = [Problem(id=str(n), prompt=p, answer=a) for n, (p, a) in enumerate(texts)]
+    assert [fault.problem.id for fault in contradictions(problems)] == ["2", "3"]
+
+
+def test_unread_answers_name_their_verifier(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So does the warning about a verifier that was cut off."""
+
+    def judge(name: str, cases: list[tuple[str, Problem]]) -> list[float]:
+        return [score(p.verifier or name, text, p) for text, p in cases]
+
+    problems = [problem("AC", name="a"), problem("0", name="b"), problem("d = 5, M = (1, 2)")]
+    faults = unread([*problems, problem("x y", None, "c")], None, judge)  # type: ignore[arg-type]
+    assert [(fault.problem.id, fault.verifier) for fault in faults] == [
+        ("a", "math"),
+        ("p", "math"),
+    ]
+    odd = problem("3+4", "reasoning_gym:countdown")
+    with VerifierPool() as pool:
+        monkeypatch.setattr(pool, "score", lambda *_: Scored(0.0, 5.0, cut_off=True))
+        with caplog.at_level(logging.WARNING):
+            pool.score_many("exact", [("7", odd)])
+    assert "reasoning_gym:countdown failed on a response to p" in caplog.text
+
+
+def rows_file(folder: Path, answers: dict[int, str], count: int = 60) -> Path:
+    rows = [
+        {"prompt": f"{n} + 1 =", "answer": answers.get(n, str(n + 1)), "topic": "sums"}
+        for n in range(count)
+    ]
+    path = folder / "own.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def listed(out: Path) -> dict[str, str]:
+    rows = map(json.loads, faults_file(out).read_text().splitlines())
+    return {row["where"]: f"{row['verifier']}: {row['reason']}" for row in rows}
+
+
+def test_prepare_lists_all_unusable_answers_beside_the_split(tmp_path: Path) -> None:
+    """A few are left out; too many end it. Either way all are in one file with their lines."""
+    out = tmp_path / "deep" / "split"
+    bad = dict.fromkeys(range(0, 60, 3), "We add them and get 12.")
+    spec = DataSpec(source="jsonl", from_=rows_file(tmp_path, bad), verifier="math", clients=2)
+    with pytest.raises(
+        InvalidProblems, match=r"worked solution.* All 20 are in .*unusable"
+    ) as error:
+        prepare(spec, out)
+    assert str(faults_file(out)) in error.value.detail
+    assert "by math" in error.value.detail
+    assert not out.exists()
+    reason = "math: it is a worked solution, not an answer"
+    assert listed(out) == {f"line {n + 1}": reason for n in bad}
+    rows_file(tmp_path, {7: "NaN", 30: "d = 5, M = (1, 2)"})
+    prepare(spec, out)
+    assert sorted(listed(out)) == ["line 31", "line 8"]
+    assert sum(left.rows for left in read_manifest(out).left_out) == 2
+    rows_file(tmp_path, {})
+    prepare(spec, tmp_path / "deep" / "other")
+    assert not faults_file(tmp_path / "deep" / "other").exists()
+
+
+def test_prepare_leaves_out_a_file_s_contradictions(tmp_path: Path) -> None:
+    """They are not hidden as repetitions, and the list has the lines of both."""
+    path = rows_file(tmp_path, {})
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text(
+        "".join(json.dumps(r) + "\n" for r in [*rows, {**rows[4], "answer": "9"}, rows[5]])
+    )
+    prepare(DataSpec(source="jsonl", from_=path, verifier="math", clients=2), tmp_path / "out")
+    assert sorted(listed(tmp_path / "out")) == ["line 5", "line 61"]
+    left = {left.reason: left.rows for left in read_manifest(tmp_path / "out").left_out}
+    assert left == {
+        "answer: the same prompt has another answer elsewhere": 2,
+        "the same question again": 1,
+    }
+
+
+def test_prepare_does_not_strip_what_is_left_of_a_backslash(tmp_path: Path) -> None:
+    """A form feed is white space, and without it the answer would be `rac{1}{2}`."""
+    path = rows_file(tmp_path, {3: "\frac{1}{2}", 9: "\times 4"})
+    prepare(DataSpec(source="jsonl", from_=path, verifier="math", clients=2), tmp_path / "out")
+    assert sorted(listed(tmp_path / "out")) == ["line 10", "line 4"]
+
+
+def test_the_doctor_finds_the_same_faults(tmp_path: Path) -> None:
+    """It names reasons and ids, and no answer; every answer's text is checked, not a sample."""
+    problems = [problem("4", name=f"p{n}") for n in range(60)]
+    finding = check_texts([*problems, problem("Then we get 12", name="bad")], "exact")
+    assert finding.status is Status.WARNING
+    assert "math: it is a worked solution, not an answer (bad)" in finding.found
+    assert "get 12" not in finding.found + finding.advice
+    assert check_texts([problem("AC", None)], "choice").status is Status.FAILURE
+    assert check_texts(problems, "exact").status is Status.OK
+    other = Problem(id="other", prompt="p3?", answer="5")
+    write_problems(tmp_path / "private.jsonl", [*problems, other])
+    finding = check_file(survey(tmp_path / "private.jsonl"))
+    assert finding.status is Status.FAILURE
+    assert "different answer: p3, other" in finding.found
