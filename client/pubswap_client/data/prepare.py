@@ -53,7 +53,7 @@ def prepare(spec: DataSpec, out: Path, limit: PromptLimit | None = None) -> Path
         _list_faults(listing, tally)
         raise InvalidProblems(
             f"{error.detail} All {len(tally.faults)} are in {listing}, with lines and reasons. "
-            "Correct them in your file, or remove them."
+            "Correct them in your file as docs/data.md says for each reason, or remove them."
         ) from None
     _list_faults(listing, tally)
     # Another process may have been faster, with this split or a different one.
@@ -81,13 +81,17 @@ def _list_faults(path: Path, tally: Tally) -> None:
             "reason": fault.reason,
             "answer": fault.problem.answer[:_MAX_SHOWN],
         }
-        for fault in tally.faults
+        for fault in sorted(tally.faults, key=lambda fault: _by_number(tally.place(fault.problem)))
     ]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise NotSaved(f"{path.parent} could not be created: {error.strerror}.") from None
     write_whole(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
+
+
+def _by_number(place: str) -> tuple[int, str]:
+    return len(place), place  # line 9 before line 10
 
 
 def _is_done(spec: DataSpec, out: Path) -> bool:

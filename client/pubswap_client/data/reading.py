@@ -42,6 +42,8 @@ def jsonl_problems(path: Path, spec: DataSpec, tally: Tally) -> Iterator[Problem
 
 
 def _problem_of_line(line: str, number: int, where: str, spec: DataSpec) -> Problem:
+    if not line.strip():
+        raise InvalidProblems(f"{where}: the line is empty; remove it.")
     columns = {
         "prompt": spec.prompt_column,
         "answer": spec.answer_column,

@@ -404,6 +404,14 @@ def test_answers_that_cannot_be_right_are_refused(tmp_path: Path) -> None:
         prepare(spec_for("jsonl", words), tmp_path / "out")
 
 
+def test_an_empty_line_before_another_is_named(tmp_path: Path) -> None:
+    """Not as text that is no JSON."""
+    file = write_jsonl(tmp_path / "own.jsonl", numbered(3))
+    file.write_text(file.read_text().replace("\n", "\n\n", 1))
+    with pytest.raises(InvalidProblems, match="line 2: the line is empty; remove it"):
+        prepare(spec_for("jsonl", file), tmp_path / "out")
+
+
 def test_options_are_counted_from_zero_or_one_as_each_file_does(tmp_path: Path) -> None:
     """The authors' files count from 1 and the hub's from 0, and a large set beside them does not
     hide errors.
