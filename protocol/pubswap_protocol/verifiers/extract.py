@@ -21,7 +21,32 @@ _LINE = re.compile(
 )
 _WORDS = re.compile(r"(?:(?!answer)[a-z]{2,12}\s{1,9}){0,4}", re.IGNORECASE)
 _BRACE = re.compile(r"\\[\\{}]|\\(?:boxed|fbox|framebox)\s{0,9}\{|[{}]")
+_UNBRACED = re.compile(
+    r"\\boxed(?:\s{0,9}(?=\d)|\s{1,9})(\d{1,30}(?:\.\d{1,30})?|[A-Za-z](?![A-Za-z]))"
+)
 _AND = re.compile(r"(?:[\s$,;]|\\[\\()\[\]]|\\q?quad|\\text\{\s?(?:and|or)\s?\}|and|or|\w\s?=)*+")
+
+# The maximum number of characters read of a statement.
+_MAX_STATED = 4000
+_STATED = re.compile(
+    r"\banswer\*{0,2}(?:\s{1,9}is\b\*{0,2}:?|\s{0,9}:|\*{0,2}[ \t]{0,9}\n)[\s*]*+|^####(?!#)\s*+",
+    re.IGNORECASE | re.MULTILINE,
+)
+_FORMULA_AT = re.compile(
+    r"\$\$([^$]++)\$\$|\$((?:[^$\\]|\\.)++)\$|\\\[((?:[^\\]|\\[^\]])++)\\\]|\\\(((?:[^\\]|\\[^)])++)\\\)"
+)
+_DELIMITER = re.compile(r"(?<!\\)\$|(?<!\\)\\[()\[\]]")
+_END = re.compile(r"\.(?=\s|$)|\n")
+# What follows explains the answer, and does not change it.
+_REASON = re.compile(
+    r"[,;]?\s(?:since|because)\b|,\s(?:which|all in all|so|as there|as it|as we)\b",
+    re.IGNORECASE,
+)
+_HARMLESS = re.compile(
+    r"^(?:(?:therefore|thus|then|hence|simply|just|clearly|exactly|approximately|about|roughly"
+    r"|equal to|given by)\b[\s,:]*)+",
+    re.IGNORECASE,
+)
 
 _FORMULA = re.compile(
     r"\s*+(?:\$\$?([^$]++)\$\$?|\\[(\[]((?:[^\\]|\\[^()\[\]])++)\\[)\]])\s*+\.?\s*+"
@@ -76,6 +101,7 @@ def last_boxed(text: str) -> str | None:
 
     None if there is no box, or the last is not closed.
     """
+    text = _UNBRACED.sub(r"\\boxed{\1}", text)
     opened: list[re.Match[str]] = []
     boxes: list[tuple[int, int, int]] = []  # offsets of box, content, and content's end
     for brace in _BRACE.finditer(text):
@@ -94,6 +120,23 @@ def last_boxed(text: str) -> str | None:
         next_start, start, end = boxes.pop()
         contents.append(text[start:end])
     return ", ".join(dict.fromkeys(reversed(contents)))
+
+
+def stated(text: str) -> str | None:
+    """The answer after the last "answer is", "answer:" or heading; None if the text has none."""
+    anchors = list(_STATED.finditer(text))
+    return statement(text[anchors[-1].end() :]) if anchors else None
+
+
+def statement(text: str) -> str:
+    """The formula or sentence that a text begins with, without its reasons and its borders."""
+    text = text[:_MAX_STATED].strip()
+    formula = _FORMULA_AT.match(text)
+    if formula:  # which may have several lines
+        content = next(filter(None, formula.groups()))
+        text = " ".join(content.split()) + " " + text[formula.end() :]
+    text = _REASON.split(_DELIMITER.sub(" ", _END.split(text, 1)[0]), 1)[0]
+    return _HARMLESS.sub("", text.strip(" *")).strip(" *").rstrip(" .*:")
 
 
 def last_line(text: str) -> str | None:

@@ -23,7 +23,7 @@ _VERIFIERS = {
 }
 QUICK = {"choice", "exact"}  # always quick, so they need no process
 _RULES = 10  # one version for all our rules, because they share the extraction of answers
-_LIBRARIES = {"math": "math-verify", "math-verify": "math-verify"}
+_LIBRARIES = {"math": "mpmath", "math-verify": "math-verify"}
 
 
 def verifier_version(name: str) -> str:

@@ -6,7 +6,7 @@ from functools import cache
 from statistics import fmean, stdev
 from typing import ClassVar
 
-from mpmath import mp  # type: ignore[import-untyped]
+from mpmath import mp
 from pydantic import BaseModel
 
 ROUNDING = 1e-12  # less than the effect of a single problem

@@ -1,8 +1,8 @@
 """`math` against verdicts by hand, and against verl's configuration of math-verify.
 
-math_answers.jsonl has answers of every kind in MATH: right ones, wrong ones, and right ones that
-the library cannot compare ("missed"). math_responses.jsonl has whole responses: hedges, thoughts,
-answers without a box. "verl" gives the reason where a verdict differs from verl's on purpose.
+math_answers.jsonl has answers of every kind in MATH: right ones and wrong ones.
+math_responses.jsonl has whole responses: hedges, thoughts, answers without a box. "verl" gives the
+reason where a verdict differs from verl's on purpose.
 """
 
 import json
@@ -54,7 +54,7 @@ def reference(gold: str, response: str) -> float:
 
 def cases(row: dict[str, Any]) -> Iterator[tuple[str, float]]:
     """Each answer of a row with the expected verdict."""
-    for name, right in (("right", 1.0), ("wrong", 0.0), ("missed", 0.0)):
+    for name, right in (("right", 1.0), ("wrong", 0.0)):
         yield from ((answer, right) for answer in row.get(name, []))
 
 
@@ -78,7 +78,7 @@ def test_answers_in_five_closings(row: dict[str, Any]) -> None:
 @pytest.mark.parametrize("row", RESPONSES, ids=lambda row: f"{row['gold']}: {row['response']}")
 def test_whole_responses(row: dict[str, Any]) -> None:
     """A response is parsed once, without its thoughts; naming several values gains nothing."""
-    assert verdict(row["gold"], row["response"]) == float(row["right"])
+    assert verdict(row["gold"], row["response"], row.get("prompt", "?")) == float(row["right"])
 
 
 @pytest.mark.full
