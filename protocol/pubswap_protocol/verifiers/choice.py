@@ -28,14 +28,11 @@ _NAMED = re.compile(
     r"|is\s(?:[a-z]{4,10}ly\s|indeed\s)?(?:the\s|my\s)?(?:correct|right|best|answer)\b)))?"
 )
 _LETTERS = r"\(?[A-J]\)?(?:(?:\s*+,|\s++(?:and|n?or))++\s++\(?[A-J]\b\)?){0,8}+"
-# Capital letters that name no further option: "not D", "A and B are wrong", "vitamin B", "I think",
-# and the article that the text of an option or a sentence begins with.
+# Capital letters that name no further option: "not D", "A and B are wrong", "I think", and the
+# article that the text of an option or a sentence begins with.
 _HARMLESS = re.compile(
-    rf"\b(?:not|nor|neither|unlike|rather\sthan|instead\sof)\s(?:option\s)?{_LETTERS}(?![\w'])"
-    rf"|(?<![\w'-]){_LETTERS}\s(?:is|are|was|were)\s(?:also\s|all\s|both\s|clearly\s)?"
-    r"(?:wrong|incorrect|false|not|excluded|ruled\sout|eliminated|unlikely|too)\b"
-    r"|(?i:\b(?:amphotericin|class|factor|grade|group|hepatitis|influenza|polymyxin|protein|stage"
-    r"|type|vitamin))\s[A-J]\b"
+    rf"\b(?:not|nor|than)\s(?:option\s)?{_LETTERS}(?![\w'])"
+    rf"|(?<![\w'-]){_LETTERS}\s(?:is|are)\s(?:wrong|incorrect|false|not|excluded|unlikely)\b"
     r"|\bI(?:['\u2019]|\s(?!is\b|if\b|or\b|and\b|as\b)[a-z])"
     r"|[.:(\u2013\u2014-]\s*+A\s(?!is\b|are\b|was\b|may\b|might\b|could\b|can\b|would\b|if\b|or\b"
     r"|and\b|as\b|too\b|also\b|when\b|unless\b|because\b)[a-z]"
