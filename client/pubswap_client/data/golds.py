@@ -9,14 +9,15 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from pubswap_client.data.rewriting import MATHEMATICAL, right_response, wrong_response
 from pubswap_protocol.problems import Problem, is_blank
 from pubswap_protocol.verifiers.choice import letter_of
 from pubswap_protocol.verifiers.extract import last_boxed
 
+MATHEMATICAL = ("math", "math-verify", "math-string")
+
 Score = Callable[[str, Sequence[tuple[str, Problem]]], list[float]]
 
-MISREAD = "a right response scores 0, or a wrong one 1"
+MISREAD = "a response with this very answer scores 0, or an empty one 1"
 CONTRADICTED = "the same prompt has another answer elsewhere"
 
 _MARKS = re.compile(r"####|<<.*>>|\b(?:answer|solution)\b\s*(?:is\b|:)", re.IGNORECASE)
@@ -114,25 +115,32 @@ def _bare(answer: str) -> str:
     return "".join(unicodedata.normalize("NFKC", answer).replace("$", "").split())
 
 
+def right_response(verifier: str, answer: str) -> str:
+    """A response with the very answer, in the usual closing of its verifier."""
+    if verifier in MATHEMATICAL:
+        return f"Thus, the answer is:\n\\[ \\boxed{{{last_boxed(answer) or answer}}} \\]"
+    if verifier == "choice":
+        return f"The answer is a hard one to see.\n**Answer: ({letter_of(answer)})**"
+    return f"The answer: see below.\n<answer>{answer}</answer>"
+
+
 def unread(problems: Sequence[Problem], default: str | None, score: Score) -> list[Fault]:
-    """The problems whose answer has a fault in its text, or is misread by its verifier.
+    """The problems whose answer has a fault in its text, or is not read by its verifier.
 
     `default` replaces a missing verifier; if it is None, too, only the text is checked.
     """
     faults = {fault.problem.id: fault for fault in text_faults(problems, default)}
-    cases: list[tuple[str, Problem]] = []
-    expected: list[float] = []
-    for problem in problems:
-        verifier = problem.verifier or default
-        if verifier is None or problem.id in faults:
-            continue
-        cases.append((right_response(verifier, problem.answer), problem))
-        expected.append(1.0)
-        if (wrong := wrong_response(verifier, problem.answer)) is not None:
-            cases.append((wrong, problem))
-            expected.append(0.0)
+    judged = [
+        (problem, verifier)
+        for problem in problems
+        if (verifier := problem.verifier or default) and problem.id not in faults
+    ]
+    cases = [(right_response(verifier, problem.answer), problem) for problem, verifier in judged]
+    cases += [("", problem) for problem, _ in judged]
     rewards = score(default or "exact", cases) if cases else []
-    for (_, problem), reward, due in zip(cases, rewards, expected, strict=True):
-        if reward != due:
-            faults[problem.id] = Fault(problem, problem.verifier or default, MISREAD)
+    for (problem, verifier), right, empty in zip(
+        judged, rewards[: len(judged)], rewards[len(judged) :], strict=True
+    ):
+        if (right, empty) != (1.0, 0.0):
+            faults[problem.id] = Fault(problem, verifier, MISREAD)
     return [faults[problem.id] for problem in problems if problem.id in faults]

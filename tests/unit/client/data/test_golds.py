@@ -112,13 +112,13 @@ def test_unread_answers_name_their_verifier(
     def judge(name: str, cases: list[tuple[str, Problem]]) -> list[float]:
         return [score(p.verifier or name, text, p) for text, p in cases]
 
-    problems = [problem("AC", name="a"), problem("0", name="b"), problem("d = 5, M = (1, 2)")]
+    odd = problem("3+4", "reasoning_gym:countdown")
+    problems = [problem("AC", name="a"), problem("0", name="b"), odd]
     faults = unread([*problems, problem("x y", None, "c")], None, judge)  # type: ignore[arg-type]
     assert [(fault.problem.id, fault.verifier) for fault in faults] == [
         ("a", "math"),
-        ("p", "math"),
+        ("p", "reasoning_gym:countdown"),
     ]
-    odd = problem("3+4", "reasoning_gym:countdown")
     with VerifierPool() as pool:
         monkeypatch.setattr(pool, "score", lambda *_: Scored(0.0, 5.0, cut_off=True))
         with caplog.at_level(logging.WARNING):
@@ -155,7 +155,7 @@ def test_prepare_lists_all_unusable_answers_beside_the_split(tmp_path: Path) -> 
     assert not out.exists()
     reason = "math: it is a worked solution, not an answer"
     assert list(listed(out).items()) == [(f"line {n + 1}", reason) for n in bad]
-    rows_file(tmp_path, {7: "NaN", 30: "d = 5, M = (1, 2)"})
+    rows_file(tmp_path, {7: "NaN", 30: "So 7"})
     prepare(spec, out)
     assert list(listed(out)) == ["line 8", "line 31"]
     assert sum(left.rows for left in read_manifest(out).left_out) == 2

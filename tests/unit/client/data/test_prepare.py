@@ -113,7 +113,7 @@ def test_a_split_has_the_sizes_asked_and_no_prompt_twice(
 def test_default_sizes_are_shares_of_the_usable_problems(tmp_path: Path) -> None:
     """A few answers that their verifier cannot read make the sets smaller, and are counted."""
     rows = [
-        {"prompt": f"{n} =", "answer": str(n) if n % 40 else r"5, \int x", "topic": "sums"}
+        {"prompt": f"{n} =", "answer": str(n) if n % 40 else "So 7", "topic": "sums"}
         for n in range(200)
     ]
     file = tmp_path / "own.jsonl"

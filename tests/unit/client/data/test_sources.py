@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pubswap_client.data.examples import Unusable
-from pubswap_client.data.rewriting import right_response
+from pubswap_client.data.golds import right_response
 from pubswap_client.data.sources import HUB_SETS, HubSet, boxed_answer
 from pubswap_client.data.spec import DataSpec, SourceName
 from pubswap_protocol.problems import Problem

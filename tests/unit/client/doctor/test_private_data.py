@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pubswap_client.data.drawing import sample
-from pubswap_client.data.rewriting import mutated, rewritten, right_response, wrong_response
+from pubswap_client.data.golds import right_response
 from pubswap_client.doctor.findings import Finding, Status
 from pubswap_client.doctor.private_data import (
     check_answers,
@@ -147,62 +147,10 @@ def test_unknown_verifiers_are_named_with_their_problems() -> None:
     ],
 )
 def test_good_answers_are_read(verifier: str, answer: str) -> None:
-    """The doctor's rephrased answer is right, and its altered one is wrong."""
+    """A response with the answer in its usual closing is right, and an empty one is wrong."""
     problem = Problem(id="p", prompt="?", answer=answer, verifier=verifier)
     assert score(verifier, right_response(verifier, answer), problem) == 1
-    wrong = wrong_response(verifier, answer)
-    assert wrong is None or score(verifier, wrong, problem) == 0
-
-
-@pytest.mark.parametrize(
-    ("answer", "other", "wrong"),
-    [
-        ("42", r"\frac{84}{2}", "43"),
-        (r"\frac{3}{4}", "0.75", "3"),
-        (r"-\dfrac{2}{3}", "-2/3", "2"),
-        (r"11\frac12", "11.5", "11"),
-        (r"2\sqrt{3}", r"\sqrt{12}", "2"),
-        (r"10,\!000", "10000", "10"),
-        ("1, -2", "-2, 1", "1"),
-        ("6-5i", "-5i +6", "6"),
-        (r"\left( 3, \frac{\pi}{2} \right)", r"( 3, \frac{\pi}{2} )", "3"),
-        (r"18\text{ cm}^2", r"18\text{ cm}^2", r"19\text{ cm}^2"),
-        (r"\$18.90", "18.90", r"\$19.90"),
-        ("x = 5", "x = 5", "x = 6"),
-        (r"\text{even}", r"\text{even}", "7"),
-        ("4.5e33", r"4.5 \cdot 10^{33}", "4.5"),
-        ("1e-8", r"1 \cdot 10^{-8}", "1"),
-        ("2e-1", "-1 +2e", "2"),
-        ("36 minutes", "36 minutes", "37 minutes"),
-        ("9.5 square feet.", "9.5 square feet", "10.5 square feet."),
-        ("4t", "4t", "4"),
-        ("+65.49", "65.49", "66.49"),
-        ("0,6; 0,4", "0,4; 0,6", "0"),
-        ("1,066 million", "1066 million", "1"),
-        ("\u00a312.4 million", "\u00a312.4 million", "\u00a313.4 million"),
-        ("$(31.5)", "-31.5", "$(32.5)"),
-        ("2020-03-14", "2020-03-14", "2020"),
-        ("[1, 1]", "[1, 1]", "1"),
-        ("21 (books)", "21", "22 (books)"),
-        ("36 (sq. inches)", "36", "37 (sq. inches)"),
-        ("$E(X)=6$", "E(X)=6", "$E(X)=7$"),
-        ("AB = 5", "AB = 5", "AB = 6"),
-        ("f(1) = 3", "f(1) = 3", "1"),
-        (r"$\{-2\}$", r"\{-2\}", r"$\{-1\}$"),
-        ("[3]", "[3]", "[4]"),
-        ("6th", "6th", "7th"),
-        (r"0.5 \mathrm{yd}^{2}", r"0.5 \mathrm{yd}^{2}", r"1.5 \mathrm{yd}^{2}"),
-        ("1 or -1", "1 or -1", "1"),
-    ],
-)
-def test_answers_are_rewritten_and_mutated(answer: str, other: str, wrong: str) -> None:
-    """This needs no verifier library; `math` accepts the rewritten form and refuses the mutated
-    one.
-    """
-    assert (rewritten(answer), mutated(answer)) == (other, wrong)
-    problem = Problem(id="p", prompt="?", answer=answer)
-    assert score("math", right_response("math", answer), problem) == 1
-    assert score("math", str(wrong_response("math", answer)), problem) == 0
+    assert score(verifier, "", problem) == 0
 
 
 @pytest.mark.parametrize("rule", [lambda text: True, lambda text: False])
