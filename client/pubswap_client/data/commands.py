@@ -76,7 +76,8 @@ def prepare_command(
     Clients get equal numbers of problems; topics follow Dirichlet(alpha). No prompt is in two sets.
     Repeating the same command changes nothing.
     """
-    from pubswap_client.data.prepare import faults_file, prepare
+    from pubswap_client.data.fault_list import fault_list
+    from pubswap_client.data.prepare import prepare
 
     limit = None
     if model is not None:
@@ -90,7 +91,7 @@ def prepare_command(
         for path in sorted(folder.glob("*.jsonl")):
             limit.check(read_problems(path), str(path))
     show(folder)
-    if (listing := faults_file(folder)).exists():
+    if (listing := fault_list(folder)).exists():
         typer.echo(f"{listing} lists the unusable answers, with lines and reasons.")
 
 

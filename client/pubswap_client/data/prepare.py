@@ -1,7 +1,6 @@
 """Make a split as one folder: private sets with different topics, a public and a test set."""
 
 import hashlib
-import json
 import os
 from collections import Counter
 from contextlib import suppress
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from pubswap_client.data.drawing import Split, divide, fitted, quotas
 from pubswap_client.data.examples import Tally, verified
+from pubswap_client.data.fault_list import fault_list, write_fault_list
 from pubswap_client.data.manifest import (
     MANIFEST,
     TOPICS,
@@ -31,7 +31,6 @@ from pubswap_protocol.problems import Problem, PromptLimit, problem_lines
 from pubswap_protocol.verifiers import VerifierPool
 
 _MAX_WORKERS = 8
-_MAX_SHOWN = 200  # characters of an answer
 
 
 def prepare(spec: DataSpec, out: Path, limit: PromptLimit | None = None) -> Path:
@@ -44,54 +43,24 @@ def prepare(spec: DataSpec, out: Path, limit: PromptLimit | None = None) -> Path
     """
     if _is_done(spec, out):
         return out
-    tally, listing = Tally(), faults_file(out)
+    tally, listing = Tally(), fault_list(out)
     try:
         split, origins = _make(spec, limit, tally)
     except InvalidProblems as error:
         if not tally.faults:
             raise
-        _list_faults(listing, tally)
+        write_fault_list(listing, tally.faults, tally.places)
         raise InvalidProblems(
             f"{error.detail} All {len(tally.faults)} are in {listing}, with lines and reasons. "
             "Correct them in your file as docs/data.md says for each reason, or remove them."
         ) from None
-    _list_faults(listing, tally)
+    write_fault_list(listing, tally.faults, tally.places)
     # Another process may have been faster, with this split or a different one.
     with suppress(Conflict), whole_folder(out) as making:
         _write(making, spec, split, origins, tally)
     if not _is_done(spec, out):
         raise NotSaved(f"{out} could not be created: is its folder writable?")
     return out
-
-
-def faults_file(out: Path) -> Path:
-    """The list of unusable answers beside the split `out`; there is none if all are usable."""
-    return out.with_name(f"{out.name}-unusable-answers.jsonl")
-
-
-def _list_faults(path: Path, tally: Tally) -> None:
-    if not tally.faults:
-        path.unlink(missing_ok=True)  # of an attempt before
-        return
-    rows = [
-        {
-            "where": tally.place(fault.problem),
-            "id": fault.problem.id,
-            "verifier": fault.verifier,
-            "reason": fault.reason,
-            "answer": fault.problem.answer[:_MAX_SHOWN],
-        }
-        for fault in sorted(tally.faults, key=lambda fault: _by_number(tally.place(fault.problem)))
-    ]
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise NotSaved(f"{path.parent} could not be created: {error.strerror}.") from None
-    write_whole(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
-
-
-def _by_number(place: str) -> tuple[int, str]:
-    return len(place), place  # line 9 before line 10
 
 
 def _is_done(spec: DataSpec, out: Path) -> bool:

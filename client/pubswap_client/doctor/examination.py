@@ -18,6 +18,7 @@ from pubswap_client.daemon.own_settings import own_settings
 from pubswap_client.daemon.reporters import check_trackers
 from pubswap_client.daemon.session import check_possible
 from pubswap_client.data.drawing import sample
+from pubswap_client.data.golds import Fault
 from pubswap_client.data.holdout import split
 from pubswap_client.distributed.launch import (
     launched_rank,
@@ -44,6 +45,7 @@ from pubswap_client.doctor.private_data import (
     check_answers,
     check_count,
     check_file,
+    check_listed,
     check_texts,
     check_verifiers,
     survey,
@@ -223,10 +225,12 @@ class Examination:
         def verifiers(file: Survey, run: RunView) -> tuple[Finding, list[Problem]]:
             return check_verifiers(file.problems, run.settings.verifier)
 
-        def texts(usable: list[Problem], run: RunView) -> Finding:
+        def texts(usable: list[Problem], run: RunView) -> tuple[Finding, list[Fault]]:
             return check_texts(usable, run.settings.verifier)
 
-        def answers(file: Survey, usable: list[Problem], run: RunView) -> Finding:
+        def answers(
+            file: Survey, usable: list[Problem], run: RunView
+        ) -> tuple[Finding, list[Fault]]:
             chosen = sample(usable, SAMPLE, "doctor")
             task = self._stage("verifying the problems' own answers", len(chosen))
             advance = partial(self.progress.advance, task)
@@ -235,8 +239,10 @@ class Examination:
 
         file, run, needs = self._file, self._run, "private data and the run"
         usable = self._check("verifiers", verifiers, file, run, needs=needs)
-        self._check("texts of answers", texts, usable, run, needs=needs)
-        self._check("answers", answers, file, usable, run, needs=needs)
+        broken = self._check("texts of answers", texts, usable, run, needs=needs)
+        unread = self._check("answers", answers, file, usable, run, needs=needs)
+        faults = None if broken is None or unread is None else [*broken, *unread]
+        self._check("unusable answers", check_listed, file, faults, needs=needs)
 
     def _check_device(self) -> None:
         """The device, its memory, and the engine on it."""

@@ -3,15 +3,16 @@
 Findings name line numbers and ids, never a prompt or an answer.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pubswap_client.data.fault_list import fault_list, write_fault_list
 from pubswap_client.data.golds import Fault, Score, contradictions, text_faults, unread
 from pubswap_client.data.holdout import split
 from pubswap_client.doctor.findings import Finding, failure, ok, skipped, warning
 from pubswap_protocol.command_line.amounts import first_few
-from pubswap_protocol.errors import InvalidProblems, InvalidSettings
+from pubswap_protocol.errors import InvalidProblems, InvalidSettings, NotSaved
 from pubswap_protocol.problems import Problem, parse_problem, read_jsonl
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.verifiers import check_usable
@@ -25,24 +26,25 @@ class Survey:
     problems: tuple[Problem, ...]
     faults: tuple[str, ...]  # of lines that are not problems
     repeated: tuple[str, ...]  # `line 7 (id)` for an id that occurred before
+    places: Mapping[str, str]  # such as "line 7", by id
 
 
 def survey(path: Path) -> Survey:
     """Read a whole file; raises InvalidProblems if that is impossible."""
     problems, faults, repeated = [], [], []
-    seen: set[str] = set()
+    places: dict[str, str] = {}
     for number, line in read_jsonl(path):
         try:
             problem = parse_problem(line, f"line {number}")
         except InvalidProblems as error:
             faults.append(error.detail)
             continue
-        if problem.id in seen:
+        if problem.id in places:
             repeated.append(f"line {number} ({problem.id})")
             continue
-        seen.add(problem.id)
+        places[problem.id] = f"line {number}"
         problems.append(problem)
-    return Survey(path, tuple(problems), tuple(faults), tuple(repeated))
+    return Survey(path, tuple(problems), tuple(faults), tuple(repeated), places)
 
 
 def check_file(file: Survey) -> Finding:
@@ -120,17 +122,20 @@ def check_answers(
     default: str,
     score: Score,
     advance: Callable[[int], None],
-) -> Finding:
-    """Check that verifiers read the answers of these problems, from a set of `total`, correctly."""
+) -> tuple[Finding, list[Fault]]:
+    """Check that verifiers read the answers of these problems, from a set of `total`, correctly.
+
+    Returns the unusable ones, too.
+    """
     bad, count = list[Fault](), len(problems)
     for chunk in (problems[start : start + _CHUNK] for start in range(0, count, _CHUNK)):
         bad += unread(chunk, default, score)
         advance(len(chunk))
     if not count:
-        return skipped("a problem with a verifier that is known")
+        return skipped("a problem with a verifier that is known"), bad
     part = f"{count} of {total}" if count < total else f"all {total}"
     if not bad:
-        return ok(f"each is read by its own verifier (checked {part})")
+        return ok(f"each is read by its own verifier (checked {part})"), bad
     serious = len(bad) > SERIOUS_SHARE * count
     named = first_few(fault.problem.id for fault in bad)
     return (failure if serious else warning)(
@@ -138,20 +143,35 @@ def check_answers(
         "Right responses to them are not rewarded, or wrong ones are. Write the answer as the "
         "verifier reads it (math: an expression; choice: one letter; exact: the text after "
         '"Answer:"; reasoning_gym: with the metadata of its task), or remove them.',
-    )
+    ), bad
 
 
-def check_texts(problems: Sequence[Problem], default: str) -> Finding:
-    """Check the text of every answer, which takes no verifier."""
+def check_texts(problems: Sequence[Problem], default: str) -> tuple[Finding, list[Fault]]:
+    """Check the text of every answer, which takes no verifier. Returns the unusable ones, too."""
     faults = text_faults(problems, default)
     if not faults:
-        return ok(f"none of {len(problems)} is blank, broken or a worked solution")
+        return ok(f"none of {len(problems)} is blank, broken or a worked solution"), faults
     serious = len(faults) > SERIOUS_SHARE * len(problems)
     return (failure if serious else warning)(
         f"{len(faults)} of {len(problems)} answers can be earned by no response. "
         f"{_reasons(faults)}",
-        "Write the result alone as the answer, or remove these problems. `pubswap data prepare "
-        "jsonl` lists all of them in a file.",
+        "Write the result alone as the answer, or remove these problems.",
+    ), faults
+
+
+def check_listed(file: Survey, faults: Sequence[Fault]) -> Finding:
+    """List all unusable answers in a file beside the data; remove an earlier list if none is."""
+    listing = fault_list(file.path)
+    faults = [*contradictions(file.problems), *faults]
+    try:
+        write_fault_list(listing, faults, file.places)
+    except NotSaved as error:
+        return warning(f"they could not be listed: {error.detail}", "Make the folder writable.")
+    if not faults:
+        return ok("there is nothing to list")
+    return warning(
+        f"{listing} lists all that were found, with lines, answers and reasons",
+        "Correct them as docs/data.md says for each reason. The list is as private as the data.",
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pubswap_client.base_model import model_folder, prompt_limit
 from pubswap_client.coordinator.client import CoordinatorClient
+from pubswap_client.data.fault_list import fault_list, write_fault_list
 from pubswap_client.data.golds import contradictions, text_faults
 from pubswap_client.data.manifest import check_files, local_files, read_manifest
 from pubswap_client.recipes.recipe import Recipe, set_sizes
@@ -133,13 +134,14 @@ def check_sets(recipe: Recipe, files: DataFiles) -> None:
 
 def _count(path: Path, recipe: Recipe) -> int:
     problems = read_problems(path)
-    lines = {problem.id: line for line, problem in enumerate(problems, start=1)}
+    places = {problem.id: f"line {n}" for n, problem in enumerate(problems, start=1)}
     faults = [*text_faults(problems, recipe.verifier), *contradictions(problems)]
+    write_fault_list(fault_list(path), faults, places)
     if faults:
-        places = (f"line {lines[f.problem.id]} ({f.reason})" for f in faults)
+        named = (f"{places[fault.problem.id]} ({fault.reason})" for fault in faults)
         raise InvalidProblems(
-            f"{path}: {len(faults)} answers that no response could earn: "
-            f"{first_few(places)}. Correct these lines, or remove them."
+            f"{path}: {len(faults)} answers that no response could earn: {first_few(named)}. "
+            f"All are in {fault_list(path)}. Correct these lines, or remove them."
         )
     return len(problems)
 

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from pubswap_client.data.golds import contradictions, text_fault, unread
+from pubswap_client.data.fault_list import fault_list
+from pubswap_client.data.golds import Fault, contradictions, text_fault, unread
 from pubswap_client.data.manifest import read_manifest
-from pubswap_client.data.prepare import faults_file, prepare
+from pubswap_client.data.prepare import prepare
 from pubswap_client.data.spec import DataSpec
 from pubswap_client.doctor.findings import Status
-from pubswap_client.doctor.private_data import check_file, check_texts, survey
+from pubswap_client.doctor.private_data import check_file, check_listed, check_texts, survey
 from pubswap_protocol.errors import InvalidProblems
 from pubswap_protocol.problems import Problem, is_blank, parse_problems, write_problems
 from pubswap_protocol.verifiers import VerifierPool, score
@@ -137,7 +138,7 @@ def rows_file(folder: Path, answers: dict[int, str], count: int = 60) -> Path:
 
 
 def listed(out: Path) -> dict[str, str]:
-    rows = map(json.loads, faults_file(out).read_text().splitlines())
+    rows = map(json.loads, fault_list(out).read_text().splitlines())
     return {row["where"]: f"{row['verifier']}: {row['reason']}" for row in rows}
 
 
@@ -150,7 +151,7 @@ def test_prepare_lists_all_unusable_answers_beside_the_split(tmp_path: Path) -> 
         InvalidProblems, match=r"worked solution.* All 20 are in .*unusable"
     ) as error:
         prepare(spec, out)
-    assert str(faults_file(out)) in error.value.detail
+    assert str(fault_list(out)) in error.value.detail
     assert "by math" in error.value.detail
     assert not out.exists()
     reason = "math: it is a worked solution, not an answer"
@@ -161,7 +162,7 @@ def test_prepare_lists_all_unusable_answers_beside_the_split(tmp_path: Path) -> 
     assert sum(left.rows for left in read_manifest(out).left_out) == 2
     rows_file(tmp_path, {})
     prepare(spec, tmp_path / "deep" / "other")
-    assert not faults_file(tmp_path / "deep" / "other").exists()
+    assert not fault_list(tmp_path / "deep" / "other").exists()
 
 
 def test_prepare_leaves_out_a_file_s_contradictions(tmp_path: Path) -> None:
@@ -190,14 +191,34 @@ def test_prepare_does_not_strip_what_is_left_of_a_backslash(tmp_path: Path) -> N
 def test_the_doctor_finds_the_same_faults(tmp_path: Path) -> None:
     """It names reasons and ids, and no answer; every answer's text is checked, not a sample."""
     problems = [problem("4", name=f"p{n}") for n in range(60)]
-    finding = check_texts([*problems, problem("Then we get 12", name="bad")], "exact")
+    finding, faults = check_texts([*problems, problem("Then we get 12", name="bad")], "exact")
     assert finding.status is Status.WARNING
     assert "math: it is a worked solution, not an answer (bad)" in finding.found
     assert "get 12" not in finding.found + finding.advice
-    assert check_texts([problem("AC", None)], "choice").status is Status.FAILURE
-    assert check_texts(problems, "exact").status is Status.OK
+    assert check_texts([problem("AC", None)], "choice")[0].status is Status.FAILURE
+    assert check_texts(problems, "exact")[0].status is Status.OK
+    bad = problem("Then we get 12", name="bad")
     other = Problem(id="other", prompt="p3?", answer="5")
-    write_problems(tmp_path / "private.jsonl", [*problems, other])
-    finding = check_file(survey(tmp_path / "private.jsonl"))
+    write_problems(tmp_path / "private.jsonl", [*problems, bad, other])
+    found = survey(tmp_path / "private.jsonl")
+    finding = check_file(found)
     assert finding.status is Status.FAILURE
     assert "different answer: p3, other" in finding.found
+    finding = check_listed(found, faults)
+    assert finding.status is Status.WARNING
+    assert str(fault_list(found.path)) in finding.found
+    assert list(listed(found.path)) == ["line 4", "line 61", "line 62"]
+    write_problems(found.path, problems)
+    assert check_listed(survey(found.path), []).status is Status.OK
+    assert not fault_list(found.path).exists()
+
+
+def test_a_list_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
+    """Private data may lie in a folder that is only read."""
+    bad = problem("So 7", name="bad")
+    write_problems(tmp_path / "private.jsonl", [bad])
+    found = survey(tmp_path / "private.jsonl")
+    fault_list(found.path).with_name(fault_list(found.path).name + ".tmp").mkdir()
+    finding = check_listed(found, [Fault(bad, "math", "it is a worked solution")])
+    assert finding.status is Status.WARNING
+    assert "could not be listed" in finding.found

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from pubswap_client.data.drawing import fitted
 from pubswap_client.data.examples import Tally
+from pubswap_client.data.fault_list import fault_list
 from pubswap_client.data.loading import tables
 from pubswap_client.data.manifest import (
     DataManifest,
@@ -22,7 +23,7 @@ from pubswap_client.data.manifest import (
     draw_topics,
     read_manifest,
 )
-from pubswap_client.data.prepare import faults_file, prepare
+from pubswap_client.data.prepare import prepare
 from pubswap_client.data.reading import jsonl_problems
 from pubswap_client.data.sources import HUB_SETS
 from pubswap_client.data.spec import DataSpec, SourceName, SplitSizes
@@ -106,7 +107,7 @@ def test_a_split_has_the_sizes_asked_and_no_prompt_twice(
     assert sorted(contents(out)) == sorted(
         ["manifest.json", "topics.png", *(f"{name}.jsonl" for name in NAMES)]
     )
-    faults_file(out).unlink(missing_ok=True)
+    fault_list(out).unlink(missing_ok=True)
     assert [path.name for path in out.parent.iterdir()] == ["split"]
 
 

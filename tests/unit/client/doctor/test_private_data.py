@@ -41,7 +41,7 @@ def answers(problems: Sequence[Problem], default: str) -> Finding:
         default,
         lambda name, cases: [score(p.verifier or name, text, p) for text, p in cases],
         str,
-    )
+    )[0]
 
 
 def test_a_good_file_is_well(data: Path) -> None:
@@ -157,7 +157,7 @@ def test_good_answers_are_read(verifier: str, answer: str) -> None:
 def test_a_verifier_that_accepts_anything_or_nothing_is_found(rule: Callable[[str], bool]) -> None:
     """Accepting its own reference answer is not enough to pass."""
     problems = [Problem(id="p", prompt="?", answer=r"2\sqrt{3}")]
-    found = check_answers(
+    found, _ = check_answers(
         problems, 1, "math", lambda _, cases: [float(rule(text)) for text, _ in cases], str
     )
     assert found.status is Status.FAILURE
@@ -182,8 +182,9 @@ def test_answers_are_verified_in_the_pool(data: Path) -> None:
     countdown = Problem(id="odd", prompt="?", answer="3+4", verifier="reasoning_gym:countdown")
     problems = [*survey(data).problems[:3], countdown]
     with VerifierPool() as pool:
-        found = check_answers(problems, len(problems), "math", pool.score_many, str)
+        found, faults = check_answers(problems, len(problems), "math", pool.score_many, str)
     assert "1 are not read by their own verifier: odd" in found.found
+    assert [fault.problem.id for fault in faults] == ["odd"]
 
 
 def test_nothing_to_verify_is_skipped() -> None:

@@ -1,10 +1,12 @@
 """Recipes: files that extend one another, sweeps, and what is refused."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pubswap_client.data.fault_list import fault_list
 from pubswap_client.demo.federation import MODEL
 from pubswap_client.recipes.check import impossible, repeated, variants
 from pubswap_client.recipes.inheritance import parse_set
@@ -389,6 +391,9 @@ def test_a_set_with_an_answer_that_no_response_earns_is_refused(tmp_path: Path) 
         write_problems(path, [*read_problems(path), more])
         with pytest.raises(InvalidProblems, match=message):
             check_sets(recipe, recipe.data.files(1))
+        if name == "public":
+            rows = map(json.loads, fault_list(path).read_text().splitlines())
+            assert [row["where"] for row in rows] == ["line 4", "line 9"]
         problems(path, 8)
     check_sets(recipe, recipe.data.files(1))
 
