@@ -17,6 +17,7 @@ MATHEMATICAL = ("math", "math-verify", "math-string")
 
 Score = Callable[[str, Sequence[tuple[str, Problem]]], list[float]]
 
+_CONTROLLED = "a control character, as where JSON has \\frac or \\times for \\\\frac"
 MISREAD = "a response with this very answer scores 0, or an empty one 1"
 CONTRADICTED = "the same prompt has another answer elsewhere"
 
@@ -35,6 +36,8 @@ _VERB = re.compile(
     re.IGNORECASE,
 )
 _NEWLINE_COMMAND = re.compile(r"\n(?:eq?|u|abla|ot|i|mid)\b")  # \neq, \nu, ... as JSON reads them
+# \frac, \beta, \times, \text{ and \rho in a prompt; a page break or tab by itself is usual.
+_LOST = re.compile("\f(?:rac|box)|\x08|\t(?:imes|heta)\\b|\text\\{|\rho\\b")
 _LETTERS = re.compile(r"\(?([A-J])\)?(?:[\s,;/&]*(?:and\s|or\s)?\s*\(?([A-J])\)?)+\.?")
 
 
@@ -55,7 +58,7 @@ def text_fault(answer: str, verifier: str | None) -> str | None:
     if is_blank(answer):
         return "it is blank"
     if _lost_backslash(answer, verifier):
-        return "it has a control character, as where JSON has \\frac or \\times for \\\\frac"
+        return f"it has {_CONTROLLED}"
     if answer.strip().casefold() == "nan":
         return "it is NaN, which pandas writes for a missing value"
     if verifier == "choice" and not re.fullmatch("[A-J]", letter_of(answer)):
@@ -94,8 +97,12 @@ def text_faults(problems: Iterable[Problem], default: str | None) -> list[Fault]
     return [
         Fault(problem, verifier, reason)
         for problem, verifier in named
-        if (reason := text_fault(problem.answer, verifier))
+        if (reason := text_fault(problem.answer, verifier) or _prompt_fault(problem.prompt))
     ]
+
+
+def _prompt_fault(prompt: str) -> str | None:
+    return f"its prompt has {_CONTROLLED}" if _LOST.search(prompt) else None
 
 
 def contradictions(problems: Iterable[Problem]) -> list[Fault]:

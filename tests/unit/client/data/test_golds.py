@@ -98,6 +98,24 @@ def test_usual_answers_have_no_fault(verifier: str | None, answer: str) -> None:
     assert text_fault(answer, verifier) is None
 
 
+@pytest.mark.parametrize(
+    ("prompt", "fault"),
+    [
+        ("What is \frac{1}{2}?", True),
+        ("3\times 4 =", True),
+        ("\beta + 1", True),
+        ("\text{cm}", True),
+        ("page 1\fpage 2", False),
+        ("\tan apple\ttwo\r\n", False),
+        (r"\frac{1}{2} \times", False),
+    ],
+)
+def test_a_prompt_with_a_lost_backslash_is_found(prompt: str, fault: bool) -> None:
+    """What is left of the command follows the control character; a page break is none."""
+    asked = Problem(id="p", prompt=prompt, answer="1")
+    assert bool(unread([asked], None, lambda name, cases: [])) == fault
+
+
 def test_the_same_prompt_with_another_answer_is_found() -> None:
     """All of them, because any may be wrong; another notation of the same text is no other one."""
     texts = [("1 + 1 =", "2"), ("1 +  1 =", "$2$"), ("1 + 2 =", "3"), ("1 + 2 =", "4")]
