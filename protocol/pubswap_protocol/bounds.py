@@ -71,6 +71,9 @@ def safe_text(text: str) -> str:
 Word = Annotated[str, Field(max_length=200)]
 Label = Annotated[Word, AfterValidator(plain)]  # from a coordinator, for terminals
 Words = Annotated[str, AfterValidator(safe_text)]
+MAX_SHOWN = 500  # responses of an evaluation, for the operator to read
+MAX_SHOWN_TEXT = 1000  # characters of each of their texts
+ShownText = Annotated[str, Field(max_length=MAX_SHOWN_TEXT), AfterValidator(printable)]
 Several = Annotated[list[T], FailFast()]  # else a million bad items mean a million errors in memory
 # Without NUL: PostgreSQL stores JSON with one, but can no longer read parts of it.
 MAX_TOPICS = 10_000  # in a test set; each has a figure in every round's evaluation

@@ -15,6 +15,7 @@ from pubswap_protocol.bounds import (
     MAX_REPORTED_DONORS,
     MAX_REPORTED_STEPS,
     MAX_SECONDS,
+    MAX_SHOWN,
     MAX_TERMS,
     MAX_TOPICS,
     Count,
@@ -28,6 +29,7 @@ from pubswap_protocol.bounds import (
     Seconds,
     Several,
     Share,
+    ShownText,
     Strict,
     Topic,
     Url,
@@ -142,6 +144,26 @@ class Evaluation(Strict):
     by_topic: Topics
     problems: Positive
     seconds: Seconds
+    warning: Label | None = Field(
+        default=None,
+        description="What nearly all right answers have in common that answers should not.",
+    )
+
+
+class JudgedResponse(Strict):
+    """A response to a test problem and its verdict; long texts are cut in the middle."""
+
+    topic: Topic
+    prompt: ShownText
+    answer: ShownText = Field(description="The reference answer.")
+    response: ShownText
+    right: Annotated[bool, Field(strict=True)]
+
+
+class FullEvaluation(Evaluation):
+    """An evaluation with some responses of each topic, which only the operator may read."""
+
+    responses: Several[JudgedResponse] = Field(default=[], max_length=MAX_SHOWN)
 
 
 class SwapSummary(Strict):
@@ -279,6 +301,7 @@ class Score(Strict):
 
     round: Number
     pass_at_1: Share
+    warning: Label | None = Field(default=None, description="The evaluation's warning.")
 
 
 class RunView(Strict):

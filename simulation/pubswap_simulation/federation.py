@@ -10,7 +10,7 @@ from typing import Self
 
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.daemon.daemon import Daemon
-from pubswap_client.daemon.evaluator import Evaluator
+from pubswap_client.daemon.evaluator import Evaluator, Judged, pass_at_1
 from pubswap_client.daemon.factories import make_engine
 from pubswap_client.daemon.session import (
     Session,
@@ -158,19 +158,17 @@ class Federation:
 
     def _evaluator(self, stack: ExitStack) -> Callable[[], object]:
         evaluator: Evaluator = make_evaluator(*self._session(stack, EVALUATOR))
-        turn, pass_at_1 = self._shared.member(), evaluator.pass_at_1
+        turn, judge = self._shared.member(), evaluator.judge
 
-        def evaluate(
-            adapter: Adapter, residuals: Sequence[AdapterFile]
-        ) -> tuple[float, dict[str, float]]:
+        def judge_in_turn(adapter: Adapter, residuals: Sequence[AdapterFile]) -> list[list[Judged]]:
             turn.residuals = residuals
             with turn:
-                scores = pass_at_1(adapter, residuals)
-            self.score = scores[0]
+                judged = judge(adapter, residuals)
+            self.score = pass_at_1(judged)[0]
             self._on_progress()
-            return scores
+            return judged
 
-        evaluator.pass_at_1 = evaluate
+        evaluator.judge = judge_in_turn
         return evaluator.work
 
 

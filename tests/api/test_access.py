@@ -87,6 +87,7 @@ ALLOWED = {
     "get_blob": MEMBER,
     "submit_update": CLIENT,
     "submit_evaluation": EVALUATOR,
+    "get_evaluation": OPERATOR,
     "get_swap": CLIENT,
     "submit_responses": CLIENT,
     "get_exchanged": CLIENT,

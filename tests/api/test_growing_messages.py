@@ -15,7 +15,15 @@ from pubswap_client.coordinator.retry import ONCE
 from pubswap_protocol import paths
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import ProtocolMismatch, UnknownSetting
-from pubswap_protocol.messages import ChangeRun, MemberList, Reissue, Rollback, RunView
+from pubswap_protocol.messages import (
+    ChangeRun,
+    FullEvaluation,
+    JudgedResponse,
+    MemberList,
+    Reissue,
+    Rollback,
+    RunView,
+)
 from pubswap_protocol.problems import parse_problems
 from pubswap_protocol.tensors.adapter import encode_adapter
 from pubswap_protocol.terms import check_required
@@ -110,6 +118,10 @@ def test_clients_ignore_fields_that_they_do_not_know(server: Server) -> None:
     member.submit_responses(run, 1, 1, fed.responses("a", 1, 1, [1, 1]))
     assert fed.submit("a", 1, fed.adapter(1)) == "accepted"
     assert fed.wait_for(1).rounds == plain.view().rounds
+    shown = [JudgedResponse(topic="say", prompt="?", answer="1", response="2", right=False)]
+    figures = {"pass_at_1": 0.0, "by_topic": {"say": 0.0}, "problems": 5, "seconds": 1.0}
+    fed.members["judge"].submit_evaluation(run, 0, FullEvaluation(**figures, responses=shown))
+    assert operator.evaluation(run, 0) == plain.operator.evaluation(run, 0)
     operator.roll_back(run, Rollback(to=0))
     operator.add_viewer(f"board-{run}")
     assert operator.viewers() == plain.operator.viewers()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sqlalchemy.orm import Session
 
-from pubswap_client.daemon.evaluator import Evaluator
+from pubswap_client.daemon.evaluator import Evaluator, Judged
 from pubswap_client.state.residuals import Residuals
 from pubswap_protocol import paths
 from pubswap_protocol.errors import Invalid, PubSwapError, RoundClosed, WrongState
@@ -32,7 +32,14 @@ from pubswap_server.conductor import conductor
 from pubswap_server.conductor.inputs import RoundInputs, aggregate_round
 from pubswap_server.runs import rounds, runs
 from pubswap_server.storage.store import BlobStore
-from support.coordinator.coordinator import Federation, Server, begun, create, good_hello
+from support.coordinator.coordinator import (
+    Federation,
+    Server,
+    begun,
+    create,
+    good_hello,
+    problems,
+)
 from support.eventually import until
 
 
@@ -274,6 +281,12 @@ def test_an_update_from_an_adapter_that_was_undone_is_not_averaged(server: Serve
     assert c.submit_update(run, 2, update, undone).status == "accepted"  # a repeat
 
 
+def judged(*rewards: float) -> list[list[Judged]]:
+    """Judged responses to as many problems."""
+    scored = zip(problems(len(rewards)), rewards, strict=True)
+    return [[Judged(("", problem), reward)] for problem, reward in scored]
+
+
 @pytest.mark.parametrize("again", [False, True])
 def test_an_evaluation_that_a_rollback_overtook_is_no_other_adapter_s(
     server: Server, again: bool, tmp_path: Path
@@ -287,16 +300,16 @@ def test_an_evaluation_that_a_rollback_overtook_is_no_other_adapter_s(
             fed.submit(name, 1, fed.adapter(seed))
         fed.wait_for(1)
 
-    def went_back(*_: object) -> tuple[float, dict[str, float]]:
+    def went_back(*_: object) -> list[list[Judged]]:
         fed.operator.roll_back(fed.run.id, Rollback(to=0))
         if again:
             round_1(2)
-        return 0.9, {"say": 0.9}
+        return judged(1, 1)
 
     round_1(1)
     residuals = Residuals(judge, fed.run, tmp_path)
-    for score in (lambda *_: (0.1, {"say": 0.1}), went_back):
-        Evaluator(judge, fed.run, 5, score, residuals).evaluate(judge.task(fed.run.id, 0))
+    for score in (lambda *_: judged(0, 0), went_back):
+        Evaluator(judge, fed.run, score, residuals).evaluate(judge.task(fed.run.id, 0))
     first, second, *_ = fed.view().rounds
     assert first.evaluation is not None
     assert second.evaluation is None
@@ -322,13 +335,13 @@ def test_an_evaluator_whose_adapter_a_rollback_has_taken_goes_on(
         fed.operator.roll_back(run, Rollback(to=0))
         return blob(*asked, **options)
 
-    def score(*_: object) -> tuple[float, dict[str, float]]:
+    def score(*_: object) -> list[list[Judged]]:
         scored.append(0.5)
         if len(scored) == 1:
             monkeypatch.setattr(judge, "blob", went_back)
-        return 0.5, {"say": 0.5}
+        return judged(0, 1)
 
-    evaluator = Evaluator(judge, fed.run, 5, score, Residuals(judge, fed.run, tmp_path))
+    evaluator = Evaluator(judge, fed.run, score, Residuals(judge, fed.run, tmp_path))
     with ThreadPoolExecutor(1) as thread:
         ended = thread.submit(evaluator.work)
         until(lambda: len(fed.view().rounds) > 1 and fed.view().rounds[1].rollbacks == 1)
@@ -354,7 +367,7 @@ def test_an_evaluator_that_another_has_overtaken_with_other_figures_goes_on(
 
     judge.submit_evaluation = overtaken  # type: ignore[method-assign]
     residuals = Residuals(judge, fed.run, tmp_path)
-    evaluator = Evaluator(judge, fed.run, 5, lambda *_: (0.5, {"say": 0.5}), residuals)
+    evaluator = Evaluator(judge, fed.run, lambda *_: judged(0, 1), residuals)
     assert evaluator.work() is RunState.CANCELLED
     assert fed.view().rounds[0].evaluation.pass_at_1 == 0.25  # type: ignore[union-attr]
 

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from pubswap_client.demo.processes import free_port
 from pubswap_protocol import paths
-from pubswap_protocol.messages import RunState
+from pubswap_protocol.messages import FullEvaluation, RunState
 from pubswap_server.conductor import stalls
 from pubswap_server.monitoring import webhook
 from pubswap_server.settings import ServerSettings
@@ -124,6 +124,23 @@ def test_an_update_that_stands_out_is_told_of(tmp_path: Path) -> None:
     assert told["words"].startswith("The update of b to round 1 is ")
     assert f"pubswap member suspend {fed.run.name} b" in told["words"]
     assert f"pubswap run rollback {fed.run.name} --to 0" in told["words"]
+
+
+def test_suspicious_answers_are_told_of(tmp_path: Path) -> None:
+    """With the command that shows them, and once, however often the evaluation is sent."""
+    with Receiver() as receiver, notifying(tmp_path, receiver.port) as server:
+        fed = begun(server)
+        figures = {"pass_at_1": 0.5, "by_topic": {}, "problems": 5, "seconds": 1.0}
+        body = FullEvaluation(**figures, warning="20 of 20 right answers are the same text")
+        for _ in range(2):
+            fed.members["judge"].submit_evaluation(fed.run.id, 0, body)
+        until(lambda: receiver.bodies)
+    (told,) = receiver.bodies
+    assert (told["run"], told["kind"]) == (fed.run.id, "warning")
+    assert told["words"] == (
+        "Round 0: 20 of 20 right answers are the same text. Read them: "
+        f"`pubswap run show {fed.run.name} --responses`"
+    )
 
 
 def test_a_client_that_a_round_waits_for_in_vain_is_told_of(

@@ -197,6 +197,11 @@ class CoordinatorClient(Connection):
             raise _endless(path)
         return page
 
+    def evaluation(self, run: str, round_: int) -> messages.FullEvaluation:
+        """A round's evaluation and some of its responses."""
+        path = paths.EVALUATION.format(run=run, round=round_)
+        return self.call(messages.FullEvaluation, "GET", path)
+
     # A member
 
     def enroll(self, invite: str, key: str | None = None) -> messages.Membership:

@@ -1,40 +1,70 @@
-"""The evaluator: pass@1 of each round's global adapter on the coordinator's test set."""
+"""The evaluator: pass@1 of each round's global adapter on the coordinator's test set.
+
+With it come some of the responses, so that the operator sees what the policy does, and a warning
+if right answers look like no answers.
+"""
 
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from statistics import fmean
 
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.coordinator.retry import Pace
+from pubswap_client.daemon.suspicion import suspicion
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.transformers_engine import RolloutEngine, SamplingParameters
 from pubswap_client.state.residuals import Residuals
-from pubswap_client.training.trainer import Scorer, check_sampled, score_groups
+from pubswap_client.training.trainer import Scorer, check_sampled
+from pubswap_protocol.bounds import MAX_SHOWN, MAX_SHOWN_TEXT
 from pubswap_protocol.draws import seed_for
 from pubswap_protocol.errors import IdempotencyMismatch, NotFound, WrongState
-from pubswap_protocol.messages import Evaluation, RunState, RunView, Task, TaskKind
+from pubswap_protocol.messages import (
+    FullEvaluation,
+    JudgedResponse,
+    RunState,
+    RunView,
+    Task,
+    TaskKind,
+)
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.tensors.adapter import Adapter, AdapterFile, decode_adapter
 
 log = logging.getLogger(__name__)
 
-PassAt1 = Callable[[Adapter, Sequence[AdapterFile]], tuple[float, dict[str, float]]]
+SHOWN = 10  # responses of a topic
+SHOWN_BYTES = 1 << 18  # of all responses, so that an evaluation fits in a request
+CUT = " [...] "
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A response's text with its problem, and its reward."""
+
+    case: tuple[str, Problem]
+    reward: float
+
+    @property
+    def topic(self) -> str:
+        return self.case[1].topic
+
+
+Judge = Callable[[Adapter, Sequence[AdapterFile]], list[list[Judged]]]
 
 
 @dataclass
 class Evaluator:
     """A member that evaluates and does not train.
 
-    `pass_at_1` maps an adapter and the residuals below it to (overall, by topic).
+    `judge` maps an adapter and the residuals below it to judged responses to each problem.
     """
 
     api: CoordinatorClient
     run: RunView
-    problems: int
-    pass_at_1: PassAt1
+    judge: Judge
     residuals: Residuals
 
     def work(self) -> RunState:
@@ -66,12 +96,16 @@ class Evaluator:
         data = self.api.blob(self.run.id, task.adapter, max_bytes=layout.file_bytes)
         adapter = decode_adapter(layout, data)
         residuals = self.residuals.files(task.residuals, task.round)
-        overall, by_topic = self.pass_at_1(adapter, residuals)
-        evaluation = Evaluation(
+        judged = self.judge(adapter, residuals)
+        overall, by_topic = pass_at_1(judged)
+        right = [each.case for each in chain(*judged) if each.reward]
+        evaluation = FullEvaluation(
             pass_at_1=overall,
             by_topic=by_topic,
-            problems=self.problems,
+            problems=len(judged),
             seconds=time.monotonic() - started,
+            warning=suspicion(right, self.run.settings.verifier),
+            responses=shown(chain(*judged)),
         )
         # Ask again, because a score counts for its round even if a rollback has since given the
         # round another adapter.
@@ -80,26 +114,25 @@ class Evaluator:
             log.warning("Round %d: the evaluation is no longer needed.", task.round)
             return
         self.api.submit_evaluation(self.run.id, task.round, evaluation)
-        log.info("Round %d: pass@1 %.3f on %d problems.", task.round, overall, self.problems)
+        log.info("Round %d: pass@1 %.3f on %d problems.", task.round, overall, len(judged))
+        if evaluation.warning is not None:
+            log.warning("Round %d: %s.", task.round, evaluation.warning)
 
 
-def pass_at_1(
-    policy: Policy, engine: RolloutEngine, problems: Sequence[Problem], scorer: Scorer, seed: int
-) -> tuple[float, dict[str, float]]:
-    """The mean reward, overall and by topic, of `evaluation.samples` responses a problem."""
+def pass_at_1(judged: Sequence[Sequence[Judged]]) -> tuple[float, dict[str, float]]:
+    """The mean reward of each problem's responses, overall and by topic."""
     by_topic: dict[str, list[float]] = defaultdict(list)
-    rewards = rewards_of(policy, engine, problems, scorer, seed)
-    for problem, scores in zip(problems, rewards, strict=True):
-        by_topic[problem.topic] += scores
-    everything = [score for scores in by_topic.values() for score in scores]
+    for each in chain(*judged):
+        by_topic[each.topic].append(each.reward)
+    everything = [reward for rewards in by_topic.values() for reward in rewards]
     return fmean(everything), {topic: fmean(by_topic[topic]) for topic in sorted(by_topic)}
 
 
-def rewards_of(
+def judge(
     policy: Policy, engine: RolloutEngine, problems: Sequence[Problem], scorer: Scorer, seed: int
-) -> list[list[float]]:
-    """The rewards (P, S) of `evaluation.samples` responses to each problem."""
-    rewards: list[list[float]] = []
+) -> list[list[Judged]]:
+    """`evaluation.samples` responses to each problem, with their rewards."""
+    judged: list[list[Judged]] = []
     grpo, evaluation = policy.settings.grpo, policy.settings.evaluation
     for start in range(0, len(problems), evaluation.batch_size):
         part = problems[start : start + evaluation.batch_size]
@@ -111,5 +144,57 @@ def rewards_of(
         )
         groups = engine.generate([policy.encode(problem.prompt) for problem in part], sampling)
         check_sampled(policy.form, groups)
-        rewards += score_groups(scorer, policy.decode, part, groups)
-    return rewards
+        cases = [
+            (text, problem)
+            for problem, group in zip(part, groups, strict=True)
+            for text in policy.decode(group)
+        ]
+        rewarded = iter([Judged(*each) for each in zip(cases, scorer(cases), strict=True)])
+        judged += [list(islice(rewarded, len(group))) for group in groups]
+    return judged
+
+
+def shown(judged: Iterable[Judged]) -> list[JudgedResponse]:
+    """Ten responses of each topic: five right and five wrong if there are, else more of the others.
+
+    They are spread evenly over the test set. Topics come by name, as many as fit.
+    """
+    by_topic: dict[str, tuple[list[Judged], list[Judged]]] = defaultdict(lambda: ([], []))
+    for each in judged:
+        by_topic[each.topic][not each.reward].append(each)
+    responses: list[JudgedResponse] = []
+    size = 0
+    for _, (right, wrong) in sorted(by_topic.items()):
+        count = min(len(right), max(SHOWN // 2, SHOWN - len(wrong)))
+        part = [_shown(each) for each in _spread(right, count) + _spread(wrong, SHOWN - count)]
+        size += sum(len(each.model_dump_json().encode()) for each in part)
+        if size > SHOWN_BYTES or len(responses) + len(part) > MAX_SHOWN:
+            break
+        responses += part
+    return responses
+
+
+def _spread(judged: Sequence[Judged], count: int) -> list[Judged]:
+    """At most `count` of them, at even distances."""
+    count = min(count, len(judged))
+    return [judged[number * len(judged) // count] for number in range(count)]
+
+
+def _shown(judged: Judged) -> JudgedResponse:
+    text, problem = judged.case
+    prompt, answer, response = map(_cut, (problem.prompt, problem.answer, text))
+    return JudgedResponse(
+        topic=judged.topic,
+        prompt=prompt,
+        answer=answer,
+        response=response,
+        right=bool(judged.reward),
+    )
+
+
+def _cut(text: str) -> str:
+    """The beginning and the end of a long text: a response's answer is at its end."""
+    if len(text) <= MAX_SHOWN_TEXT:
+        return text
+    end = MAX_SHOWN_TEXT // 2
+    return f"{text[: end - len(CUT)]}{CUT}{text[-end:]}"

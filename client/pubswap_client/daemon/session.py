@@ -17,7 +17,7 @@ from pubswap_client.consent.consent import Consent, adopt
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.daemon.comparison import adapter_names, load_stack, open_adapter
 from pubswap_client.daemon.daemon import Daemon
-from pubswap_client.daemon.evaluator import Evaluator, pass_at_1, rewards_of
+from pubswap_client.daemon.evaluator import Evaluator, Judged, judge
 from pubswap_client.daemon.factories import make_engine, make_trainer, open_privacy
 from pubswap_client.daemon.held_out import HeldOut
 from pubswap_client.daemon.own_settings import RoundLimits, own_rank, own_settings
@@ -191,16 +191,14 @@ def make_evaluator(settings: ClientSettings, session: Session) -> Evaluator:
     problems, run = _problem_set(session, SetKind.TEST), session.run
     check_topics(problems, "The operator's test set")
 
-    def evaluate(
-        adapter: Adapter, residuals: Sequence[AdapterFile]
-    ) -> tuple[float, dict[str, float]]:
+    def judge_adapter(adapter: Adapter, residuals: Sequence[AdapterFile]) -> list[list[Judged]]:
         session.policy.rebase(residuals)
         session.policy.load_adapter(adapter)
         seed = seed_for(run.settings.seed, "evaluation")
-        return pass_at_1(session.policy, session.engine, problems, session.score, seed)
+        return judge(session.policy, session.engine, problems, session.score, seed)
 
     residuals = Residuals(session.api, run, settings.state / "residuals")
-    return Evaluator(session.api, run, len(problems), evaluate, residuals)
+    return Evaluator(session.api, run, judge_adapter, residuals)
 
 
 def compare_adapters(settings: ClientSettings, folder: Path) -> dict[str, list[float]]:
@@ -216,8 +214,8 @@ def compare_adapters(settings: ClientSettings, folder: Path) -> dict[str, list[f
         scored = {}
         for name, stack in stacks.items():
             load_stack(policy, stack)
-            rewards = rewards_of(policy, session.engine, problems, session.score, seed)
-            scored[name] = [fmean(each) for each in rewards]
+            judged = judge(policy, session.engine, problems, session.score, seed)
+            scored[name] = [fmean(each.reward for each in group) for group in judged]
             log.info("%s: pass@1 %.3f on %d problems.", name, fmean(scored[name]), len(problems))
     return scored
 

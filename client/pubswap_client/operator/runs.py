@@ -18,6 +18,7 @@ from pubswap_client.operator.connecting import (
     connect,
     connected,
 )
+from pubswap_client.operator.responses import show_responses
 from pubswap_client.operator.tables import members_table, rounds_table, runs_table, state_text
 from pubswap_client.operator.watching import lines
 from pubswap_client.operator.watching import watch as watch_run
@@ -107,9 +108,34 @@ def show(
     watch: Annotated[
         bool, typer.Option("--watch", help="Keep updating until the run ends; not with --json.")
     ] = False,
+    responses: Annotated[
+        bool,
+        typer.Option(
+            "--responses", help="Show responses of each topic with their verdicts instead."
+        ),
+    ] = False,
+    round_: Annotated[
+        int | None,
+        typer.Option(
+            "--round",
+            min=0,
+            max=MAX_NUMBER,
+            help="With --responses: the round, instead of the last evaluated one; 0 is the start.",
+        ),
+    ] = None,
 ) -> None:
-    """Show a run: its last rounds, pass@1, bytes, and each member's progress."""
-    if as_json:
+    """Show a run: its last rounds, pass@1, bytes, and each member's progress.
+
+    --responses shows what the policy does: up to ten responses of each topic to problems of the
+    test set, half of them right, as the evaluator judged them. Long texts are cut in the middle.
+    """
+    if round_ is not None and not responses:
+        raise typer.BadParameter("--round chooses the round of --responses. Give both.")
+    if responses:
+        if watch:
+            raise typer.BadParameter("--watch shows a table, without responses. Give one of them.")
+        show_responses(api, run, round_, as_json)
+    elif as_json:
         if watch:
             raise typer.BadParameter("--watch shows a table; --json prints once. Give one of them.")
         typer.echo(escaped(api.whole_run(run).model_dump_json(indent=2)))
@@ -138,6 +164,11 @@ def _read(api: "CoordinatorClient", run: str) -> tuple[RenderableType, bool]:
     if view.best is not None:
         score, best = f"{view.best.pass_at_1:.3f}", view.best.round
         lines.append(f"The best so far: pass@1 {score} after round {best}")
+    if view.latest is not None and view.latest.warning is not None:
+        lines.append(
+            f"[bold]Suspicious:[/bold] {escape(view.latest.warning)}, in round "
+            f"{view.latest.round}. Read them: pubswap run show {view.name} --responses"
+        )
     if rounds and rounds[0].round > 0:
         lines.append(f"Rounds from {rounds[0].round} on; --json prints all of them.")
     start = "base" if view.settings.initial_adapter is None else "start"

@@ -92,6 +92,7 @@ class Base(DeclarativeBase):
         datetime: UtcDateTime,
         # None is NULL, and not the JSON text `null`.
         dict[str, Any]: JSON(none_as_null=True),
+        list[dict[str, Any]]: JSON(none_as_null=True),
         list[list[bool]]: JSON(none_as_null=True),
         list[int]: JSON(none_as_null=True),
     }
@@ -289,7 +290,8 @@ class _PublicStep(_Round):
 class RoundRow(_Round, Base):
     """A round, and the global adapter that it ended with; round 0 holds the initial one.
 
-    `residual` is FedEx-LoRA's, and `server_state` the server optimizer's: blobs, too.
+    `residual` is FedEx-LoRA's, and `server_state` the server optimizer's: blobs, too. `responses`
+    are some of the evaluation's; being long, they are loaded only where they are used.
     """
 
     __tablename__ = "rounds"
@@ -300,6 +302,7 @@ class RoundRow(_Round, Base):
     means: Mapped[dict[str, Any] | None]
     drift: Mapped[dict[str, Any] | None]
     evaluation: Mapped[dict[str, Any] | None]
+    responses: Mapped[list[dict[str, Any]] | None] = mapped_column(deferred=True)
 
 
 class UpdateRow(_Round, Base):

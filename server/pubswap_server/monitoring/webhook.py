@@ -1,4 +1,4 @@
-"""The operator's webhook: a small POST when a run waits, fails, ends, or has a strange update.
+"""The operator's webhook: a small POST when a run waits, fails, ends, or has something strange.
 
 Best effort: a notice is tried a few times, and lost if the process ends. Alert on the metrics for
 what must not be missed.

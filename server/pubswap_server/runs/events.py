@@ -18,6 +18,7 @@ PAGE = 500
 NOT_AWAITED = frozenset(
     {
         *("invited", "enrolled", "update", "responses", "exchange began", "evaluated"),
+        "suspicious answers",
         *("responses refused", "responses withheld", "exchanges refused"),
     }
 )

@@ -88,7 +88,7 @@ SessionDep = Annotated[WebSession, Depends(get_session)]
 async def get_operator_session(session: SessionDep) -> WebSession:
     """The operator's session; raises Forbidden for a viewer's."""
     if session.viewer:
-        raise Forbidden("Viewers cannot change anything; sign in with the operator's token.")
+        raise Forbidden("This is for the operator alone; sign in with the operator's token.")
     return session
 
 

@@ -17,7 +17,7 @@ from pubswap_protocol.messages import RunState, RunView
 from pubswap_server.database.tables import RunRow
 from pubswap_server.http.dependencies import Number, RunAccess, ServicesDep, SwapNumber
 from pubswap_server.http.routes.runs import get_adapter
-from pubswap_server.runs import events, history, members, runs
+from pubswap_server.runs import evaluations, events, history, members, runs
 from pubswap_server.runs.activity import read_activity, read_end, read_summary
 from pubswap_server.runs.auth import Operator
 from pubswap_server.runs.state import ENDED
@@ -247,6 +247,17 @@ async def show_exchange(
     values = await to_thread.run_sync(shown, run.services, stored, prompt)
     view = await run.read(runs.view)
     return page("exchange.html", session=session, run=view, round=round, swap=swap, **values)
+
+
+@router.get("/runs/{run}/rounds/{round}/responses")
+async def show_responses(run: WebRun, session: OperatorSession, round: Number) -> Response:
+    """Responses to the test set, as inert text. A viewer may belong to a member, so not for it."""
+
+    def work(database: Session, row: RunRow) -> Values:
+        evaluation = evaluations.read(database, row, round)
+        return {"run": runs.view(database, row), "evaluation": evaluation}
+
+    return page("evaluation.html", session=session, round=round, **await run.read(work))
 
 
 @router.get("/runs/{run}/adapters/{which}")

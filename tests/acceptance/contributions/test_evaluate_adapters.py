@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,19 @@ from pubswap_client.demo.federation import MODEL
 from pubswap_client.demo.tasks import demo_problems
 from pubswap_client.state.membership import StoredMembership, save_membership
 from pubswap_protocol import paths
-from pubswap_protocol.messages import CreateInvite, Role, SetKind
+from pubswap_protocol.messages import CreateInvite, FullEvaluation, Role, SetKind
 from pubswap_protocol.tensors.peft_folder import WEIGHTS
+from pubswap_protocol.verifiers import score
 from pubswap_server.settings import ServerSettings
 from support.client.commands import Ended, call
-from support.coordinator.coordinator import Federation, create, jsonl, serving, settings_for
+from support.coordinator.coordinator import (
+    OPERATOR_TOKEN,
+    Federation,
+    create,
+    jsonl,
+    serving,
+    settings_for,
+)
 from support.coordinator.places import admin
 
 PROBLEMS = 24
@@ -92,6 +101,35 @@ def test_the_folders_are_scored_as_the_evaluator_scores_the_round(
     recorded = fed.view().rounds[1].evaluation
     assert recorded is not None and 0 < recorded.pass_at_1 < 1
     assert found["round-1/all"]["pass_at_1"] == recorded.pass_at_1
+
+
+def test_what_the_evaluator_saw_is_shown(place: ServerSettings, fed: Federation) -> None:
+    """Ten responses of each topic with the evaluator's verdicts, also as JSON and of round 0."""
+    assert evaluate(fed, place).status == 0
+    token = place.data_dir.parent / "token"
+    token.write_text(OPERATOR_TOKEN)
+    options = ["--coordinator", fed.server.url, "--token-file", str(token)]
+
+    def show(*words: str) -> str:
+        ended = call(["run", "show", fed.run.name, *words, *options], token.parent, {})
+        assert ended.status == 0, ended.output
+        return ended.output
+
+    test = {problem.prompt: problem for problem in demo_problems(1, 1, 1, 1, PROBLEMS).test}
+    for round_, chosen in ((1, ()), (0, ("--round", "0"))):
+        found = FullEvaluation.model_validate_json(show("--responses", "--json", *chosen))
+        topics = Counter(each.topic for each in found.responses)
+        assert topics.keys() == found.by_topic.keys() and max(topics.values()) <= 10
+        for each in found.responses:
+            problem = test[each.prompt]
+            assert (each.topic, each.answer) == (problem.topic, problem.answer)
+            assert each.right == bool(score("exact", each.response, problem))
+        text = show("--responses", *chosen)
+        assert text.startswith(
+            f"Round {round_}: pass@1 {found.pass_at_1:.3f} on {PROBLEMS} problems"
+        )
+        assert text.count("\n  gold ") == len(found.responses)
+    assert "Suspicious" not in show()
 
 
 def test_what_is_no_adapter_of_the_run_is_refused(

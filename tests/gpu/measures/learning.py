@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.timing import Clock
 from gpu.context import Context
-from pubswap_client.daemon.evaluator import pass_at_1
+from pubswap_client.daemon.evaluator import judge, pass_at_1
 from pubswap_client.policy.policy import Policy
 from pubswap_client.policy.self_check import check_packed_path
 from pubswap_client.rollout.transformers_engine import TransformersEngine
@@ -52,7 +52,7 @@ def learning(context: Context, model: str) -> dict[str, Any]:
     started = clock()
     adapter = initial_adapter(card.layout, settings.seed)
     policy.load_adapter(adapter)
-    curve = [pass_at_1(policy, engine, tested, exact, seed=0)[0]]
+    curve = [pass_at_1(judge(policy, engine, tested, exact, seed=0))[0]]
     seconds = [clock() - started]
     for number in range(1, scale.rounds + 1):
         if number > 1 and context.seconds_left < 1.5 * (seconds[-1] - seconds[-2]):
@@ -61,7 +61,7 @@ def learning(context: Context, model: str) -> dict[str, Any]:
         for step in range(1, scale.steps + 1):
             trainer.private_step(step)
         adapter = trainer.adapter()
-        curve.append(pass_at_1(policy, engine, tested, exact, seed=0)[0])
+        curve.append(pass_at_1(judge(policy, engine, tested, exact, seed=0))[0])
         seconds.append(clock() - started)
     engine.close()
     return {

@@ -10,24 +10,25 @@ from sqlalchemy.orm import Session
 
 from pubswap_protocol import digests, paths
 from pubswap_protocol.bounds import Word
-from pubswap_protocol.errors import IdempotencyMismatch, Invalid, NotFound, RoundClosed
-from pubswap_protocol.messages import Evaluation, Receipt, SetKind, SubmitUpdate, Task, TaskKind
-from pubswap_server.database.tables import RoundRow, RunRow
+from pubswap_protocol.errors import NotFound, RoundClosed
+from pubswap_protocol.messages import FullEvaluation, Receipt, SubmitUpdate, Task, TaskKind
+from pubswap_server.database.tables import RunRow
 from pubswap_server.exchange import exchanges
 from pubswap_server.http.dependencies import (
     ClientRun,
     EvaluatorRun,
     MemberDep,
     Number,
+    OperatorRun,
     Rollbacks,
     RunAccess,
     ServicesDep,
     Wait,
 )
 from pubswap_server.http.plain_json import PlainJsonRoute
-from pubswap_server.runs import rounds, runs
+from pubswap_server.monitoring.webhook import Notice
+from pubswap_server.runs import evaluations, rounds
 from pubswap_server.runs.auth import MemberPrincipal, require_accepted, require_own
-from pubswap_server.runs.events import record
 from pubswap_server.runs.snapshot import task_for
 
 router = APIRouter(tags=["rounds"], route_class=PlainJsonRoute)
@@ -97,21 +98,25 @@ async def _count_received(run: RunAccess[MemberPrincipal], round_: int) -> Count
 
 
 @router.post(paths.EVALUATION, status_code=204, summary="Hand in an evaluation")
-async def submit_evaluation(run: EvaluatorRun, round: Number, body: Evaluation) -> Response:
+async def submit_evaluation(run: EvaluatorRun, round: Number, body: FullEvaluation) -> Response:
     """For the global adapter of a round; round 0 is the base model."""
 
-    def work(session: Session, run_row: RunRow) -> None:
-        row = session.get(RoundRow, (run_row.id, round))
-        if row is None or row.adapter is None:
-            raise NotFound(f"Round {round} has no adapter to evaluate.")
-        if row.evaluation is not None:
-            if row.evaluation["pass_at_1"] != body.pass_at_1:
-                raise IdempotencyMismatch(f"Round {round} was evaluated with another result.")
-            return
-        if len(body.by_topic) > runs.sets_of(session, run_row)[SetKind.TEST].problems:
-            raise Invalid("by_topic has more topics than the test set has problems.")
-        row.evaluation = body.model_dump(mode="json")
-        record(session, run_row.id, "evaluated", round=round, pass_at_1=body.pass_at_1)
+    def work(session: Session, row: RunRow) -> Notice | None:
+        is_new = evaluations.submit(session, row, round, body)
+        if not is_new or body.warning is None:
+            return None
+        command = f"pubswap run show {row.name} --responses"
+        words = f"Round {round}: {body.warning}. Read them: `{command}`"
+        return Notice(row.id, row.name, "warning", words)
 
-    await run.write(work)
+    run.services.webhook.put(await run.write(work))
     return Response(status_code=204)
+
+
+@router.get(paths.EVALUATION, summary="Read a round's evaluation and some of its responses")
+async def get_evaluation(run: OperatorRun, round: Number) -> FullEvaluation:
+    """Members never see them, because they have the questions and answers of the test set.
+
+    Kept for round 0 and the last evaluated rounds.
+    """
+    return await run.read(lambda session, row: evaluations.read(session, row, round))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from pubswap_client.daemon.evaluator import pass_at_1
+from pubswap_client.daemon.evaluator import judge, pass_at_1
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.transformers_engine import TransformersEngine
 from pubswap_client.training.memory import TokenBudget
@@ -257,7 +257,9 @@ def test_pass_at_1_is_the_mean_reward_overall_and_by_topic(
     evaluation = run_settings.evaluation.model_copy(update={"samples": 2, "batch_size": 3})
     settings = run_settings.model_copy(update={"evaluation": evaluation})
     monkeypatch.setattr(policy, "settings", settings)
-    overall, by_topic = pass_at_1(policy, TransformersEngine(policy), problems, scorer, seed=1)
+    overall, by_topic = pass_at_1(
+        judge(policy, TransformersEngine(policy), problems, scorer, seed=1)
+    )
     assert asked == [6, 6, 4]
     assert overall == pytest.approx(5 / 8)
     assert list(by_topic.items()) == [("even", pytest.approx(0.25)), ("odd", 1.0)]
@@ -272,7 +274,7 @@ def test_pass_at_1_is_a_function_of_the_seed(policy: Policy, problems: list[Prob
         return [0.0] * len(cases)
 
     for seed in (1, 1, 2):
-        pass_at_1(policy, TransformersEngine(policy), problems, scorer, seed)
+        judge(policy, TransformersEngine(policy), problems, scorer, seed)
     assert seen[0] == seen[1] != seen[2]
 
 
