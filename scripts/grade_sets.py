@@ -35,6 +35,7 @@ _OPERATION = re.compile(r"[-+^*/]|\\[a-z]")
 _SPACES = re.compile(r"\s*\\!\s*|(?<!\\)\\[,;: ]|\\left|\\right|\\?\$")
 _INTEGER = re.compile(r"-?\d+")
 _THOUSANDS = re.compile(r"-?\d{1,3}(?:(?:,|\{,\})\d{3})+(?:\.\d+)?")
+_SCIENTIFIC = re.compile(r"-?[\d.]+e-?\d+")
 _FRACTION = re.compile(r"(-?)(\d*)\s*\\[dt]?frac(?:\{(\d+)\}\{(\d+)\}|(\d)(\d))")
 _ROOT = re.compile(r"(-?)(\d*)\s*\\sqrt(?:\{(\d+)\}|(\d))")
 _SUM = re.compile(
@@ -42,7 +43,7 @@ _SUM = re.compile(
 )
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d+)?|\.\d+)")
 _AROUND = re.compile(  # what may surround a number that is the whole answer
-    r"(?<=\d)\s?\$?[a-z]{1,3}(?:\^\{?\d\}?)?\$?$|(?:\s[A-Za-z]{2,})+\.?\s*$|\s\([A-Za-z][^()\d]*\)\s*$"
+    r"(?<=\d)\s?\$?[a-z]{1,3}(?:\^\{?\d\}?)?\$?$|(?:\s[A-Za-z]{2,})+\.?\s*$|\s\(\s?[A-Za-z][^()\d]*\)\s*$"
     r"|\\(?:text\w*|mbox|mathrm)(?:\s?\{[^{}\d]*\}(?:\^\{?\d\}?)?)?|\\?%|\^\{?\\circ\}?|_\{?\d+\}?"
     r"|^\s*\$?\s*[a-zA-Z]+(?:\([^()]*\))?\s*=|(?<=\d)(?:th|st|nd|rd)\b|\\\$"
     r"|\\[,;! {}]|[\s(){}\[\]$\u20ac\u00a3\u00a5.]"
@@ -132,6 +133,8 @@ def odd(
 def rewritten(answer: str) -> str:
     """An answer of equal value in another form, or only with other spaces."""
     plain = " ".join(_SPACES.sub("", answer).split()).rstrip(".")
+    if _SCIENTIFIC.fullmatch(plain):
+        return plain
     if _THOUSANDS.fullmatch(plain):
         return re.sub("[{},]", "", plain)
     if _INTEGER.fullmatch(plain):

@@ -435,7 +435,7 @@ def test_sigterm_ends_a_waiting_daemon_cleanly_and_the_run_goes_on(
     assert line["rewards"][1::2] == [None] * 4  # public steps
     seen = status_of(state)
     assert (seen["run"]["state"], seen["running"]) == ("finished", False)
-    assert seen["run"]["latest"] == {"round": 1, "pass_at_1": final.pass_at_1}
+    assert seen["run"]["latest"] == {"round": 1, "pass_at_1": final.pass_at_1, "warning": None}
     own = [(one["round"], one["adapter"], one["problems"]) for one in seen["held_out"]]
     assert own == [(each.round, each.adapter, 4) for each in rounds]
     assert "round 1, on 4 held-out problems" in (state / "summary.html").read_text()
