@@ -27,7 +27,7 @@ EXTRAS = {
         *("alembic", "fastapi", "obstore", "prometheus_client", "psycopg", "pydantic_settings"),
         *("sqlalchemy", "structlog", "uvicorn"),
     ),
-    "research": ("mpmath", "pyarrow"),
+    "research": ("pyarrow",),
     "vllm": ("vllm",),
     "dp": ("dp_accounting",),
     "ray": ("ray",),

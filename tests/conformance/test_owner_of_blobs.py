@@ -250,6 +250,7 @@ def make_earlier(settings: ServerSettings) -> None:
         for table in ("deployment", "unnamed_blobs", "log_quotas", "signed_out"):
             rows.execute(f"DROP TABLE {table}")
         rows.execute("ALTER TABLE runs DROP COLUMN terms")
+        rows.execute("ALTER TABLE rounds DROP COLUMN responses")
         rows.execute("UPDATE alembic_version SET version_num = '0010'")
         rows.commit()
 

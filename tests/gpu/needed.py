@@ -32,6 +32,7 @@ WHEELS = {
     "typing_inspection": "typing-inspection",
     "pydantic_settings": "pydantic-settings",
     "dotenv": "python-dotenv",
+    "mpmath": "mpmath",
     "psutil": "psutil",
     "jinja2": "jinja2",
     "markupsafe": "markupsafe",
