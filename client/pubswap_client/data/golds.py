@@ -106,10 +106,14 @@ def _prompt_fault(prompt: str) -> str | None:
 
 
 def contradictions(problems: Iterable[Problem]) -> list[Fault]:
-    """The problems with the prompt of another but a different answer: one of them is wrong."""
+    """The problems with the prompt of another but a different answer: one of them is wrong.
+
+    A problem with metadata is judged by that, and its answer may be one of several.
+    """
     groups: dict[str, list[Problem]] = defaultdict(list)
     for problem in problems:
-        groups[" ".join(problem.prompt.split())].append(problem)
+        if not problem.metadata:
+            groups[" ".join(problem.prompt.split())].append(problem)
     return [
         Fault(problem, problem.verifier, CONTRADICTED)
         for group in groups.values()

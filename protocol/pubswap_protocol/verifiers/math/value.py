@@ -22,16 +22,17 @@ _POINTS = 6
 def same_value(gold: Node, answer: Node) -> bool:
     """Whether two formulas are equal; those with unknowns are compared at some points.
 
-    A decimal number may be rounded to six decimals, or about four significant digits if it is
-    below 1. That two unlike formulas agree at all points has no chance.
+    A decimal number may be rounded to six decimals, and below 1 to four significant digits if
+    these are more. That two unlike formulas agree at all points has no chance.
     """
     with mp.workdps(DIGITS):
         pairs = _values(gold, answer)
         if symbols(gold) or not pairs or not (_has_decimals(gold) or _has_decimals(answer)):
             return bool(pairs) and all(_near(*pair) for pair in pairs)
         ((left, right),) = pairs
-        off = 2 * abs(left + -right)
-        return bool(off * 10**6 <= 1 and off * 10**3 - abs(left) <= 0) or _near(left, right)
+        size = abs(left + mp.mpf(0))
+        decimals = max(6, 3 - int(mp.floor(mp.log10(size)))) if 0 < size < 1 else 6
+        return bool(2 * abs(left + -right) * 10**decimals <= 1) or _near(left, right)
 
 
 def same_solutions(gold: Node, answer: Node, *, positive: bool) -> bool:

@@ -121,6 +121,8 @@ def test_the_same_prompt_with_another_answer_is_found() -> None:
     texts = [("1 + 1 =", "2"), ("1 +  1 =", "$2$"), ("1 + 2 =", "3"), ("1 + 2 =", "4")]
     problems = [Problem(id=str(n), prompt=p, answer=a) for n, (p, a) in enumerate(texts)]
     assert [fault.problem.id for fault in contradictions(problems)] == ["2", "3"]
+    tasks = [problem.model_copy(update={"metadata": {"n": 1}}) for problem in problems]
+    assert contradictions(tasks) == []
 
 
 def test_unread_answers_name_their_verifier(

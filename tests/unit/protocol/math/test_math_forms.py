@@ -166,3 +166,23 @@ def test_words_around_a_stated_formula_count(word: str) -> None:
         ):
             problem = Problem(id="1", prompt="?", answer=f"{number}")
             assert score("math", response, problem) == 0.0, response
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "right"),
+    [
+        ("0.0009", "0.0009004", False),
+        ("0.0009", "0.00090004", True),
+        ("0.0001234567", "0.0001235", True),
+        ("0.0001234567", "0.000124", False),
+        ("0.0000000", "0.0000004", True),
+        ("12.3456784", "12.345678", True),
+        ("12.345678", "12.345679", False),
+        ("0.1234567", "0.123457", True),
+        ("0.1234567", "0.12346", False),
+    ],
+)
+def test_a_decimal_number_may_be_rounded(gold: str, answer: str, right: bool) -> None:
+    """To six decimals, and below 1 to four significant digits if these are more."""
+    problem = Problem(id="1", prompt="How much?", answer=gold)
+    assert score("math", f"\\boxed{{{answer}}}", problem) == right
