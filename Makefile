@@ -94,12 +94,13 @@ docs: .venv/docs.stamp  ## the documentation as a site, in site/
 	$(BIN)/python scripts/docs_site.py site/sources
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -c docs site/sources site
 
-check: .venv/dev.stamp  ## format, lint, types, import contracts, the tree's shape
+check: .venv/dev.stamp  ## format, lint, types, import contracts, the tree's shape and size
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/pytest --quiet tests/unit/test_structure.py
+	$(BIN)/python scripts/count.py
 
 # Needs the network, gigabytes in a temporary folder, and half an hour if torch must be downloaded.
 release-check: .venv-release/stamp  ## sdist, wheel and SBOM in dist/; a demo from each in an empty environment

@@ -33,11 +33,11 @@ def settings(
     A run's settings are the keys of its TOML file. A client's are the keys of client.toml, or
     PUBSWAP_CLIENT_... in the environment. The server's come from the environment.
     """
-    listed = list(entries(_model(whose)))
+    listed = list(entries(settings_model(whose)))
     typer.echo(json.dumps(listed, indent=2, ensure_ascii=False) if as_json else _text(listed))
 
 
-def _model(whose: Whose) -> type[BaseModel]:
+def settings_model(whose: Whose) -> type[BaseModel]:
     for entry in entry_points(group="pubswap.settings", name=whose.value):
         settings_class: type[BaseModel] = entry.load()
         return settings_class
