@@ -71,6 +71,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, Field, ValidationError
 
 from pubswap_protocol.bounds import NAME_FORM, NAME_PATTERN, safe_text
+from pubswap_protocol.command_line.removed import removal
 
 
 class ProblemDetails(BaseModel, extra="ignore"):
@@ -384,10 +385,12 @@ _PLAIN = {
 
 def fault_text(fault: Mapping[str, Any]) -> str:
     """A validation error as text: `key: message`, or the message alone if it has no key."""
+    key = ".".join(map(str, fault["loc"]))
+    if gone := removal(key.removeprefix("body.").removeprefix("settings."), fault.get("input")):
+        return f"{key}: {gone}"
     message = _PLAIN.get(fault["type"]) or fault["msg"].removeprefix("Value error, ")
     if fault["type"] == "string_too_short" and not fault["input"]:
         message = "it is empty"
     if fault.get("ctx", {}).get("pattern") == NAME_PATTERN:
         message = f"{fault['input']!r} is not a valid name: a name is {NAME_FORM}"
-    key = ".".join(map(str, fault["loc"]))
     return f"{key}: {message}" if key else message

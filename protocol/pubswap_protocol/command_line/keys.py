@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from pubswap_protocol.command_line.removed import removal
 from pubswap_protocol.command_line.schema_text import tables
 from pubswap_protocol.errors import fault_text
 
@@ -49,7 +50,9 @@ def key_fault(fault: Mapping[str, Any], keys: Collection[str]) -> str:
 
 
 def unknown_key(key: str, keys: Collection[str]) -> str:
-    """The message for an unknown key, with the key that was probably meant."""
+    """The message for an unknown key: why it was removed, or the key that was probably meant."""
+    if gone := removal(key):
+        return f"{key}: {gone}"
     within = {name[:at] for name in keys for at, sign in enumerate(name) if sign == "."}
     near = get_close_matches(key, [*keys, *sorted(within)], n=1, cutoff=0.75)
     if not near:

@@ -3,8 +3,11 @@
 import re
 
 import pytest
+from pydantic import TypeAdapter, ValidationError
 
 from pubswap_protocol import errors
+from pubswap_protocol.command_line.keys import dotted_keys, fault_lines
+from pubswap_protocol.command_line.removed import REMOVED
 from pubswap_protocol.errors import (
     Invalid,
     LocalFault,
@@ -12,7 +15,9 @@ from pubswap_protocol.errors import (
     PubSwapError,
     ServerFault,
     error_for,
+    first_fault,
 )
+from pubswap_protocol.settings import RunSettings
 
 
 def tree(root: type[PubSwapError], depth: int = 0) -> list[tuple[int, type[PubSwapError]]]:
@@ -74,3 +79,18 @@ def test_a_detail_moves_no_cursor() -> None:
     """A coordinator's text reaches a member's terminal, so its control characters are replaced."""
     problem = ProblemDetails(title="t", status=409, detail="a\x1b[2J\n\x9b8mé", code="conflict")
     assert error_for(problem).detail == "a [2J\n 8mé"
+
+
+def test_a_removed_setting_is_refused_with_its_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key, or a value of a key that stays, in a file of settings and in a request."""
+    monkeypatch.setitem(REMOVED, "swap.gone", "removed in 0.1.0; use swap.period")
+    monkeypatch.setitem(REMOVED, "method = gone", "removed in 0.1.0; use pubswap")
+    table, request = {"swap": {"gone": 1}}, TypeAdapter(dict[str, RunSettings])
+    with pytest.raises(ValidationError) as caught:
+        RunSettings.model_validate(table)
+    assert first_fault(caught.value) == "swap.gone: removed in 0.1.0; use swap.period"
+    (line,) = fault_lines(caught.value.errors(), dotted_keys(RunSettings))
+    assert line == "swap.gone: removed in 0.1.0; use swap.period"
+    with pytest.raises(ValidationError) as caught:
+        request.validate_python({"settings": {"method": "gone"}})
+    assert first_fault(caught.value) == "settings.method: removed in 0.1.0; use pubswap"

@@ -1,0 +1,12 @@
+"""Settings that were taken out: since when, and what to use instead."""
+
+REMOVED: dict[str, str] = {}
+"""Sentences by dotted key, or by `key = value` for a value of a key that stays.
+
+One table for run files and for the settings of clients and coordinators, whose keys differ.
+"""
+
+
+def removal(key: str, value: object = None) -> str | None:
+    """The sentence for a removed key, or for a removed value of another one; else None."""
+    return REMOVED.get(key) or REMOVED.get(f"{key} = {value}")
