@@ -25,7 +25,6 @@
     - InviteExpired             invite_expired             410
     - InviteUsed                invite_used                410
   + TooLarge                    too_large                  413
-    - HeadersTooLarge           headers_too_large          431
   + UnsupportedEncoding         unsupported_encoding       415
   + UnsupportedType             unsupported_type           415
   + WrongOffset                 wrong_offset               416
@@ -218,10 +217,6 @@ class InviteUsed(Gone):
 
 class TooLarge(PubSwapError, status=413):
     """The body is larger than allowed."""
-
-
-class HeadersTooLarge(TooLarge, status=431):
-    """The request's headers are larger than allowed."""
 
 
 class UnsupportedEncoding(PubSwapError, status=415):

@@ -2,7 +2,11 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine, Mapping
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from functools import partial
+from types import FrameType
 from typing import Any
 
 import structlog
@@ -50,10 +54,10 @@ def create_app(settings: ServerSettings) -> FastAPI:
     metrics = Metrics()
 
     @contextlib.asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Services]]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with _running(settings, metrics) as services:
             app.state.services = services
-            yield {"services": services}  # for protocols, which see only this state
+            yield
 
     app = Documented(
         title="PubSwap coordinator",
@@ -73,7 +77,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
     problems.install(app)
     app.add_middleware(RequestChecks, proxy_secret=settings.proxy_secret)
     app.add_middleware(RequestLog, metrics=metrics)
-    app.add_middleware(BodyDeadlines, idle_seconds=settings.idle_seconds)
+    app.add_middleware(BodyDeadlines)
     app.add_middleware(InTurns)
     return app
 
@@ -108,7 +112,8 @@ async def _running(settings: ServerSettings, metrics: Metrics) -> AsyncIterator[
         )
     )
     try:
-        yield services
+        with _at_the_end(services.changes.close):
+            yield services
     finally:
         services.background.cancel()
         await asyncio.gather(services.background, return_exceptions=True)
@@ -118,6 +123,28 @@ async def _running(settings: ServerSettings, metrics: Metrics) -> AsyncIterator[
         services.verifiers.close()
         database.close()
         services.incoming.close()
+
+
+@contextlib.contextmanager
+def _at_the_end(wake: Callable[[], None]) -> Iterator[None]:
+    """Also call `wake` when a signal stops the server: long polls would delay the end.
+
+    The server waits for them before it ends the application's lifespan.
+    """
+    if threading.current_thread() is not threading.main_thread():  # as in tests: no signals here
+        yield
+        return
+    loop = asyncio.get_running_loop()
+
+    def wake_and(handler: Any, number: int, frame: FrameType | None) -> None:
+        loop.call_soon_threadsafe(wake)
+        handler(number, frame)
+
+    servers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number, handler in servers.items():
+        if callable(handler):
+            signal.signal(number, partial(wake_and, handler))
+    yield  # the server puts back the handlers that it found
 
 
 async def _together(works: Mapping[str, Coroutine[Any, Any, None]]) -> None:

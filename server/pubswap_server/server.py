@@ -27,7 +27,6 @@ from pubswap_server.clock import process_clock, steady
 from pubswap_server.conductor.ownership import join
 from pubswap_server.database.engine import sqlite_locked
 from pubswap_server.database.errors import unusable
-from pubswap_server.http.slow_clients import GuardedProtocol
 from pubswap_server.monitoring.logs import configure_logs
 from pubswap_server.settings import ServerSettings, operator_token
 from pubswap_server.storage.opening import make_storage
@@ -74,8 +73,8 @@ def http_options(settings: ServerSettings) -> dict[str, Any]:
         if path is not None and not path.is_file():
             raise InvalidSettings(f"The TLS file {path} does not exist.")
     return {
-        # Based on httptools: uvicorn's h11 parses in Python, which halves the speed of uploads.
-        "http": GuardedProtocol,
+        # uvicorn's h11 parses in Python, which halves the speed of uploads.
+        "http": "httptools",
         "ws": "none",
         "server_header": False,
         "forwarded_allow_ips": settings.trusted_proxies,

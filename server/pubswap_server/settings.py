@@ -12,6 +12,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from sqlalchemy import URL, make_url
 
 from pubswap_protocol.bounds import MAX_COUNT, MAX_FACTOR, MAX_NUMBER, CpuSeconds, TimeSpan
+from pubswap_protocol.command_line.removed import removal
 from pubswap_protocol.errors import InvalidSettings, first_fault
 from pubswap_protocol.files import create_durably, make_private
 
@@ -79,9 +80,6 @@ class ServerSettings(BaseSettings):
     workers: int = Field(default=1, gt=0, le=256, description="Processes that share the port.")
     lease_seconds: TimeSpan = Field(
         default=15.0, description="Silence after which a replica is replaced."
-    )
-    idle_seconds: TimeSpan = Field(
-        default=30, description="Longest pause in sending a request body or in reading a response."
     )
     member_requests_per_second: float = Field(
         default=20,
@@ -187,6 +185,9 @@ def load_settings(**values: object) -> ServerSettings:
 
     Raises InvalidSettings, naming the first setting that is wrong.
     """
+    for name in unknown_variables():
+        if gone := removal(name.removeprefix("PUBSWAP_").lower()):
+            raise InvalidSettings(f"{name}: {gone}. Remove it from the environment.")
     try:
         return ServerSettings.model_validate(
             {name: value for name, value in values.items() if value is not None}

@@ -34,6 +34,7 @@ from support.coordinator.coordinator import (
 )
 from support.coordinator.nginx import nginx
 from support.coordinator.processes import Coordinator, create_run
+from support.eventually import until
 from support.forked import ForkedProcesses
 
 SECRET = "between-proxy-and-coordinator"
@@ -82,7 +83,10 @@ def behind(tmp_path: Path) -> Iterator[Behind]:
     settings = settings_for(tmp_path / "data").model_copy(
         update={"proxy_secret": SecretStr(SECRET), "require_client_certificate": True}
     )
-    faster = {"client_header_timeout 10s": "client_header_timeout 1s"}
+    faster = {
+        "client_header_timeout 10s": "client_header_timeout 1s",
+        "send_timeout 30s": "send_timeout 1s",
+    }
     with serving(settings) as server, server.closing:
         upstream = server.url.removeprefix("http://")
         with nginx(tmp_path / "nginx", upstream, tls, SECRET, faster) as url:
@@ -188,18 +192,58 @@ def test_the_operator_needs_no_certificate_and_metrics_stay_inside(behind: Behin
 
 def test_a_slow_header_is_dropped_at_the_proxy(behind: Behind) -> None:
     """nginx closes the connection after its own deadline."""
-    host, port = behind.url.removeprefix("https://").split(":")
-    context = behind.authority.files().context()
-    with (
-        socket.create_connection((host, int(port)), timeout=10) as raw,
-        context.wrap_socket(raw, server_hostname=host) as secure,
-    ):
+    with connected(behind) as secure:
         secure.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n")
         started = time.monotonic()
         with contextlib.suppress(ConnectionResetError, ssl.SSLError):
             while secure.recv(4096):
                 pass
         assert time.monotonic() - started < 5
+
+
+def connected(behind: Behind, receive_buffer: int | None = None) -> ssl.SSLSocket:
+    """A TLS connection to the proxy."""
+    host, port = behind.url.removeprefix("https://").split(":")
+    raw = socket.socket()
+    if receive_buffer is not None:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    raw.settimeout(10)
+    raw.connect((host, int(port)))
+    return behind.authority.files().context().wrap_socket(raw, server_hostname=host)
+
+
+def test_a_large_head_is_refused_at_the_proxy(behind: Behind) -> None:
+    """One large header, many, or a long path."""
+    many = b"".join(b"X-%d: %s\r\n" % (n, b"y" * 2000) for n in range(40))
+    for path, headers in (
+        (b"/healthz", b"X-One: " + b"y" * 40_000 + b"\r\n"),
+        (b"/healthz", many),
+        (b"/" + b"x" * 40_000, b""),
+    ):
+        with connected(behind) as secure:
+            answer = b""
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError, ssl.SSLError):
+                secure.sendall(b"GET " + path + b" HTTP/1.1\r\nHost: x\r\n" + headers + b"\r\n")
+                answer = secure.recv(4096)
+            assert answer[:12] in (b"HTTP/1.1 400", b"HTTP/1.1 414", b"")
+
+
+def test_a_peer_that_never_reads_its_answer_is_dropped_at_the_proxy(behind: Behind) -> None:
+    """So unread answers cannot pile up at the coordinator."""
+    request = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"
+    with connected(behind, receive_buffer=4096) as secure:
+        secure.settimeout(0.5)
+
+        def dropped() -> bool:
+            try:
+                secure.sendall(request)
+            except TimeoutError:
+                return False
+            except (BrokenPipeError, ConnectionResetError, ssl.SSLError):
+                return True
+            return False
+
+        until(dropped)
 
 
 def test_the_coordinator_serves_tls_itself(tmp_path: Path) -> None:

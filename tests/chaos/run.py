@@ -59,9 +59,6 @@ FAULTS = (
     PlannedFault(
         "framing", 1000, "bytes that two parsers might cut differently: no body is a request"
     ),
-    PlannedFault(
-        "upgrade", 6000, "connections that ask for another protocol: closed in their time"
-    ),
     PlannedFault("fuzz", 1_000_000, "hostile safetensors: refused quickly and cheaply"),
 )
 

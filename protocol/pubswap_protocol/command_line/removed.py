@@ -1,6 +1,8 @@
 """Settings that were taken out: since when, and what to use instead."""
 
-REMOVED: dict[str, str] = {}
+REMOVED: dict[str, str] = {
+    "idle_seconds": "a constant of 30 s since 0.1.0; the proxy has further limits",
+}
 """Sentences by dotted key, or by `key = value` for a value of a key that stays.
 
 One table for run files and for the settings of clients and coordinators, whose keys differ.

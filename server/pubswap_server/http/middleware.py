@@ -30,6 +30,7 @@ from pubswap_server.notifications import Turns
 log = structlog.get_logger(__name__)
 
 CLIENT_CLOSED = 499  # nginx's status for a client that disconnected; only logged and counted
+IDLE_SECONDS = 30.0  # longest pause in a body
 # The time spent waiting for each PIECE_BYTES of a body is limited: at least 17 KiB/s.
 PIECE_BYTES = 1 << 20
 PIECE_SECONDS = 60.0
@@ -61,16 +62,15 @@ class BodyDeadlines:
     take hours, and only time spent waiting for the peer counts.
     """
 
-    def __init__(self, app: ASGIApp, idle_seconds: float) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self.app = app
-        self.idle_seconds = idle_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope) if scope["type"] == "http" else Headers()
         if "transfer-encoding" not in headers and headers.get("content-length", "0") == "0":
             await self.app(scope, receive, send)
             return
-        body = _Body(receive, self.idle_seconds)
+        body = _Body(receive)
         held_back = False
 
         async def closing(message: Message) -> None:
@@ -89,9 +89,9 @@ class BodyDeadlines:
 
 
 class _Body:
-    def __init__(self, receive: Receive, idle_seconds: float) -> None:
+    def __init__(self, receive: Receive) -> None:
         self.unread = True
-        self._receive, self._idle_seconds = receive, idle_seconds
+        self._receive = receive
         self._piece_bytes, self._waited = 0, 0.0  # of the piece under way
 
     async def receive(self) -> Message:
@@ -100,12 +100,12 @@ class _Body:
             return await self._receive()
         started = time.monotonic()
         try:
-            async with asyncio.timeout(min(self._idle_seconds, PIECE_SECONDS - self._waited)):
+            async with asyncio.timeout(min(IDLE_SECONDS, PIECE_SECONDS - self._waited)):
                 message = await self._receive()
         except TimeoutError:
             raise HTTPException(
                 TooSlow.status,
-                f"the body stopped for {self._idle_seconds:g} s, or {PIECE_BYTES} bytes of it took "
+                f"the body stopped for {IDLE_SECONDS:g} s, or {PIECE_BYTES} bytes of it took "
                 f"{PIECE_SECONDS:g} s; an upload session keeps the bytes it has",
             ) from None
         self._waited += time.monotonic() - started
@@ -164,7 +164,13 @@ class RequestLog:
                 headers[REQUEST_ID_HEADER] = request_id
                 for name, value in SAFETY_HEADERS.items():
                     headers.setdefault(name, value)  # pages set their own policy
-            await send(message)
+            try:
+                await send(message)
+            except RuntimeError as error:
+                # uvicorn has closed the connection, because it could not parse what came next.
+                if "closed" in str(error):
+                    raise ClientDisconnect from None
+                raise
 
         try:
             await self.app(scope, counted, watched)
@@ -216,6 +222,9 @@ class RequestChecks:
 
 
 def _check(headers: Headers, scope: Scope) -> None:
+    hosts = len(headers.getlist("host"))
+    if hosts > 1 or (hosts == 0 and scope["http_version"] != "1.0"):
+        raise Invalid(f"Send one Host header, not {hosts}.")
     # PostgreSQL rejects text with a NUL, even in a comparison.
     if "\x00" in scope["path"] or b"%00" in scope["query_string"]:
         raise Invalid("The URL contains a NUL character.")

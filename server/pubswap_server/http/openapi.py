@@ -25,7 +25,7 @@ Json = dict[str, Any]
 _NOT_SENT = (LocalFault, ProxyFault, StateInUse, UnknownSetting, Unreachable)
 
 # Possible for any request: from the parser, the middleware, or an unreachable database.
-_ANYWHERE = {400, 415, 422, 426, 431, 500, 503}
+_ANYWHERE = {400, 415, 422, 426, 500, 503}
 _WITH_TOKEN = {401, 403, 429}
 _WITH_BODY = {408, 413}
 _OF_A_RUN = {404, 409}

@@ -65,7 +65,7 @@ def _request(data: bytes, position: int, lenient: bool) -> tuple[Framed, int]:
         values.setdefault(name, []).append(value)
     old = start[3] == b"0"
     hosts = len(values.get(b"host", []))
-    if hosts > 1 or (hosts == 0 and not old):
+    if (hosts > 1 or (hosts == 0 and not old)) and not lenient:  # a server may answer it
         raise BadError
     has_body, ends, position = _body(data, position, values, old, lenient)
     wishes = b",".join(values.get(b"connection", [])).lower().replace(b" ", b"").split(b",")

