@@ -15,7 +15,7 @@ RUN python3 -m venv /opt/pubswap \
 FROM ${PYTHON_IMAGE}
 RUN useradd --system --uid 10001 --create-home pubswap && install -d -m 700 -o pubswap /data
 COPY --from=build /opt/pubswap /opt/pubswap
-ENV PATH=/opt/pubswap/bin:$PATH PYTHONUNBUFFERED=1 \
+ENV PATH=/opt/pubswap/bin:$PATH PYTHONUNBUFFERED=1 MALLOC_ARENA_MAX=1 \
     PUBSWAP_HOST=0.0.0.0 PUBSWAP_PORT=8470 PUBSWAP_DATA_DIR=/data
 USER pubswap
 VOLUME /data

@@ -1,13 +1,10 @@
 """Serve the application with uvicorn, in this process or in several workers."""
 
-import ctypes
-import gc
 import multiprocessing
 import os
 import resource
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -101,18 +98,6 @@ def allow_open_files() -> None:
             return
 
 
-_M_ARENA_MAX = -8  # in glibc's malloc.h
-
-
-def keep_one_arena() -> None:
-    """Let all threads share one glibc arena, because an arena per thread keeps freed memory.
-
-    With 64 members and adapters of 35 MB, memory peaks at 165 MB with one arena, 194 MB without.
-    """
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
-
-
 def make_routes(app: FastAPI) -> None:
     """Let FastAPI analyse all routes' parameters now.
 
@@ -121,24 +106,6 @@ def make_routes(app: FastAPI) -> None:
     """
     for _ in iter_route_contexts(app.routes):
         pass
-
-
-SWITCH_SECONDS = 0.001
-OLD_COLLECTIONS = 1000  # collections of the middle generation before one of the oldest
-
-
-def keep_the_loop_going() -> None:
-    """Shorten the event loop's waits for other threads and for garbage collection.
-
-    A full collection stops everything while it visits all live objects. It finds next to nothing,
-    because the cycles that a request leaves are collected while they are young.
-    """
-    # A thread that runs Python code keeps the others waiting for this long; the default is 5 ms.
-    sys.setswitchinterval(SWITCH_SECONDS)
-    # Modules are never freed, so no collection need spend 83 ms on their 164,000 objects.
-    gc.freeze()
-    young, middle, _ = gc.get_threshold()
-    gc.set_threshold(young, middle, OLD_COLLECTIONS)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -210,10 +177,8 @@ class ServingProcess:
             configure_logs(self._settings.log_format, self._settings.log_level)
             process_clock().set(*self._clock)
             threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-        keep_one_arena()
         self._app = create_app(self._settings)
         make_routes(self._app)
-        keep_the_loop_going()
         return self._app
 
     async def check(self) -> None:

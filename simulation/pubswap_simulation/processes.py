@@ -19,6 +19,9 @@ Progress = Callable[[RunSpec, int, float | None], None]
 # A run that has ended, and why it failed, or None if it is done.
 Outcome = tuple[RunSpec, str | None]
 
+# A job's members are threads; with a heap each, each would keep its peak memory.
+ONE_HEAP = {"MALLOC_ARENA_MAX": "1"}
+
 
 def local_outcomes(
     environments: Sequence[Mapping[str, str]], on_progress: Progress, specs: Sequence[RunSpec]
@@ -76,7 +79,7 @@ def started(
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            env=os.environ | dict(environment),
+            env=os.environ | ONE_HEAP | dict(environment),
             cwd=folder,
             start_new_session=True,  # Ctrl-C reaches the parent alone
         )

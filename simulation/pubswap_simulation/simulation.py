@@ -13,7 +13,6 @@ from pubswap_protocol.errors import StateInUse
 from pubswap_protocol.files import write_whole
 from pubswap_protocol.messages import WholeRun
 from pubswap_protocol.tensors.peft_folder import write_peft_folder
-from pubswap_server.server import keep_one_arena
 from pubswap_simulation.coordinator import Coordinator
 from pubswap_simulation.federation import Federation, resumable_folder
 from pubswap_simulation.job import RunSpec
@@ -26,7 +25,6 @@ def simulate(spec: RunSpec, on_progress: Callable[[int, float | None], None]) ->
     `on_progress` gets the steps made so far, over all clients, and the last pass@1; it is called
     from other threads, one at a time. Raises StateInUse if another process is running it.
     """
-    keep_one_arena()  # members are threads; with an arena each, each would keep its peak memory
     job, folder = spec.job, spec.folder
     folder.mkdir(parents=True, exist_ok=True)
     if (other := holder(folder)) is not None:

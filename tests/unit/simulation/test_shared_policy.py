@@ -1,7 +1,5 @@
 """Members that share one policy without noticing."""
 
-import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -116,39 +114,3 @@ def test_no_turn_begins_after_the_end(policy: "Policy") -> None:
     shared.stop()
     with pytest.raises(Stopped), turn:
         pass
-
-
-HEAPS = """
-import ctypes, sys, threading
-from pubswap_server.server import keep_one_arena
-library = ctypes.CDLL(None)
-library.malloc.restype, library.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
-library.fopen.restype = ctypes.c_void_p
-library.malloc_info.argtypes = [ctypes.c_int, ctypes.c_void_p]
-library.fclose.argtypes = [ctypes.c_void_p]
-if sys.argv[1] == "small":
-    keep_one_arena()
-together = threading.Barrier(8)
-def use():
-    together.wait()
-    for _ in range(200):
-        library.free(library.malloc(50_000))
-threads = [threading.Thread(target=use) for _ in range(8)]
-for thread in threads: thread.start()
-for thread in threads: thread.join()
-out = library.fopen(sys.argv[2].encode(), b"w")
-library.malloc_info(0, out)
-library.fclose(out)
-"""
-
-
-@pytest.mark.parametrize(("kind", "most"), [("small", 1), ("as it is", 99)])
-def test_threads_share_one_heap_where_it_is_kept_small(
-    tmp_path: Path, kind: str, most: int
-) -> None:
-    """As glibc itself reports; by default, threads get their own arenas."""
-    report = tmp_path / "heaps.xml"
-    subprocess.run([sys.executable, "-c", HEAPS, kind, str(report)], check=True)
-    heaps = report.read_text().count("<heap nr=")
-    assert 1 <= heaps <= most
-    assert kind == "small" or heaps > 1
