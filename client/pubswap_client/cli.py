@@ -12,7 +12,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from pubswap_client.bundle.commands import bundle_commands
 from pubswap_client.consent.commands import approve, deny, policy_commands, print_first_look
 from pubswap_client.coordinator.tls import TlsFiles
 from pubswap_client.daemon.signals import until_stopped
@@ -23,7 +22,7 @@ from pubswap_client.operator import ending, members, runs, viewers
 from pubswap_client.operator.connecting import Url
 from pubswap_client.operator.exporting import export, verify
 from pubswap_client.options import CommonOptions, Data, Engine, Processes, computing
-from pubswap_client.organisation.commands import adapter, leave, relay, status
+from pubswap_client.organisation.commands import adapter, leave, status
 from pubswap_client.personal.command import personalize
 from pubswap_client.privacy.commands import privacy_commands
 from pubswap_client.recipes.commands import recipe_commands
@@ -87,12 +86,10 @@ def register(app: typer.Typer) -> None:
     app.add_typer(recipe_commands, name="recipe")
     app.add_typer(run_commands, name="run")
     app.add_typer(export_commands, name="export")
-    app.add_typer(bundle_commands, name="bundle")
     app.add_typer(member_commands, name="member")
     app.add_typer(viewer_commands, name="viewer")
     app.command("invite")(members.invite)
     app.command("evaluate")(evaluate)
-    app.command("relay")(relay)
     app.command("demo")(demo)
     app.command("demo-federate")(demo_federate)
 
@@ -184,7 +181,7 @@ def doctor(
     role: Annotated[Role, typer.Option(help="Role of this member in the run.")] = Role.CLIENT,
     run: Annotated[
         Path | None,
-        typer.Option(help="A bundle's run.json: check for that run, without a coordinator."),
+        typer.Option(help="A run card, run.json: check for that run, without a coordinator."),
     ] = None,
     no_trial: Annotated[
         bool, typer.Option("--no-trial", help="Skip the trial step, which may take minutes.")
@@ -207,8 +204,8 @@ def doctor(
     and discards the step's adapter. The report names lines and ids, and contains no prompt or
     answer.
 
-    With --run FILE, the run card of a bundle, it skips everything that needs a membership or a
-    coordinator, so you can check a machine without a network.
+    With --run FILE, the run card of a member's state folder, it skips everything that needs a
+    membership or a coordinator, so you can check a machine without a network.
 
     Exit status: 0 if nothing failed (warnings are possible), 1 otherwise.
     """

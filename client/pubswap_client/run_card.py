@@ -28,13 +28,12 @@ def read_card(path: Path) -> RunView:
         card = CreateRun.model_validate_json(data)
     except FileNotFoundError:
         raise InvalidSettings(
-            f"There is no {path}. `pubswap client start` writes one to the state folder, and "
-            "`pubswap bundle make` to the bundle."
+            f"There is no {path}. `pubswap client start` writes one to the state folder."
         ) from None
     except ValidationError as error:
         raise InvalidSettings(
             f"{path} is not a run card of this version of PubSwap ({first_fault(error)}). Give the "
-            f"run.json of a bundle or of a state folder."
+            "run.json of a state folder."
         ) from None
     begun: dict[str, Any] = {
         "state": RunState.CREATED,

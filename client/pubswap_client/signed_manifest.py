@@ -25,7 +25,6 @@ class Kind(StrEnum):
 
     EXPORT = "pubswap-export"
     AUDIT = "pubswap-audit"
-    BUNDLE = "pubswap-bundle"
 
 
 def sign(folder: Path, names: Iterable[str], key: Path, kind: Kind) -> None:

@@ -17,7 +17,7 @@ from pubswap_protocol.errors import InvalidSettings, first_fault
 from pubswap_protocol.files import create_durably, make_private
 
 _DATABASES = ("postgresql+psycopg://", "sqlite:///")
-_OF_CLIENTS = re.compile(r"PUBSWAP_(CLIENT_.*|CA_FILE|COORDINATOR|RELAY|OPERATOR_TOKEN_FILE)")
+_OF_CLIENTS = re.compile(r"PUBSWAP_(CLIENT_.*|CA_FILE|COORDINATOR|OPERATOR_TOKEN_FILE)")
 
 
 class ServerSettings(BaseSettings):

@@ -148,13 +148,14 @@ def test_no_command_of_a_guide_escapes() -> None:
         for kind, what, language, text in blocks(page):
             assert language, f"{page}: say what language this is, such as text:\n{text}"
             if language in ("sh", "console"):
-                assert language == "sh" and page in PAGES, f"{page}:\n{text}"
+                assert language == "sh", f"{page}:\n{text}"
+                assert page in PAGES or kind == "not run", f"{page}:\n{text}"
             if kind == "not run":
                 assert what in EXCEPTIONS, f"{page}: {what}"
                 exceptions += 1
             else:
                 assert kind in ("", "file"), f"{page}: {kind}"
-    assert exceptions <= 12
+    assert exceptions <= 14
 
 
 @pytest.mark.full

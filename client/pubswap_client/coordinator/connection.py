@@ -21,7 +21,6 @@ from pubswap_client.coordinator.route import (
     parsed_url,
     proxy_to,
 )
-from pubswap_client.coordinator.spooled import RELAY_SECONDS, Spooled, relay_folder
 from pubswap_client.coordinator.tls import PUBLIC, TlsFiles
 from pubswap_protocol import paths
 from pubswap_protocol.bounds import VALUE_LIMITS, too_many_values
@@ -86,13 +85,10 @@ class Connection:
         # Operators get lists.
         self._max_bytes = LARGEST_MESSAGE if on_send is None else LARGEST_MEMBER_MESSAGE
         self.withhold = withhold
-        address, spool = parsed_url(self.url), relay_folder()
-        if transport is None and spool is not None:
-            transport = Spooled(spool, address)
+        address = parsed_url(self.url)
         self._proxy = None if transport else proxy_to(address, tls)
         asking: Hooks = {"request": [self._before_asking_the_bucket], "response": [self._count]}
         self.bucket = Bucket(tuple if transport else buckets, tls, asking)
-        seconds = {"timeout": RELAY_SECONDS} if isinstance(transport, Spooled) else {}
         self._http = open_http(
             address,
             tls,
@@ -101,7 +97,6 @@ class Connection:
             headers=headers,
             transport=transport,
             event_hooks={"request": [self._before_sending], "response": [self._count]},
-            **seconds,
         )
 
     def __enter__(self) -> Self:

@@ -1,6 +1,5 @@
-"""`pubswap client status`, `leave` and `adapter`, and `pubswap relay`."""
+"""`pubswap client status`, `leave` and `adapter`."""
 
-import sys
 from pathlib import Path
 from shlex import quote
 from typing import Annotated
@@ -10,8 +9,6 @@ from rich.console import Console, RenderableType
 
 from pubswap_client.asking import Round
 from pubswap_client.coordinator.retry import ONCE, Backoff
-from pubswap_client.coordinator.tls import from_environment
-from pubswap_client.daemon.signals import until_stopped
 from pubswap_client.operator.adapter_folder import (
     BaseOption,
     Format,
@@ -19,15 +16,11 @@ from pubswap_client.operator.adapter_folder import (
     take_adapter,
     which_adapter,
 )
-from pubswap_client.operator.connecting import CaFile, Url
 from pubswap_client.operator.watching import watch
 from pubswap_client.options import State
 from pubswap_client.state.lock import locked
 from pubswap_client.state.membership import load_membership
 from pubswap_protocol.bounds import escaped
-from pubswap_protocol.command_line.locking import Held
-from pubswap_protocol.command_line.logs import log_to
-from pubswap_protocol.errors import StateInUse
 from pubswap_protocol.messages import Away
 
 Config = Annotated[Path | None, typer.Option(help="The client.toml that names the state folder.")]
@@ -107,34 +100,3 @@ def adapter(
         which = which_adapter(run, round_)
         for line in take_adapter(api, run, which, out, format_, settings.model):
             typer.echo(line)
-
-
-def relay(
-    folder: Annotated[Path, typer.Argument(help="The shared folder.")],
-    coordinator: Url,
-    ca_file: CaFile = None,
-    once: Annotated[
-        bool, typer.Option("--once", help="End when there are no more requests, for cron.")
-    ] = False,
-) -> None:
-    """Forward requests to one coordinator through a shared folder, for daemons without a network.
-
-    Start it on a login or transfer node, and start the daemons with PUBSWAP_RELAY=FOLDER in their
-    environment. This works for every command of a member. The folder must be accessible only to its
-    owner; its only secrets are the tokens of pending requests. You can stop or kill the relay at
-    any time: requests wait for the next one. With --once it ends at once if another relay is
-    running.
-
-    It uses a proxy like every command (HTTPS_PROXY), and the client certificate in
-    PUBSWAP_CLIENT_CERT_FILE and PUBSWAP_CLIENT_KEY_FILE.
-    """
-    from pubswap_client.coordinator.relay import Relay
-
-    tls = from_environment(ca_file)
-    log_to(sys.stderr, "console")
-    with until_stopped():
-        try:
-            Relay(folder, coordinator, tls).run(once)
-        except Held as other:
-            if not once:
-                raise StateInUse(f"{folder} has a relay, process {other}.") from None

@@ -110,10 +110,6 @@ CALLS: dict[str, dict[tuple[str, ...], str]] = {
         (READ_ONLY,): "--state judge --model {model}",
         (NAMES,): "--state none --adapters none",
     },
-    "relay": {
-        (READ_ONLY,): "{new} --coordinator {url} --once",
-        (NAMES,): "{new} --coordinator nonsense --once",
-    },
     "data prepare": {
         DISK: "reasoning-gym --tasks chain_sum --out {new}",
         (NAMES,): "nothing --out {new}",
@@ -130,11 +126,6 @@ CALLS: dict[str, dict[tuple[str, ...], str]] = {
     "run list": {(COORDINATOR,): ""},
     "run export": {DISK: "{run} --out {new}", ASKS: "{name}"},
     "export verify": {(NAMES,): "none --key none"},
-    "bundle make": {
-        DISK: "{spare}/good.toml --checkout {checkout} --out {new}",
-        (NAMES,): "none --out {new}",
-    },
-    "bundle verify": {(NAMES,): "none"},
     "invite": {ASKS: "a {name}"},
     "simulate": {DISK: "{spare}/good.toml --out {new}", (NAMES,): "none --out {new}"},
     "report": {(NAMES,): "none"},

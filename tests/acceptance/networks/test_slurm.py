@@ -1,4 +1,4 @@
-"""deploy/slurm with a fake Slurm: jobs that requeue themselves, and nodes without a network."""
+"""deploy/slurm with a fake Slurm: jobs that requeue themselves."""
 
 import json
 import re
@@ -6,7 +6,6 @@ import signal
 import time
 import tomllib
 from pathlib import Path
-from random import Random
 
 import pytest
 
@@ -25,11 +24,9 @@ from support.coordinator.processes import (
 from support.eventually import until
 from support.forked import Forked, ForkedProcesses
 from support.networks.fake_slurm import Slurm
-from support.privacy import namespace
 
 ROOT = Path(__file__).parents[3]
 SLURM = ROOT / "deploy" / "slurm"
-MISSING = namespace.missing()
 
 RECORDER = """#!/usr/bin/env python3
 import json, os, sys, time
@@ -184,20 +181,13 @@ STEPS = 10
 
 @pytest.mark.full
 @pytest.mark.usefixtures("unmeasured")
-@pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
-def test_a_run_of_several_jobs_on_nodes_without_a_network(tmp_path: Path) -> None:
-    """Jobs that end in time, a node that dies and a relay that is killed give the same bits.
-
-    The nodes are a namespace without network; the run is longer than a job.
-    """
+def test_a_run_of_several_jobs(tmp_path: Path) -> None:
+    """In a run longer than a job, jobs that end in time and a dead node give the same bits."""
     overrides = {"clients": 1, "rounds": 1, "local_steps": STEPS}
     _, undisturbed = federated_adapter(tmp_path / "undisturbed", overrides, ("alpha",))
-    folder, relay_folder = tmp_path / "jobs", tmp_path / "relay"
+    folder = tmp_path / "jobs"
     folder.mkdir()
-    with (
-        ForkedProcesses(folder / "logs") as processes,
-        namespace.without_network() as alone,
-    ):
+    with ForkedProcesses(folder / "logs") as processes:
         coordinator = serve(processes, folder)
         run = create_run(coordinator, overrides)
         state = enroll(coordinator, run, "alpha")
@@ -209,20 +199,14 @@ def test_a_run_of_several_jobs_on_nodes_without_a_network(tmp_path: Path) -> Non
             "PUBSWAP_CLIENT_DATA": str(state / "private.jsonl"),
             "PUBSWAP_CLIENT_MODEL": str(MODEL),
             "PUBSWAP_CLIENT_THREADS": "1",
-            "PUBSWAP_RELAY": str(relay_folder),
         }
         slurm = Slurm(tmp_path / "slurm", env, lambda start: 3 if start == 2 else None)
         daemons: list[Forked] = []
 
         def pubswap(arguments: list[str], cwd: str, env: dict[str, str]) -> tuple[int, str, str]:
             out = folder / f"{len(daemons)}.log"
-            install = ["support.privacy.namespace", alone]
-            daemons.append(Forked(arguments, out, env=env, cwd=Path(cwd), install=install))
+            daemons.append(Forked(arguments, out, env=env, cwd=Path(cwd)))
             return daemons[-1].wait(), "", out.read_text()
-
-        def relay() -> Forked:
-            command = ["relay", str(relay_folder), "--coordinator", coordinator.api.url]
-            return Forked(command, folder / "relay.log")
 
         def made() -> int:
             """The number of steps made by the running daemon and earlier ones."""
@@ -238,7 +222,6 @@ def test_a_run_of_several_jobs_on_nodes_without_a_network(tmp_path: Path) -> Non
             """Do nothing: it ends by itself at --until or when the run is finished."""
 
         with coordinator.api, slurm.running(), pubswap_on_path(slurm.programs, pubswap):
-            relaying, random = relay(), Random(1)
             try:
                 slurm.submit(SLURM / "pubswap.sbatch")
                 for ended, ending in enumerate((slurm.kill_node, alarm, nothing, nothing)):
@@ -246,13 +229,8 @@ def test_a_run_of_several_jobs_on_nodes_without_a_network(tmp_path: Path) -> Non
                         if ending is not nothing and made() >= 3 * ended + 2:
                             ending()
                             daemons[-1].kill()
-                        elif random.random() < 0.04:
-                            relaying.kill()
-                            relaying.wait(10)
-                            relaying = relay()
                         time.sleep(0.05)
             finally:
-                relaying.kill()
                 for daemon in daemons:
                     daemon.kill()
             log = (slurm.folder / "log").read_text()

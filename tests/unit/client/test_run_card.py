@@ -25,7 +25,7 @@ def test_a_missing_card_is_an_invalid_setting(tmp_path: Path) -> None:
 
 
 def test_a_file_larger_than_any_card_is_refused_unread(tmp_path: Path) -> None:
-    """It may come from somebody else, in a bundle; the file here is sparse."""
+    """It may come from somebody else; the file here is sparse."""
     path = tmp_path / CARD
     with path.open("wb") as file:
         file.truncate(1 << 40)
