@@ -1,16 +1,13 @@
 """Commands for organisations and operators. Only those that train import torch."""
 
-import json
 import logging
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from pubswap_client.consent.commands import approve, deny, policy_commands, print_first_look
 from pubswap_client.coordinator.tls import TlsFiles
@@ -222,34 +219,14 @@ def doctor(
 def evaluate(
     options: CommonOptions,
     engine: Engine = None,
-    adapters: Annotated[
-        Path | None,
-        typer.Option(
-            help="Score the PEFT folders in this folder instead, and compare with its `all`."
-        ),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="With --adapters: print JSON.")] = False,
 ) -> None:
-    """Evaluate every round's adapter on the coordinator's test set (role: evaluator).
-
-    With --adapters it scores the folders of `pubswap admin contributions` or `replay`, or any
-    adapter of the run, and submits nothing. All adapters answer the same problems with the same
-    draws. If there is a folder `all` beside an adapter, their difference is paired by problem.
-    """
+    """Evaluate every round's adapter on the coordinator's test set (role: evaluator)."""
     settings = options.settings(engine=engine)
     log_to(sys.stderr, settings.log_format)
     with until_stopped():
-        from pubswap_client.daemon.comparison import compared, table
-        from pubswap_client.daemon.session import compare_adapters, run_evaluator
+        from pubswap_client.daemon.session import run_evaluator
 
-        if adapters is None:
-            _exit_as(run_evaluator(settings))
-            return
-        comparisons = compared(compare_adapters(settings, adapters))
-    if as_json:
-        typer.echo(json.dumps([asdict(each) for each in comparisons], indent=2))
-    else:
-        Console(markup=False).print(table(comparisons))
+        _exit_as(run_evaluator(settings))
 
 
 def _exit_as(ended: RunState | None) -> None:

@@ -4,7 +4,6 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -12,9 +11,8 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.command_line.progress_bar import progress_bar
-from pubswap_protocol.errors import Gone
 from pubswap_protocol.messages import Evaluation
-from pubswap_server.admin import contributions, replay, verify
+from pubswap_server.admin import verify
 from pubswap_server.database.engine import Database
 from pubswap_server.database.naming import NAMING_NOTHING, digest_columns
 from pubswap_server.database.tables import Base, RoundRow, SubmissionRow, UpdateRow
@@ -164,28 +162,6 @@ def test_a_round_whose_updates_are_freed_meanwhile_is_no_fault(
     (unchecked,) = report.unchecked
     assert "round 1 of run" in unchecked.round
     assert "freed meanwhile" in unchecked.reason
-
-
-@pytest.mark.parametrize("module", [replay, contributions])
-def test_updates_that_are_freed_meanwhile_are_no_damage(
-    finished: ServerSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType
-) -> None:
-    """Recomputing such a round is refused, and trying again finds the rounds that are kept."""
-    settings, averaged = copy(finished, tmp_path), module.averaged
-    run = first(settings, UpdateRow.run_id)
-
-    def freed_meanwhile(*given: Any) -> Any:
-        free_first_round(settings)
-        return averaged(*given)
-
-    monkeypatch.setattr(module, "averaged", freed_meanwhile)
-    out, bar = tmp_path / "out", progress_bar()
-    with pytest.raises(Gone, match="round 1 were freed meanwhile"):
-        if module is replay:
-            replay.replay(settings, run, (), out, bar)
-        else:
-            contributions.contributions(settings, run, bar, out)
-    assert not out.exists()
 
 
 def test_what_is_only_announced_is_told_apart_from_what_is_stored() -> None:

@@ -5,9 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from shlex import quote
-from statistics import fmean
 
 from rich.console import Console
 
@@ -15,7 +13,6 @@ from pubswap_client.base_model import own_model
 from pubswap_client.consent.attendance import Attendance
 from pubswap_client.consent.consent import Consent, adopt
 from pubswap_client.coordinator.client import CoordinatorClient
-from pubswap_client.daemon.comparison import adapter_names, load_stack, open_adapter
 from pubswap_client.daemon.daemon import Daemon
 from pubswap_client.daemon.evaluator import Evaluator, Judged, judge
 from pubswap_client.daemon.factories import make_engine, make_trainer, open_privacy
@@ -199,25 +196,6 @@ def make_evaluator(settings: ClientSettings, session: Session) -> Evaluator:
 
     residuals = Residuals(session.api, run, settings.state / "residuals")
     return Evaluator(session.api, run, judge_adapter, residuals)
-
-
-def compare_adapters(settings: ClientSettings, folder: Path) -> dict[str, list[float]]:
-    """Each test problem's mean reward with each adapter in a folder, with the same draws.
-
-    Raises InvalidSettings if there is no adapter, InvalidAdapter if one is not of this run.
-    """
-    names = adapter_names(folder)
-    with _open_session(settings, Role.EVALUATOR) as session:
-        problems, run, policy = _problem_set(session, SetKind.TEST), session.run, session.policy
-        stacks = {name: open_adapter(folder / name, run) for name in names}
-        seed = seed_for(run.settings.seed, "evaluation")
-        scored = {}
-        for name, stack in stacks.items():
-            load_stack(policy, stack)
-            judged = judge(policy, session.engine, problems, session.score, seed)
-            scored[name] = [fmean(each.reward for each in group) for group in judged]
-            log.info("%s: pass@1 %.3f on %d problems.", name, fmean(scored[name]), len(problems))
-    return scored
 
 
 def _problem_set(session: Session, kind: SetKind) -> list[Problem]:

@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 
 from pubswap_client.base_model import own_model
-from pubswap_client.daemon.comparison import open_adapter
 from pubswap_client.daemon.factories import make_engine, make_trainer
 from pubswap_client.daemon.own_settings import own_settings
 from pubswap_client.data.holdout import split
@@ -28,11 +27,13 @@ from pubswap_client.state.membership import load_membership
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol.digests import digest_of
-from pubswap_protocol.errors import InvalidProblems, InvalidSettings
+from pubswap_protocol.errors import InvalidAdapter, InvalidProblems, InvalidSettings
 from pubswap_protocol.files import require_vacant, whole_folder
+from pubswap_protocol.messages import RunView
 from pubswap_protocol.problems import Problem, read_problems
 from pubswap_protocol.settings import AggregationSettings, PrivacySettings, RunSettings
 from pubswap_protocol.tensors.adapter import (
+    LARGEST_DERIVED,
     Adapter,
     AdapterFile,
     AdapterLayout,
@@ -40,6 +41,7 @@ from pubswap_protocol.tensors.adapter import (
     initial_adapter,
     is_a,
     modules,
+    open_stack,
     stack_layout,
 )
 from pubswap_protocol.tensors.peft_folder import WEIGHTS, write_peft_folder
@@ -178,3 +180,19 @@ def _problems(settings: ClientSettings, rules: RunSettings) -> tuple[list[Proble
             f"ones; a step takes {least} different ones."
         )
     return problems, held_out
+
+
+def open_adapter(folder: Path, run: RunView) -> AdapterFile:
+    """Open and check a PEFT folder's adapter. Raises InvalidAdapter if it is not of the run.
+
+    It has the run's ranks, or higher ones under FedEx-LoRA, where it includes the residuals.
+    """
+    layout = run.model.layout
+    try:
+        file = open_stack(folder / WEIGHTS, layout)
+        file.check(LARGEST_DERIVED)
+    except InvalidAdapter as error:
+        raise InvalidAdapter(f"{folder}: {error.detail} Is it from this run?") from None
+    if file.layout != layout and run.settings.aggregation.rule != "fedex":
+        raise InvalidAdapter(f"{folder} has other ranks than the run's adapters.")
+    return file

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pubswap_protocol.bounds import MAX_NUMBER, escaped
+from pubswap_protocol.bounds import escaped
 from pubswap_protocol.command_line.sharing import sharing
 
 if TYPE_CHECKING:
     from pubswap_server.settings import ServerSettings
 
 admin_commands = typer.Typer(
-    help="Back up, restore, verify and adopt a coordinator's data; show contributions.",
+    help="Back up, restore, verify and adopt a coordinator's data.",
     no_args_is_help=True,
 )
 
@@ -161,69 +161,3 @@ def adopt_command(
             typer.confirm("Continue?", abort=True)
         adopt(deployment, adoption)
     typer.echo("Next: pubswap serve, with the same settings.")
-
-
-Run = Annotated[str, typer.Argument(help="The run's id or name.")]
-
-
-@admin_commands.command("contributions")
-@beside
-def contributions_command(
-    settings: "ServerSettings",
-    run: Run,
-    out: Annotated[
-        Path | None, typer.Option(help="A new folder for the rounds without each member.")
-    ] = None,
-    only: Annotated[
-        list[int] | None,
-        typer.Option(
-            "--round", min=1, max=MAX_NUMBER, help="With --out: only this round; may be repeated."
-        ),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show each member's contributions to a run: updates, and responses that trained its peers.
-
-    With --out, every round whose updates are kept (PUBSWAP_KEEP_ROUNDS) is also averaged without
-    each of its members in turn: `round-2/without-hospital-a`, beside its own adapter
-    `round-2/all`. `pubswap evaluate --adapters` measures the difference.
-    """
-    from pubswap_protocol.command_line.progress_bar import progress_bar
-    from pubswap_server.admin.contributions import contributions
-
-    with progress_bar() as bar:
-        report = contributions(settings, run, bar, out, only or ())
-    typer.echo(escaped(report.model_dump_json(indent=2)) if as_json else report.text(out))
-
-
-@admin_commands.command("replay")
-@beside
-def replay_command(
-    settings: "ServerSettings",
-    run: Run,
-    out: Annotated[Path, typer.Option(help="The new folder to write.")],
-    without: Annotated[
-        list[str] | None, typer.Option(help="The member to leave out; may be repeated.")
-    ] = None,
-    last: Annotated[
-        int | None,
-        typer.Option(
-            "--round", min=1, max=MAX_NUMBER, help="The last round; by default the run's."
-        ),
-    ] = None,
-) -> None:
-    """Average a run's rounds again without a member, from the updates that are kept.
-
-    The adapter goes into a new PEFT folder; the run does not change. This is not unlearning: it
-    removes the member's own steps, but not what others learned from them or from its responses.
-    The folder's README.md lists what remains.
-    """
-    from pubswap_protocol.command_line.progress_bar import progress_bar
-    from pubswap_server.admin.replay import replay
-
-    with progress_bar() as bar:
-        report = replay(settings, run, without or (), out, bar, last)
-    for line in report.lines():
-        typer.echo(line)
-    typer.echo(f"Wrote {out}. Load it with")
-    typer.echo(f"  peft.PeftModel.from_pretrained(base_model, '{out}')")

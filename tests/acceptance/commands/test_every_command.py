@@ -66,12 +66,6 @@ CALLS: dict[str, dict[tuple[str, ...], str]] = {
     "admin restore": {(*DISK, *SERVER): "{backup} --data-dir {new}"},
     "admin adopt": {(*DISK, *SERVER): "--yes --data-dir {new}"},
     "admin verify": {(FULL, *SERVER): "", (NAMES,): "--data-dir none"},
-    "admin contributions": {SERVER[:1]: "{run}", (NAMES,): "none --data-dir {data}"},
-    "admin replay": {
-        (READ_ONLY,): "{run} --data-dir {data} --out {new}",
-        SERVER[:1]: "{run} --out {new}",
-        (NAMES,): "none --data-dir {data} --out {new}",
-    },
     "settings": {(NAMES,): "nobody"},
     "client enroll": {
         (*DISK, COORDINATOR): "--coordinator {url} --invite {invite} --state {new}",
@@ -108,7 +102,7 @@ CALLS: dict[str, dict[tuple[str, ...], str]] = {
     "client personalize": {(NAMES,): "--state none --data none"},
     "evaluate": {
         (READ_ONLY,): "--state judge --model {model}",
-        (NAMES,): "--state none --adapters none",
+        (NAMES,): "--state none",
     },
     "data prepare": {
         DISK: "reasoning-gym --tasks chain_sum --out {new}",
