@@ -55,7 +55,6 @@ member_commands.command("suspend")(members.suspend)
 member_commands.command("reinstate")(members.reinstate)
 member_commands.command("revoke")(ending.revoke)
 member_commands.command("reissue")(members.reissue)
-member_commands.command("certificate")(members.certificate)
 
 viewer_commands = typer.Typer(
     help="Give people read-only access to the dashboard.", no_args_is_help=True

@@ -42,7 +42,6 @@ from pubswap_protocol.settings import Clients, RunSettings
 from pubswap_protocol.tensors.safetensors_header import MAX_TENSORS
 
 Digest = Annotated[str, Field(pattern=digests.PATTERN)]
-Fingerprint = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Topics = Annotated[dict[Topic, Share], Field(max_length=MAX_TOPICS)]
 Bytes = Annotated[int, Field(gt=0, le=MAX_COUNT, strict=True)]
 AwayCode = Annotated[str, Field(pattern=r"^[a-z_]{1,40}$")]  # open: later clients may add codes
@@ -276,9 +275,6 @@ class MemberView(Strict):
     unverified: bool = Field(
         default=False, description="Its last responses had no seeds, so they cannot be checked."
     )
-    certificate: Fingerprint | None = Field(
-        default=None, description="SHA-256 of the client certificate that its token is bound to."
-    )
     last_seen: AwareDatetime | None = Field(default=None, description="Time of its last request.")
     unseen_seconds: Seconds | None = Field(
         default=None, description="Seconds since then, on the coordinator's clock."
@@ -427,12 +423,6 @@ class ViewerList(Strict):
     """All viewers, by name."""
 
     viewers: Several[Viewer]
-
-
-class BindCertificate(Strict):
-    """The client certificate that a member's token requires from now on."""
-
-    sha256: Fingerprint | None = Field(description="SHA-256 of the DER bytes; null for any.")
 
 
 class Enroll(Strict):

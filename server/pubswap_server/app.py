@@ -75,7 +75,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
         app.include_router(group.router)
     app.mount("/static", StaticFiles(directory=STATIC))
     problems.install(app)
-    app.add_middleware(RequestChecks, proxy_secret=settings.proxy_secret)
+    app.add_middleware(RequestChecks)
     app.add_middleware(RequestLog, metrics=metrics)
     app.add_middleware(BodyDeadlines)
     app.add_middleware(InTurns)

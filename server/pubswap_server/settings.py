@@ -94,16 +94,6 @@ class ServerSettings(BaseSettings):
         default="127.0.0.1,::1",
         description="Addresses, separated by commas, whose X-Forwarded-For is trusted.",
     )
-    proxy_secret: SecretStr | None = Field(
-        default=None,
-        description="Secret that a proxy sends as X-PubSwap-Proxy-Secret along with "
-        "X-PubSwap-Client-Cert.",
-    )
-    require_client_certificate: bool = Field(
-        default=False,
-        description="Require client certificates from members, and bind each member to the one it "
-        "enrolled with. The proxy verifies it; needs proxy_secret.",
-    )
     notify_url: SecretStr | None = Field(
         default=None,
         description="Webhook for a small JSON document when a run waits, fails or finishes: https, "
@@ -118,8 +108,6 @@ class ServerSettings(BaseSettings):
 
     @model_validator(mode="after")
     def _has_what_it_needs(self) -> Self:
-        if self.require_client_certificate and not self.proxy_secret:
-            raise ValueError("require_client_certificate needs proxy_secret")
         if self.bucket_endpoint and not (self.blob_url or "").startswith("s3://"):
             raise ValueError("bucket_endpoint needs a bucket: blob_url = s3://bucket/prefix")
         return self

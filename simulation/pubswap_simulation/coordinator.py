@@ -119,7 +119,6 @@ def coordinator_settings(folder: Path) -> ServerSettings:
         bucket_endpoint=None,
         notify_url=None,
         operator_token=None,
-        require_client_certificate=False,
         member_requests_per_second=1e6,
         workers=1,
     )

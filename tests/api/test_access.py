@@ -71,7 +71,6 @@ ALLOWED = {
     "suspend_member": OPERATOR,
     "reinstate_member": OPERATOR,
     "reissue_member": OPERATOR,
-    "bind_certificate": OPERATOR,
     "create_viewer": OPERATOR,
     "list_viewers": OPERATOR,
     "delete_viewer": OPERATOR,
@@ -102,7 +101,6 @@ BODIES: dict[str, dict[str, Any]] = {
     "create_viewer": {"name": "board"},
     "roll_back_run": {"to": 0},
     "reissue_member": {},
-    "bind_certificate": {"sha256": None},
     "hello": {
         "config_digest": MODEL_DIGEST,
         "tokenizer_digest": MODEL_DIGEST,

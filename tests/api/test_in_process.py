@@ -57,11 +57,8 @@ def test_the_environment_of_another_coordinator_is_not_ours(
         "BLOB_URL": "s3://bucket",
         "OPERATOR_TOKEN": "theirs",
         "WORKERS": "4",
-        "REQUIRE_CLIENT_CERTIFICATE": "true",
-        "PROXY_SECRET": "secret",
     }.items():
         monkeypatch.setenv(f"PUBSWAP_{name}", value)
     settings = coordinator_settings(tmp_path)
     assert settings.sqlalchemy_url == f"sqlite:///{tmp_path}/pubswap.sqlite"
     assert (settings.blob_url, settings.operator_token, settings.workers) == (None, None, 1)
-    assert not settings.require_client_certificate

@@ -151,10 +151,6 @@ class CoordinatorClient(Connection):
         """Suspend or reinstate a member; `path` is one of paths.RUN_MEMBER_*."""
         self.request("POST", path.format(run=run, member=member))
 
-    def bind_certificate(self, run: str, member: str, sha256: str | None) -> None:
-        path = paths.RUN_MEMBER_CERTIFICATE.format(run=run, member=member)
-        self.request("PUT", path, messages.BindCertificate(sha256=sha256))
-
     def global_adapter(self, run: str, which: str) -> bytes:
         """The `final`, the `best` or a round's global adapter, as safetensors."""
         return self.adapter_of_round(run, which)[1]

@@ -1,8 +1,5 @@
 """`pubswap invite` and `pubswap member ...`: who takes part in a run."""
 
-import hashlib
-import ssl
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -103,31 +100,3 @@ def reissue(
     """
     issued = api.reissue(run, name, Reissue(expires_in_seconds=invite_seconds(hours)))
     print_invite(issued, api.url, quiet)
-
-
-@connected
-def certificate(
-    api: "CoordinatorClient",
-    run: Run,
-    name: Name,
-    file: Annotated[Path | None, typer.Option(help="The new client certificate (PEM).")] = None,
-    unbind: Annotated[
-        bool, typer.Option("--unbind", help="Accept any certificate from now on.")
-    ] = False,
-) -> None:
-    """Bind a member's token to its renewed client certificate, or to none."""
-    if (file is None) != unbind:
-        raise InvalidSettings("Give the certificate with --file, or --unbind for any; one of them.")
-    sha256 = _fingerprint(file) if file is not None else None
-    api.bind_certificate(run, name, sha256)
-    typer.echo(f"The token of {name} is valid with {sha256 or 'any certificate'} from now on.")
-
-
-def _fingerprint(file: Path) -> str:
-    try:
-        # Only the first of a chain: decoded as a whole, it may not be a certificate.
-        first, end, _ = file.read_text(encoding="ascii").partition(ssl.PEM_FOOTER)
-        der = ssl.PEM_cert_to_DER_cert(first + end)
-    except (OSError, ValueError) as error:
-        raise InvalidSettings(f"{file} is not a PEM certificate: {error}") from None
-    return hashlib.sha256(der).hexdigest()

@@ -1,6 +1,10 @@
 """Settings that were taken out: since when, and what to use instead."""
 
+_CERTIFICATES = "removed in 0.1.0; let the proxy demand certificates, see deploy/nginx"
+
 REMOVED: dict[str, str] = {
+    "proxy_secret": _CERTIFICATES,
+    "require_client_certificate": _CERTIFICATES,
     "idle_seconds": "a constant of 30 s since 0.1.0; the proxy has further limits",
 }
 """Sentences by dotted key, or by `key = value` for a value of a key that stays.

@@ -215,7 +215,6 @@ class MemberRow(Base):
     away_detail: Mapped[str | None] = mapped_column(Text)
     joining: Mapped[bool] = mapped_column(default=False)
     unverified: Mapped[bool] = mapped_column(default=False)
-    certificate: Mapped[str | None] = mapped_column(String(64))
     last_seen: Mapped[datetime | None]
     progress: Mapped[dict[str, Any] | None]
 

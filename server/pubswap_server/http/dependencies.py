@@ -29,7 +29,6 @@ from pubswap_server.runs.auth import (
     authenticate,
     bearer,
     require_accepted,
-    require_certificate,
     require_going,
     require_member,
     require_operator,
@@ -62,27 +61,6 @@ Direct = Annotated[
 ]
 
 
-def certificate_of(services: Services, request: Request) -> str | None:
-    """The client certificate's fingerprint, if one is required.
-
-    Raises Unauthenticated if it is missing. `RequestChecks` has verified it.
-    """
-    if not services.settings.require_client_certificate:
-        return None
-    certificate: str | None = request.scope.get("state", {}).get("certificate")
-    if certificate is None:
-        raise Unauthenticated("A client certificate is required; use the operator's proxy.")
-    return certificate
-
-
-async def get_certificate(services: ServicesDep, request: Request) -> str | None:
-    """The client certificate's fingerprint, if one is required; raises Unauthenticated."""
-    return certificate_of(services, request)
-
-
-CertificateDep = Annotated[str | None, Depends(get_certificate)]
-
-
 async def get_principal(
     services: ServicesDep, request: Request, peer: PeerDep, _: Annotated[object, Depends(scheme)]
 ) -> Principal:
@@ -95,10 +73,7 @@ async def get_principal(
     await services.limits.check_peer(peer, {sha256(token): Use.API})
 
     def identify(session: Session) -> Principal:
-        principal = authenticate(session, token, services.operator_sha256)
-        if isinstance(principal, MemberPrincipal) and services.settings.require_client_certificate:
-            require_certificate(session, principal, certificate_of(services, request))
-        return principal
+        return authenticate(session, token, services.operator_sha256)
 
     try:
         principal = await services.database.read(

@@ -6,7 +6,6 @@ import time
 import uuid
 
 import structlog
-from pydantic import SecretStr
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -21,7 +20,6 @@ from pubswap_protocol.errors import (
     UnsupportedEncoding,
 )
 from pubswap_protocol.paths import HEARTBEAT, PROTOCOL_HEADER, PROTOCOL_VERSION, REQUEST_ID_HEADER
-from pubswap_server.http.certificates import vouched_certificate
 from pubswap_server.http.problems import SAFETY_HEADERS, refusal
 from pubswap_server.monitoring.logs import REQUEST
 from pubswap_server.monitoring.metrics import Metrics
@@ -200,11 +198,10 @@ class RequestLog:
 
 
 class RequestChecks:
-    """Refuse what no route accepts: other protocols, encoded bodies, forged certificates."""
+    """Refuse what no route accepts: other protocols, encoded bodies."""
 
-    def __init__(self, app: ASGIApp, proxy_secret: SecretStr | None = None) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self.app = app
-        self.proxy_secret = proxy_secret.get_secret_value() if proxy_secret else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -213,11 +210,9 @@ class RequestChecks:
         headers = Headers(scope=scope)
         try:
             _check(headers, scope)
-            vouched = vouched_certificate(headers, self.proxy_secret)
         except PubSwapError as error:
             await refusal(error, scope)(scope, receive, send)
             return
-        scope.setdefault("state", {})["certificate"] = vouched
         await self.app(scope, receive, send)
 
 

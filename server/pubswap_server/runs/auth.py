@@ -124,16 +124,6 @@ def require_still_good(session: Session, member: MemberPrincipal) -> None:
     _good(session, _STANDING, {"member": member.id})
 
 
-def require_certificate(session: Session, member: MemberPrincipal, certificate: str | None) -> None:
-    """Raises Unauthenticated if the member is bound to a different client certificate."""
-    bound = session.get_one(MemberRow, member.id).certificate
-    if bound is not None and bound != certificate:
-        raise Unauthenticated(
-            "This token is bound to another client certificate; ask the operator to bind it to "
-            "the new one."
-        )
-
-
 def _good(session: Session, query: Executable, values: Mapping[str, Any]) -> Row[Any]:
     row = session.connection().execute(query, values).one_or_none()
     if row is None:

@@ -83,13 +83,11 @@ def _new_invite(session: Session, run: RunRow, request: CreateInvite, *, reissue
     return Invite(invite=code, name=request.name, role=request.role, expires_at=expires_at)
 
 
-def enroll(
-    session: Session, code: str, certificate: str | None = None, key: str | None = None
-) -> Membership:
+def enroll(session: Session, code: str, key: str | None = None) -> Membership:
     """Use an invite; a repetition with the same key gets the same answer.
 
-    `certificate` is the fingerprint to which the member's token is then bound. Raises
-    Unauthenticated, InviteUsed, InviteExpired, NameTaken, or WrongState for a revoked member.
+    Raises Unauthenticated, InviteUsed, InviteExpired, NameTaken, or WrongState for a revoked
+    member.
     """
     row = session.get(InviteRow, sha256(code), with_for_update=True)
     if row is None:
@@ -112,8 +110,7 @@ def enroll(
     elif not member.active:
         raise WrongState(f"{row.name} was revoked for good; ask the operator.")
     row.used_at = now()
-    member.token_sha256, member.certificate = sha256(token), certificate
-    member.accepted = False
+    member.token_sha256, member.accepted = sha256(token), False
     if not row.reissue and row.role == Role.CLIENT:
         member.joining = session.get_one(RunRow, row.run_id).round > 0
     record(session, row.run_id, "enrolled", member=row.name, role=row.role)
@@ -205,12 +202,6 @@ def suspend(session: Session, run: RunRow, name: str, suspended: bool = True) ->
     if row.suspended != suspended:
         row.suspended = suspended
         record(session, run.id, "suspended" if suspended else "reinstated", member=name)
-
-
-def bind(session: Session, run: RunRow, name: str, certificate: str | None) -> None:
-    """Bind a member's token to another client certificate, or to none; raises NotFound."""
-    _existing(session, run, name).certificate = certificate
-    record(session, run.id, "certificate bound", member=name, sha256=certificate)
 
 
 def active_clients(session: Session, run: str) -> set[str]:
@@ -316,7 +307,6 @@ def views(session: Session, run: str, first: int | None = None) -> list[MemberVi
             accepted=row.accepted,
             joining=row.joining,
             unverified=row.unverified,
-            certificate=row.certificate,
             last_seen=row.last_seen,
             unseen_seconds=max(0.0, (now() - row.last_seen).total_seconds())
             if row.last_seen

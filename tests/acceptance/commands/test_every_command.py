@@ -137,7 +137,6 @@ CALLS: dict[str, dict[tuple[str, ...], str]] = {
     "member list": {ASKS: "{name}"},
     **{f"member {verb}": {ASKS: "a {name}"} for verb in ("suspend", "reinstate", "reissue")},
     "member revoke": {ASKS: "a {name} --yes"},
-    "member certificate": {ASKS: "a {name} --unbind"},
 }
 
 

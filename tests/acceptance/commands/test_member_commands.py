@@ -8,7 +8,6 @@ from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.coordinator.retry import ONCE
 from pubswap_protocol.errors import Suspended, Unauthenticated
 from pubswap_protocol.messages import CreateInvite
-from support.coordinator.certificates import Authority
 from support.coordinator.coordinator import good_hello
 from support.coordinator.processes import create_run, serve, start
 from support.eventually import until
@@ -41,15 +40,6 @@ def test_an_operator_suspends_reinstates_binds_and_revokes(tmp_path: Path) -> No
                 until(lambda: waits in printed("run", "show", run.name))
                 assert "takes part again" in printed("member", "reinstate", run.name, "a")
                 assert member.task(run.id, 0).round == 1
-                issued = Authority(tmp_path / "ca", "CA").issue("a")
-                file = ["--file", str(issued.certificate)]
-                assert issued.sha256 in printed("member", "certificate", run.name, "a", *file)
-                assert api.members(run.id).members[0].certificate == issued.sha256
-                with pytest.raises(AssertionError, match="--unbind"):
-                    printed("member", "certificate", run.name, "a")
-                assert api.members(run.id).members[0].certificate == issued.sha256
-                assert "any" in printed("member", "certificate", run.name, "a", "--unbind")
-                assert api.members(run.id).members[0].certificate is None
                 assert "is revoked" in printed("member", "revoke", run.name, "a", "--yes")
                 with pytest.raises(Unauthenticated):
                     member.task(run.id, 0)

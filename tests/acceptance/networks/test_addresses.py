@@ -6,7 +6,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from pydantic import SecretStr
 
 from pubswap_client.coordinator.client import CoordinatorClient, wait_until_ready
 from pubswap_client.coordinator.retry import ONCE, Backoff
@@ -62,19 +61,11 @@ def test_a_member_without_a_certificate_comes_through_a_load_balancer(tmp_path: 
     tls.mkdir()
     shutil.copy(served.certificate, tls / "server.pem")
     shutil.copy(served.key, tls / "server.key")
-    settings = settings_for(tmp_path / "data").model_copy(
-        update={"proxy_secret": SecretStr("between")}
-    )
-    # As the file's header says for members without certificates.
-    edits = {
-        "ssl_verify_client optional;": "",
-        f"ssl_client_certificate {tls}/members-ca.pem;": "",
-    }
-    with serving(settings) as server, server.closing:
+    with serving(settings_for(tmp_path / "data")) as server, server.closing:
         fed = begun(server, method="fedavg", clients=1)
         upstream = server.url.removeprefix("http://")
         with (
-            nginx(tmp_path / "nginx", upstream, tls, "between", edits) as url,
+            nginx(tmp_path / "nginx", upstream, tls) as url,
             CoordinatorClient(url, fed.tokens["a"], ONCE, tls=authority.files()) as api,
         ):
             assert api.task(fed.run.id, 5).round == 1

@@ -230,7 +230,6 @@ def test_only_the_operator_decides_about_members(server: Server) -> None:
     for decide in (
         lambda: fed.members["a"].decide(fed.run.id, "b", paths.RUN_MEMBER_SUSPEND),
         lambda: fed.members["a"].decide(fed.run.id, "a", paths.RUN_MEMBER_REINSTATE),
-        lambda: fed.members["a"].bind_certificate(fed.run.id, "b", None),
         lambda: fed.members["a"].revoke(fed.run.id, "b"),
     ):
         with pytest.raises(PubSwapError) as caught:

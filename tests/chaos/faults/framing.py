@@ -34,12 +34,8 @@ from support.coordinator.certificates import Authority
 from support.coordinator.coordinator import TOKENIZER, Federation, Server, jsonl, merged, problems
 from support.coordinator.nginx import nginx
 
-SECRET = "between-proxy-and-coordinator"
 CASE_SHARE = 0.5  # of the shots; the others are pipelines
-ENVIRONMENT = {
-    "PUBSWAP_MEMBER_REQUESTS_PER_SECOND": "500000",
-    "PUBSWAP_PROXY_SECRET": SECRET,
-}
+ENVIRONMENT = {"PUBSWAP_MEMBER_REQUESTS_PER_SECOND": "500000"}
 EVIL = b"GET /v1/version HTTP/1.1\r\nHost: x\r\nX-Request-ID: evil\r\n\r\n"
 POST = b"POST /v1/enroll HTTP/1.1\r\nHost: x\r\nX-Request-ID: case\r\n"
 GET = b"GET /v1/version HTTP/1.1\r\nHost: x\r\nX-Request-ID: case\r\n"
@@ -256,9 +252,8 @@ def _behind_nginx(folder: Path, url: str) -> Iterator[Peer | None]:
     tls.mkdir()
     shutil.copy(served.certificate, tls / "server.pem")
     shutil.copy(served.key, tls / "server.key")
-    shutil.copy(authority.file, tls / "members-ca.pem")
     upstream = url.removeprefix("http://")
-    with nginx(folder / "nginx", upstream, tls, SECRET) as proxy:
+    with nginx(folder / "nginx", upstream, tls) as proxy:
         yield Peer(proxy, authority.files().context())
 
 

@@ -34,9 +34,7 @@ def filled(template: str, values: Mapping[str, str]) -> str:
 
 
 @contextlib.contextmanager
-def nginx(
-    folder: Path, upstream: str, tls: Path, secret: str, edits: Mapping[str, str] = {}
-) -> Iterator[str]:
+def nginx(folder: Path, upstream: str, tls: Path, edits: Mapping[str, str] = {}) -> Iterator[str]:
     """Run the proxy and yield its https address; `edits` replace text of the configuration."""
     program = installed("nginx", "nginx-light")
     folder.mkdir()
@@ -45,7 +43,6 @@ def nginx(
         "PUBSWAP_UPSTREAM": upstream,
         "PUBSWAP_TLS_PORT": f"127.0.0.1:{port}",
         "PUBSWAP_TLS_DIR": str(tls),
-        "PUBSWAP_PROXY_SECRET": secret,
     }
     configured = filled(TEMPLATE.read_text(), values)
     for before, after in edits.items():

@@ -27,7 +27,6 @@ GIVEN = {
     "POSTGRES_PASSWORD": "a",
     "STORE_SECRET": "b",
     "PUBSWAP_OPERATOR_TOKEN": "c",
-    "PUBSWAP_PROXY_SECRET": "d",
     "PUBSWAP_TLS_DIR": "/tls",
 }
 
@@ -71,8 +70,6 @@ def test_replicas_are_alike_and_their_settings_can_be_served(
     assert settings.database_url == "postgresql+psycopg://pubswap:a@db/pubswap"
     proxy = services()["proxy"]
     assert settings.trusted_proxies == proxy["networks"]["default"]["ipv4_address"]
-    assert settings.proxy_secret is not None
-    assert settings.proxy_secret.get_secret_value() == proxy["environment"]["PUBSWAP_PROXY_SECRET"]
 
 
 def test_no_other_container_can_have_the_proxy_s_address() -> None:
@@ -149,18 +146,14 @@ def test_the_proxy_asks_both_replicas(tmp_path: Path) -> None:
     served = authority.issue("localhost")
     tls = tmp_path / "tls"
     tls.mkdir()
-    for file, name in (
-        (served.certificate, "server.pem"),
-        (served.key, "server.key"),
-        (authority.file, "members-ca.pem"),
-    ):
+    for file, name in ((served.certificate, "server.pem"), (served.key, "server.key")):
         shutil.copy(file, tls / name)
     upstream = services()["proxy"]["environment"]["PUBSWAP_UPSTREAM"]
     with ExitStack() as stack:
         for name in REPLICAS:
             assert f"{name}:8470" in upstream
             upstream = upstream.replace(f"{name}:8470", stack.enter_context(replica(name)))
-        url = stack.enter_context(nginx(tmp_path / "nginx", upstream, tls, "d"))
+        url = stack.enter_context(nginx(tmp_path / "nginx", upstream, tls))
         context = authority.files().context()
         with httpx.Client(base_url=url, verify=context) as http:
             assert {http.get("/").text for _ in range(4)} == set(REPLICAS)

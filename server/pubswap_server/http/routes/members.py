@@ -8,7 +8,6 @@ from pubswap_protocol.bounds import Word
 from pubswap_protocol.errors import InviteExpired, InviteUsed, PubSwapError, Unauthenticated
 from pubswap_protocol.messages import (
     Away,
-    BindCertificate,
     CreateInvite,
     Enroll,
     Hello,
@@ -20,7 +19,6 @@ from pubswap_protocol.messages import (
     Role,
 )
 from pubswap_server.http.dependencies import (
-    CertificateDep,
     MemberDep,
     OperatorRun,
     PeerDep,
@@ -57,7 +55,6 @@ async def enroll(
     body: Enroll,
     services: ServicesDep,
     peer: PeerDep,
-    certificate: CertificateDep,
     idempotency_key: RandomKey = None,
 ) -> Membership:
     """Needs no token. Only this answer shows the new token; only its SHA-256 is stored."""
@@ -67,7 +64,7 @@ async def enroll(
     await services.limits.check_peer(peer, secrets)
     try:
         return await services.database.write(
-            lambda session: members.enroll(session, body.invite, certificate, idempotency_key)
+            lambda session: members.enroll(session, body.invite, idempotency_key)
         )
     except (Unauthenticated, InviteUsed, InviteExpired):
         services.limits.failed(peer, sha256(body.invite))
@@ -109,17 +106,6 @@ async def reissue_member(run: OperatorRun, member: Word, body: Reissue) -> Invit
     """For a lost token: enrolling with the invite replaces the token, which works until then."""
     seconds = body.expires_in_seconds
     return await run.write(lambda session, row: members.reissue(session, row, member, seconds))
-
-
-@router.put(
-    paths.RUN_MEMBER_CERTIFICATE,
-    status_code=204,
-    summary="Bind a member to another client certificate",
-)
-async def bind_certificate(run: OperatorRun, member: Word, body: BindCertificate) -> Response:
-    """For a renewed certificate; enrolment binds the first one."""
-    await run.write(lambda session, row: members.bind(session, row, member, body.sha256))
-    return Response(status_code=204)
 
 
 @router.post(paths.HELLO, status_code=204, summary="Report base model and verifier")
