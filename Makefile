@@ -125,7 +125,7 @@ install: .venv/dev.stamp
 	touch $@
 
 .venv/dev.stamp: .venv/demo.stamp
-	$(INSTALL) -e '.[server,client,research,dp,ray,slurm,dev]'
+	$(INSTALL) -e '.[server,client,research,dp,ray,dev]'
 	touch $@
 
 .venv/docs.stamp: .venv/demo.stamp

@@ -31,7 +31,6 @@ EXTRAS = {
     "vllm": ("vllm",),
     "dp": ("dp_accounting",),
     "ray": ("ray",),
-    "slurm": ("submitit",),
 }
 # Commands that need a whole extra. The client's includes the operator's.
 _WHOLE = {

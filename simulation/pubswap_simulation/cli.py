@@ -14,7 +14,6 @@ class Backend(StrEnum):
 
     LOCAL = "local"
     RAY = "ray"
-    SLURM = "slurm"
 
 
 def simulate(
@@ -42,7 +41,7 @@ def simulate(
         typer.Option(
             min=1,
             help="With --sweep, number of parallel runs; by default one for each device, on Ray "
-            "all, on Slurm 1000.",
+            "all.",
         ),
     ] = None,
     backend: Annotated[
@@ -52,8 +51,8 @@ def simulate(
         list[str] | None,
         typer.Option(
             "--resource",
-            help="key=value: resources for each run on a cluster, as an option of a Ray task "
-            "(num_gpus=1) or a long one of sbatch (gpus_per_node=1, time=240 minutes).",
+            help="key=value: resources for each run on a cluster, as an option of a Ray task, such "
+            "as num_gpus=1.",
         ),
     ] = None,
     devices: Annotated[
@@ -85,9 +84,9 @@ def simulate(
     `--sweep` runs each setting with each seed in its own process. The axis `members` adds
     baselines: pooled is one client with all private sets, alone is each client by itself.
 
-    `--backend ray` sends the runs to the Ray cluster at RAY_ADDRESS or of this machine; `--backend
-    slurm` submits them to Slurm as one array. All nodes must share the store's folder. If a node
-    dies, its run continues from its last step on another one.
+    `--backend ray` sends the runs to the Ray cluster at RAY_ADDRESS or of this machine. All nodes
+    must share the store's folder. If a node dies, its run continues from its last step on another
+    one. For Slurm, docs/research.md has a job array.
     """
     from rich.console import Console
 
@@ -97,7 +96,7 @@ def simulate(
     from pubswap_simulation.sweep import run_locally, run_on_cluster
 
     if backend is Backend.LOCAL and resources:
-        raise InvalidSettings("--resource is for --backend ray or slurm.")
+        raise InvalidSettings("--resource is for --backend ray.")
     if backend is not Backend.LOCAL and (not sweep or devices is not None):
         raise InvalidSettings(
             "--backend is for --sweep, without --devices: ask for GPUs with --resource."
@@ -116,11 +115,9 @@ def simulate(
         if backend is Backend.LOCAL:
             status = run_locally(specs, Console(markup=False), jobs, devices)
         else:
-            from pubswap_simulation.clusters import RayCluster, SlurmCluster
+            from pubswap_simulation.clusters import RayCluster
 
-            asked = parse_values(resources or ())
-            on_ray = backend is Backend.RAY
-            cluster = RayCluster(jobs, asked) if on_ray else SlurmCluster(out, jobs, asked)
+            cluster = RayCluster(jobs, parse_values(resources or ()))
             status = run_on_cluster(specs, Console(markup=False), cluster.outcomes)
     raise typer.Exit(status)
 

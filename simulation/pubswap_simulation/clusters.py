@@ -1,4 +1,4 @@
-"""Runs on the nodes of a cluster, scheduled by Ray or (through submitit) by Slurm.
+"""Runs on the nodes of a Ray cluster.
 
 All nodes see the store, the model and the data at the same paths. As on one machine, each run is a
 process of its own. A node that dies therefore leaves what a killed process leaves, and the run
@@ -11,28 +11,19 @@ import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pubswap_client.recipes.tables import Value
 from pubswap_client.state.lock import holder
 from pubswap_protocol.errors import InvalidSettings
-from pubswap_protocol.files import private_folder
 from pubswap_simulation.job import RunSpec
 from pubswap_simulation.processes import Outcome, followed, started
-
-if TYPE_CHECKING:
-    from submitit import Executor, Job
-    from submitit.helpers import DelayedSubmission
 
 Resources = Mapping[str, Value]
 
 # A file server keeps a dead node's locks for one or two minutes.
 _LOCK_SECONDS = 300
 _POLL_SECONDS = 1.0
-_SLURM_MINUTES = 60
-# Timeouts are not faults: a job that times out has advanced its run.
-_MAX_TIMEOUTS = 1000
-_MAX_JOBS = 1000
 _LONGEST = 500
 
 
@@ -51,12 +42,6 @@ class Order:
         while holder(spec.folder) is not None and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
         return followed(started(spec, self.environment, Path(self.folder)), spec)
-
-    def checkpoint(self) -> "DelayedSubmission":
-        """Have submitit submit the same order again when the job's time is over."""
-        from submitit.helpers import DelayedSubmission
-
-        return DelayedSubmission(self)
 
 
 def _order(spec: RunSpec) -> Order:
@@ -118,59 +103,6 @@ class RayCluster:
             return ray.remote(_carry_out).options(**options)
         except (TypeError, ValueError) as error:
             raise InvalidSettings(f"--resource, of a Ray task: {_in_words(error)}") from None
-
-
-class SlurmCluster:
-    """Slurm, with all runs in one job array."""
-
-    def __init__(self, store: Path, jobs: int | None, resources: Resources) -> None:
-        """Run at most `jobs` at a time, each with `resources`: long options of sbatch."""
-        self._folder = store / "slurm"
-        self._jobs = jobs
-        self._resources = dict(resources)
-
-    def outcomes(self, specs: Sequence[RunSpec]) -> Generator[Outcome]:
-        """Yield each run's outcome as it ends. Raises InvalidSettings if Slurm accepts none."""
-        from submitit.helpers import as_completed
-
-        jobs = self._submitted(specs) if specs else {}
-        try:
-            for job in as_completed(list(jobs), poll_frequency=_POLL_SECONDS):
-                spec, error = jobs[job], job.exception()
-                yield spec, job.result() if error is None else _in_words(error)
-                del jobs[job]
-        finally:
-            for job in jobs:
-                job.cancel(check=False)
-
-    def executor(self, threads: int | str) -> "Executor":
-        """A submitit executor for runs with so many threads."""
-        import submitit
-
-        # With `requeue`, a job whose node dies is started again on another one.
-        options = {"cpus_per_task": threads, "requeue": True, **self._resources}
-        minutes = options.pop("time", _SLURM_MINUTES)
-        if not isinstance(minutes, int):
-            raise InvalidSettings(f"--resource time={minutes}: give it as minutes.")
-        private_folder(self._folder)  # orders hold the members' settings, such as vllm.api_key
-        executor = submitit.SlurmExecutor(self._folder, max_num_timeout=_MAX_TIMEOUTS)
-        executor.update_parameters(
-            job_name="pubswap",
-            time=minutes,
-            array_parallelism=self._jobs or _MAX_JOBS,
-            additional_parameters=options,
-        )
-        return executor
-
-    def _submitted(self, specs: Sequence[RunSpec]) -> "dict[Job[str | None], RunSpec]":
-        from submitit.core.utils import FailedJobError
-
-        orders = [_order(spec) for spec in specs]
-        try:
-            executor = self.executor(specs[0].options.get("threads", 1))
-            return dict(zip(executor.submit_array(orders), specs, strict=True))
-        except (RuntimeError, FailedJobError) as error:
-            raise InvalidSettings(f"Slurm accepts no job: {_in_words(error)}") from None
 
 
 def _in_words(error: BaseException) -> str:

@@ -1,7 +1,6 @@
-"""`pubswap simulate --sweep --backend`: a real Ray, and submitit with Slurm's commands."""
+"""`pubswap simulate --sweep --backend ray`, with a real Ray."""
 
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -15,7 +14,6 @@ import pytest
 
 from pubswap_client.demo.processes import free_port
 from pubswap_simulation.results import read_results
-from support import slurm
 from support.client.simulations import command, simulated, write_recipe
 from support.eventually import until
 from support.forked import Forked
@@ -54,10 +52,10 @@ def found(store: Path) -> dict[str, Any]:
     return there
 
 
-def half_done(store: Path, client: str = "client") -> bool:
-    """Whether a step of a client's run has been made."""
-    assert not list(store.glob(f"runs/*{client}*/result.json"))
-    rewards = store.glob(f"runs/*{client}*/work/members/*/rewards")
+def half_done(store: Path) -> bool:
+    """Whether a step of a run has been made."""
+    assert not list(store.glob("runs/*/result.json"))
+    rewards = store.glob("runs/*/work/members/*/rewards")
     return any(path.stat().st_size > 0 for path in rewards)
 
 
@@ -136,58 +134,12 @@ def test_a_run_whose_ray_node_dies_is_done_on_another(
     assert "client-2 seed=7: done" in log.read_text()
 
 
-@pytest.mark.full
-def test_a_slurm_job_goes_on_after_its_node_s_death_and_its_time_s_end(
-    tmp_path: Path, recipe: Path, here: dict[str, Any]
-) -> None:
-    """One array, each task of which starts twice, gives this machine's results bit for bit."""
-    pytest.importorskip("submitit", reason="the extra `slurm` is not installed")
-    store, log = tmp_path / "store", tmp_path / "log"
-    env = os.environ | slurm.install(tmp_path)
-    asked = ("--jobs", "2", "--resource", "partition=long", "--resource", "time=90")
-    process = Forked(command(recipe, store, *SWEEP, "--backend", "slurm", *asked), log, env=env)
-    ends = {"client-1": slurm.die, "client-2": slurm.out_of_time}
-
-    def ended() -> bool:
-        assert process.poll() is None, log.read_text()
-        for client in [client for client in ends if half_done(store, client)]:
-            index = int(client[-1]) - 1  # of the array
-            ends.pop(client)(tmp_path, sorted(slurm.starts(tmp_path))[index])
-        return not ends
-
-    until(ended)
-    assert process.wait() == 0, log.read_text()
-    assert list(slurm.starts(tmp_path).values()) == [2, 2]
-    options = slurm.options(tmp_path)
-    assert (options["array"], options["cpus-per-task"]) == ("0-1%2", "1")
-    assert (options["partition"], options["time"]) == ("long", "90")
-    assert not (store / "slurm").stat().st_mode & 0o077  # the members' settings are in it
-    assert found(store) == here
-
-
-@pytest.mark.full
-def test_ctrl_c_cancels_the_jobs(tmp_path: Path, recipe: Path) -> None:
-    """No job of the sweep goes on."""
-    pytest.importorskip("submitit", reason="the extra `slurm` is not installed")
-    store, log = tmp_path / "store", tmp_path / "log"
-    env = os.environ | slurm.install(tmp_path)
-    process = Forked(command(recipe, store, *SWEEP, "--backend", "slurm"), log, env=env)
-    until(lambda: half_done(store) or process.poll() is not None)
-    process.send_signal(signal.SIGINT)
-    assert process.wait() == 130, log.read_text()
-    until(lambda: slurm.states(tmp_path) == {"CANCELLED"})
-    assert not list(store.glob("runs/*/result.json"))
-
-
 def test_what_is_missing_on_a_cluster_is_said(tmp_path: Path, recipe: Path) -> None:
-    """Without a cluster, Slurm or --sweep: one line, status 1, and nothing is started."""
+    """Without a cluster or --sweep: one line, status 1, and nothing is started."""
     pytest.importorskip("ray", reason="the extra `ray` is not installed")
-    pytest.importorskip("submitit", reason="the extra `slurm` is not installed")
     store = tmp_path / "store"
     for options, said in (
         (("--backend", "ray", "--sweep"), "No Ray cluster answers"),
-        (("--backend", "slurm", "--sweep"), "Could not detect"),
-        (("--backend", "slurm", "--sweep", "--resource", "time=1:00"), "give it as minutes"),
         (("--backend", "ray"), "--backend is for --sweep"),
         (("--backend", "ray", "--sweep", "--devices", "cuda:0"), "without --devices"),
         (("--sweep", "--resource", "num_gpus=1"), "--resource is for --backend"),
