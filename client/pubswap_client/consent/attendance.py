@@ -146,6 +146,6 @@ def away_message(refusals: tuple[Refusal, ...]) -> Away:
 def _remedy(code: str) -> str:
     if code in (Code.NOT_APPROVED, Code.DENIED):
         return " Decide with `pubswap client approve`."
-    if code in (Code.HOURS, Code.BYTES, Code.ROUNDS):
+    if code == Code.BYTES:
         return ""
     return " See `pubswap client policy check`."

@@ -10,7 +10,7 @@ from rich.table import Column, Table
 from pubswap_client.asking import Yes, confirm
 from pubswap_client.consent.approval import Approval, read_approval, save_approval, save_denial
 from pubswap_client.consent.ask import FACTS, Ask, ask_of
-from pubswap_client.consent.consent import adopt, local_now, refused_now, sent_since
+from pubswap_client.consent.consent import adopt, refused_now, sent_since, utc_now
 from pubswap_client.consent.local_policy import LocalPolicy, load_policy, policy_path
 from pubswap_client.consent.rules import COVERED_LESS, changes, compare
 from pubswap_client.coordinator.retry import ONCE
@@ -47,9 +47,9 @@ def show(
         table.add_row(name, _text(getattr(policy, name)), field.description)
     Console(markup=False).print(table)
     if membership_path(state).exists():
-        member, sent = load_membership(state).membership, sent_since(state, local_now())
+        member, sent = load_membership(state).membership, sent_since(state, utc_now())
         typer.echo(_decision(read_approval(state, member.run)))
-        typer.echo(f"Sent today (UTC): {sent.size:,} bytes, in {sent.rounds} rounds.")
+        typer.echo(f"Sent today (UTC): {sent:,} bytes.")
 
 
 @policy_commands.command("check")
@@ -168,7 +168,7 @@ def _ask_of_file(run_file: str) -> Ask:
 
 
 def _refused(policy: LocalPolicy, asked: Ask) -> list[str]:
-    """What the policy refuses of the run, regardless of the hour and of approval."""
+    """What the policy refuses of the run, regardless of approval."""
     return [f"{line.code}: {line.what}" for line in compare(policy, asked) if line.code]
 
 

@@ -3,52 +3,45 @@
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
-
-from pydantic import BaseModel
 
 from pubswap_client.consent.approval import read_approval, save_approval
 from pubswap_client.consent.ask import Ask, ask_of
 from pubswap_client.consent.local_policy import (
-    COUNTERS,
     LocalPolicy,
     default_text,
     load_policy,
     policy_path,
 )
-from pubswap_client.consent.rules import NOT_TRUSTED, Code, Refusal, Sent, Work, judge, trusts
+from pubswap_client.consent.rules import NOT_TRUSTED, Code, Refusal, judge, trusts
 from pubswap_client.ledger.entry import described
 from pubswap_client.ledger.ledger import Ledger, day_files, ledger_folder
-from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import InvalidSettings, LedgerDamaged, OtherTerms, RefusedByPolicy
 from pubswap_protocol.files import write_whole
-from pubswap_protocol.messages import RunView, SubmitUpdate
+from pubswap_protocol.messages import RunView
 
 log = logging.getLogger(__name__)
 
 AWAY = "away"
-WORK = ("responses", "upload", "update")  # kinds of requests that belong to a round
 FREE = ("question", "enrolment", "hello")  # kinds that are sent even if the run is refused
-M = TypeVar("M", bound=BaseModel)
 
 
-def local_now() -> datetime:
-    return datetime.now().astimezone()
+def utc_now() -> datetime:
+    return datetime.now(UTC)
 
 
-def sent_since(state: Path, now: datetime) -> Sent:
-    """What was sent since the day (UTC) of `now` began.
+def sent_since(state: Path, now: datetime) -> int:
+    """The bytes of the bodies that were sent since the day (UTC) of `now` began.
 
     If the clock went back, later days count too, so that no limit is bypassed. Entries are not
     verified; `pubswap client audit verify` does that. Raises LedgerDamaged if a line is not an
     entry, because what was sent is then unknown.
     """
     today = now.astimezone(UTC).date().isoformat()
-    size, works, last = 0, set[Work](), None
+    size = 0
     for path in day_files(ledger_folder(state)):
         if path.stem < today:
             continue
@@ -56,29 +49,14 @@ def sent_since(state: Path, now: datetime) -> Sent:
             if not line.endswith(b"\n"):
                 continue  # a crash cut this line off, so its request was not sent
             try:
-                entry = json.loads(line)
-                size += entry["size"]
-                last = max(last or entry["at"], entry["at"])
-                if entry["kind"] in WORK and entry["round"] is not None:
-                    works.add(_work(entry, entry["content"], entry["digest"]))
+                size += json.loads(line)["size"]
             except (ValueError, LookupError, TypeError):
                 raise LedgerDamaged(
                     f"{path} was changed, so what was sent today is not known. Run `pubswap client "
                     "audit verify`, and restore the ledger's files; or, to begin a new ledger, "
                     f"move {path.parent} away and keep it."
                 ) from None
-    return Sent(size, frozenset(works), None if last is None else datetime.fromisoformat(last))
-
-
-def _work(what: Mapping[str, Any], content: Any, digest: str) -> Work:
-    """A request's work in a round. An update is its adapter, because its figures may change.
-
-    The upload that announces the adapter counts as the same work, because its update may never be
-    requested.
-    """
-    if isinstance(content, dict):
-        digest = content.get("adapter") or content.get("digest") or digest
-    return what["run"], what["round"], what.get("exchange"), digest
+    return size
 
 
 @dataclass
@@ -91,12 +69,11 @@ class Consent:
     state: Path
     coordinator: str
     ledger: Ledger
-    clock: Callable[[], datetime] = local_now
+    clock: Callable[[], datetime] = utc_now
     rank: int | None = None
     _ask: Ask | None = field(default=None, init=False)
     _unsound: tuple[Refusal, ...] = field(default=(), init=False)  # why the run shows no terms
     _lacked: int = field(default=0, init=False)  # bytes of the last refused request
-    _refused: Work | None = field(default=None, init=False)  # the work of that request
     _fault: str = field(default="", init=False)  # the policy's last logged fault
     _judging: threading.Lock = field(default_factory=threading.Lock, init=False)
 
@@ -117,11 +94,9 @@ class Consent:
         except OtherTerms as error:
             self._unsound = (Refusal(Code.TERMS, error.detail),)
             return self._unsound
-        same_round = self._refused is not None and self._refused[:2] == (view.id, view.round)
-        next_work = self._refused if same_round else None
-        return self.refusals(max(self._ask.sent_bytes or 0, self._lacked), next_work)
+        return self.refusals(max(self._ask.sent_bytes or 0, self._lacked))
 
-    def refusals(self, next_bytes: int, next_work: Work | None = None) -> tuple[Refusal, ...]:
+    def refusals(self, next_bytes: int) -> tuple[Refusal, ...]:
         """What is refused now if this is sent next; nothing before the first `attend`."""
         if self._unsound:
             return self._unsound
@@ -132,10 +107,10 @@ class Consent:
             approval = read_approval(self.state, self._ask.run or "")
         except InvalidSettings as error:
             return (self._unreadable(error),)
-        self._fault, now = "", self.clock()
-        counts = policy.max_bytes_a_day is not None or policy.max_rounds_a_day is not None
-        sent = sent_since(self.state, now) if counts else Sent()
-        return judge(policy, self._ask, approval, now, sent, next_bytes, next_work)
+        self._fault = ""
+        counts = policy.max_bytes_a_day is not None
+        sent = sent_since(self.state, self.clock()) if counts else 0
+        return judge(policy, self._ask, approval, sent, next_bytes)
 
     def silence(self) -> tuple[Refusal, ...]:
         """Why not even a question may be sent to this coordinator; empty while it is trusted.
@@ -167,17 +142,13 @@ class Consent:
         with self._judging:
             what, round_ = described(method, target), None
             if what["kind"] == "upload" and method == "POST" and self._ask is not None:
-                what["round"] = round_ = self._ask.round
+                round_ = self._ask.round
             if what["kind"] in FREE and "exchange" not in what:
                 refused = self.silence()
             elif what["kind"] != AWAY:
-                size, work = sum(map(len, pieces)), None
-                if what["kind"] in WORK and "round" in what:
-                    body = b"".join(pieces)
-                    content = json.loads(body) if what["kind"] != "responses" else None
-                    work = _work(what, content, digest_of(body))
-                if refused := self.refusals(size, work):
-                    self._lacked, self._refused = size, work
+                size = sum(map(len, pieces))
+                if refused := self.refusals(size):
+                    self._lacked = size
             else:
                 refused = ()
             if refused:
@@ -191,20 +162,11 @@ class Consent:
         except InvalidSettings:
             return ()  # `refusals` reports the fault
 
-    def withhold(self, message: M) -> M:
-        """A message without the counters that may not be sent."""
-        try:
-            allowed = load_policy(policy_path(self.state)).counters
-        except InvalidSettings:
-            allowed = ()  # `refusals` reports the fault
-        return without(message, allowed)
-
 
 def refused_now(state: Path, policy: LocalPolicy, ask: Ask) -> tuple[Refusal, ...]:
     """What a policy refuses of a run at this moment, for a command."""
-    now = local_now()
-    approval, sent = read_approval(state, ask.run or ""), sent_since(state, now)
-    return judge(policy, ask, approval, now, sent, ask.sent_bytes or 0)
+    approval, sent = read_approval(state, ask.run or ""), sent_since(state, utc_now())
+    return judge(policy, ask, approval, sent, ask.sent_bytes or 0)
 
 
 def adopt(state: Path, view: RunView, coordinator: str) -> Path | None:
@@ -221,18 +183,6 @@ def adopt(state: Path, view: RunView, coordinator: str) -> Path | None:
         save_approval(state, ask, ask.round)
     write_whole(path, default_text(ask).encode())
     return path
-
-
-def without(message: M, allowed: str | Iterable[str]) -> M:
-    """A copy of a message with only these counters, and its required fields."""
-    if allowed == "all":
-        return message
-    if isinstance(message, SubmitUpdate):
-        return message.model_copy(update={"metrics": without(message.metrics, allowed)})
-    withheld = {*COUNTERS} - {*allowed}
-    fields = type(message).model_fields
-    defaults = {name: fields[name].default for name in withheld & fields.keys()}
-    return message.model_copy(update=defaults)
 
 
 def words(refusals: Iterable[Refusal]) -> str:

@@ -1,18 +1,14 @@
-"""Rules: policy, what a run asks, approval, time and what was sent → what is refused."""
+"""Rules: policy, what a run asks, approval and what was sent → what is refused."""
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 from pubswap_client.consent.approval import COORDINATOR, Approval
 from pubswap_client.consent.ask import FACTS, SENDS_GAIN, Ask
 from pubswap_client.consent.limits import shown
-from pubswap_client.consent.local_policy import DAYS, LocalPolicy
+from pubswap_client.consent.local_policy import LocalPolicy
 from pubswap_protocol.command_line.amounts import size_text
-
-CLOCK_TOLERANCE = timedelta(minutes=5)
 
 
 class Code(StrEnum):
@@ -26,9 +22,7 @@ class Code(StrEnum):
     NOT_APPROVED = "not_approved"
     DENIED = "denied"
     TERMS = "other_terms"
-    HOURS = "outside_hours"
     BYTES = "bytes_of_the_day"
-    ROUNDS = "rounds_of_the_day"
     UNREADABLE = "policy_unreadable"
     DIVERGED = "diverged"
 
@@ -49,37 +43,6 @@ class Line:
     allows: str
     code: Code | None = None
     asks: str = ""
-
-
-Work = tuple[str, int, int | None, str]
-"""An update or responses: the run, the round, the public step, and the digest of what was sent."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """What was sent: bytes of bodies, updates and responses to public steps, and the last time."""
-
-    size: int = 0
-    work: frozenset[Work] = frozenset()
-    last: datetime | None = None
-
-    @property
-    def rounds(self) -> int:
-        """The number of rounds in which something was sent, each as often as it was made.
-
-        A round's number repeats after a rollback, or if the coordinator lies. With another adapter,
-        or with other responses to the same public step, it counts as another round.
-        """
-        counts: dict[tuple[str, int], int] = {}
-        for step, times in Counter(work[:3] for work in self.work).items():
-            counts[step[:2]] = max(times, counts.get(step[:2], 0))
-        return sum(counts.values())
-
-    def begins(self, run: str | None, round_: int, next_: Work | None) -> bool:
-        """Whether `next_`, or the round if that is not known, is of a new round."""
-        if next_ is not None:
-            return replace(self, work=self.work | {next_}).rounds > self.rounds
-        return all(work[:2] != (run, round_) for work in self.work)
 
 
 def _not_allowed(code: Code, what: str) -> Refusal:
@@ -115,7 +78,7 @@ def compare(policy: LocalPolicy, ask: Ask) -> list[Line]:
         *(_limited(policy, ask, what, setting) for what, setting in FACTS.items()),
         _responses(policy, ask),
         _size(policy.max_bytes_a_day, ask.sent_bytes),
-        *([_gain(policy.counters)] if ask.sends_gain else []),
+        *([Line(SENDS_GAIN, "yes")] if ask.sends_gain else []),
     ]
     return [replace(line, asks=facts[line.what]) for line in lines] + [
         _other(policy, ask, setting) for setting in others
@@ -163,30 +126,21 @@ def _size(limit: int | None, asked: int | None) -> Line:
     )
 
 
-def _gain(counters: str | tuple[str, ...]) -> Line:
-    """Never refused, because a member that does not report its gain has the least weight."""
-    reported = counters == "all" or "improvement" in counters
-    return Line(SENDS_GAIN, "yes" if reported else "no: it is left out")
-
-
 def judge(
     policy: LocalPolicy,
     ask: Ask,
     approval: Approval | None,
-    now: datetime,
-    sent: Sent = Sent(),
+    sent_bytes: int = 0,
     next_bytes: int = 0,
-    next_work: Work | None = None,
 ) -> tuple[Refusal, ...]:
-    """All reasons to stay away at a local time; empty if the organisation takes part.
+    """All reasons to stay away; empty if the organisation takes part.
 
-    `sent` is what was sent on that day; `next_bytes` and `next_work` are to be sent next.
+    `sent_bytes` were sent on this day, and `next_bytes` are to be sent next.
     """
     return (
         *_asks_too_much(policy, ask),
         *_consent(policy, ask, approval),
-        *_hours(policy, now),
-        *_day(policy, ask, now, sent, next_bytes, next_work),
+        *_day(policy, sent_bytes, next_bytes),
     )
 
 
@@ -241,55 +195,12 @@ def changes(policy: LocalPolicy, ask: Ask, approval: Approval) -> dict[str, tupl
     return changed
 
 
-def _hours(policy: LocalPolicy, now: datetime) -> Iterator[Refusal]:
-    if policy.hours is None and policy.days is None:
-        return
-    opens = opens_at(policy, now)
-    if opens > now:
-        yield Refusal(
-            Code.HOURS, f"Outside of this organisation's hours until {opens:%F %H:%M %Z}.".strip()
-        )
-
-
-def opens_at(policy: LocalPolicy, now: datetime) -> datetime:
-    """The next moment within the policy's hours, which may be `now`."""
-    begin, end = (timedelta(minutes=minutes) for minutes in policy.span)
-    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    for ahead in range(-1, 8):  # hours that began yesterday may go over midnight
-        day = midnight + timedelta(days=ahead)
-        if policy.days is not None and DAYS[day.weekday()] not in policy.days:
-            continue
-        if now < day + end:
-            return max(now, day + begin)
-    raise AssertionError("a week has none of its days")
-
-
-def _day(
-    policy: LocalPolicy,
-    ask: Ask,
-    now: datetime,
-    sent: Sent,
-    next_bytes: int,
-    next_work: Work | None,
-) -> Iterator[Refusal]:
-    limit, went_back = policy.max_bytes_a_day, ""
-    if sent.last is not None and sent.last > now + CLOCK_TOLERANCE:
-        went_back = (
-            f" The clock went back: the last request was recorded at "
-            f"{sent.last.astimezone(UTC):%F %H:%M} UTC, and what was sent since this day counts."
-        )
-    if limit is not None and sent.size + next_bytes > limit:
+def _day(policy: LocalPolicy, sent_bytes: int, next_bytes: int) -> Iterator[Refusal]:
+    limit = policy.max_bytes_a_day
+    if limit is not None and sent_bytes + next_bytes > limit:
         yield Refusal(
             Code.BYTES,
             # Does not name the bytes sent so far, because sending this would change them.
             f"This organisation sends at most {limit:,} bytes a day; what comes next, of "
-            f"{next_bytes:,} bytes, waits for the next day (UTC).{went_back}",
-        )
-    rounds = policy.max_rounds_a_day
-    new = ask.round is not None and sent.begins(ask.run, ask.round, next_work)
-    if rounds is not None and new and sent.rounds >= rounds:
-        yield Refusal(
-            Code.ROUNDS,
-            f"This organisation takes part in {rounds} rounds a day, and has today; it waits for "
-            f"the next day (UTC).{went_back}",
+            f"{next_bytes:,} bytes, waits for the next day (UTC).",
         )

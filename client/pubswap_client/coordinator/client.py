@@ -248,7 +248,7 @@ class CoordinatorClient(Connection):
     def heartbeat(self, run: str, body: messages.Progress) -> None:
         """Report progress in a single, short try, because another heartbeat follows."""
         path = paths.HEARTBEAT.format(run=run)
-        json = self.withhold(body).model_dump(mode="json", exclude_none=True)
+        json = body.model_dump(mode="json", exclude_none=True)
         self.once("POST", path, json=json, timeout=HEARTBEAT_SECONDS)
 
     def blob(
@@ -282,8 +282,7 @@ class CoordinatorClient(Connection):
         `rollbacks`; so do `swap_prompts` and `submit_responses`.
         """
         path = paths.UPDATE.format(run=run, round=round_)
-        reported = self.withhold(body)
-        return self.call(Receipt, "POST", path, reported, start=start, rollbacks=rollbacks)
+        return self.call(Receipt, "POST", path, body, start=start, rollbacks=rollbacks)
 
     def swap_prompts(
         self, run: str, round_: int, swap: int, rollbacks: int | None = None

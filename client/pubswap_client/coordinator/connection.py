@@ -44,9 +44,6 @@ R = TypeVar("R")
 OnSend = Callable[[str, str, str, Iterable[bytes]], None]
 """Called with method, path and query, media type and body before each request; may raise."""
 
-Withhold = Callable[[Any], Any]
-"""Returns a message without the counters that may not be sent."""
-
 SHORTEST_CUT_SECONDS = 2.0  # a long poll that fails sooner was not cut for its length
 LONGEST_RETRY_AFTER = 3600.0
 LARGEST_MESSAGE = 1 << 28  # bytes of an answer that is read whole, such as a problem set
@@ -67,7 +64,6 @@ class Connection:
         transport: httpx.BaseTransport | None = None,
         tls: TlsFiles = PUBLIC,
         on_send: OnSend | None = None,
-        withhold: Withhold = lambda message: message,
         buckets: Allowed = tuple,
     ) -> None:
         headers = {paths.PROTOCOL_HEADER: paths.PROTOCOL_VERSION, "Accept-Encoding": "identity"}
@@ -84,7 +80,6 @@ class Connection:
         self._on_send = on_send
         # Operators get lists.
         self._max_bytes = LARGEST_MESSAGE if on_send is None else LARGEST_MEMBER_MESSAGE
-        self.withhold = withhold
         address = parsed_url(self.url)
         self._proxy = None if transport else proxy_to(address, tls)
         asking: Hooks = {"request": [self._before_asking_the_bucket], "response": [self._count]}

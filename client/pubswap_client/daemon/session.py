@@ -317,7 +317,6 @@ def _connected(
         member.token,
         tls=stored.tls,
         on_send=consent.record,
-        withhold=consent.withhold,
         buckets=consent.buckets,
     ) as api:
         yield api, Attendance(api, member.run, consent)

@@ -2,7 +2,13 @@
 
 _CERTIFICATES = "removed in 0.1.0; let the proxy demand certificates, see deploy/nginx"
 
+_TIMES = "removed in 0.1.0; start and stop the daemon by a timer, it continues where it was"
+
 REMOVED: dict[str, str] = {
+    "counters": "removed in 0.1.0; all counters of the messages are sent, see docs/organisation.md",
+    "days": _TIMES,
+    "hours": _TIMES,
+    "max_rounds_a_day": "removed in 0.1.0; use max_bytes_a_day",
     "proxy_secret": _CERTIFICATES,
     "require_client_certificate": _CERTIFICATES,
     "idle_seconds": "a constant of 30 s since 0.1.0; the proxy has further limits",

@@ -111,9 +111,9 @@ def test_a_run_without_anything_to_show_says_what_to_do(
 def test_why_a_member_is_away_is_shown_to_read(server: Server, browser: httpx.Client) -> None:
     """As text, not only as a tooltip."""
     fed = begun(server)
-    fed.members["a"].away(fed.run.id, Away(code="outside_hours", detail="From 8 to 18 alone."))
+    fed.members["a"].away(fed.run.id, Away(code="bytes_of_the_day", detail="From 8 to 18 alone."))
     page = browser.get(f"/runs/{fed.run.id}").text
-    assert "away: outside_hours. From 8 to 18 alone.</small>" in page
+    assert "away: bytes_of_the_day. From 8 to 18 alone.</small>" in page
 
 
 def test_what_members_hold_in_a_pause_is_shown(server: Server, browser: httpx.Client) -> None:

@@ -14,7 +14,7 @@ from pubswap_server.runs.events import LEFT_OUT
 from support.coordinator.coordinator import Federation, Server, begun, create, good_hello
 from support.eventually import until
 
-AT_NIGHT = Away(code="outside_hours", detail="Outside of this organisation's hours until 18:00.")
+AT_NIGHT = Away(code="bytes_of_the_day", detail="Outside of this organisation's hours until 18:00.")
 
 
 def log(fed: Federation) -> list[str]:
@@ -94,10 +94,10 @@ def test_a_quorum_that_policies_keep_out_of_reach_is_said_with_their_reasons(
 @pytest.mark.parametrize(
     "body",
     [
-        {"code": "outside_hours", "detail": "\x1b[2J"},
-        {"code": "outside_hours", "detail": "x" * 401},
+        {"code": "bytes_of_the_day", "detail": "\x1b[2J"},
+        {"code": "bytes_of_the_day", "detail": "x" * 401},
         {"code": "Outside Hours", "detail": "x"},
-        {"code": "outside_hours"},
+        {"code": "bytes_of_the_day"},
     ],
 )
 def test_a_reason_is_short_and_plain(server: Server, body: dict[str, str]) -> None:

@@ -106,8 +106,8 @@ def test_each_setting_that_changes_is_asked_about_by_its_name(tmp_path: Path, na
     approval = read_approval(tmp_path, "r")
     assert approval is not None and before.terms != after.terms
     policy = LocalPolicy()
-    assert judge(policy, before, approval, NOON) == ()
-    (refusal,) = judge(policy, after, approval, NOON)
+    assert judge(policy, before, approval) == ()
+    (refusal,) = judge(policy, after, approval)
     assert refusal.code is Code.NOT_APPROVED
     ((line, (old, new)),) = changes(policy, after, approval).items()
     assert line.removesuffix(".enable_thinking") == name and old != new
@@ -134,7 +134,7 @@ def test_a_number_of_clients_within_the_policy_s_limits_asks_nobody(tmp_path: Pa
 
     def codes(limits: dict[str, Any], ask: Ask) -> list[Code]:
         policy = LocalPolicy.model_validate({"limits": limits})
-        return [one.code for one in judge(policy, ask, approval, NOON)]
+        return [one.code for one in judge(policy, ask, approval)]
 
     within = {"clients": {"min": 3}}
     assert codes(within, fewer) == []
@@ -157,10 +157,10 @@ def test_an_approval_of_an_earlier_version_is_asked_for_once_more(tmp_path: Path
     }
     approval_path(tmp_path).write_text(json.dumps(earlier))
     approval = read_approval(tmp_path, "r")
-    (refusal,) = judge(LocalPolicy(), ask, approval, NOON)
+    (refusal,) = judge(LocalPolicy(), ask, approval)
     assert refusal.code is Code.NOT_APPROVED and "only some of them" in refusal.detail
     save_approval(tmp_path, ask, 1)
-    assert judge(LocalPolicy(), ask, read_approval(tmp_path, "r"), NOON) == ()
+    assert judge(LocalPolicy(), ask, read_approval(tmp_path, "r")) == ()
 
 
 def test_terms_that_cannot_be_compared_are_asked_about(tmp_path: Path) -> None:
@@ -168,5 +168,5 @@ def test_terms_that_cannot_be_compared_are_asked_about(tmp_path: Path) -> None:
     ask = asked(RunSettings())
     save_approval(tmp_path, replace(ask, terms="{}"), 1)
     approval = read_approval(tmp_path, "r")
-    (refusal,) = judge(LocalPolicy(), ask, approval, NOON)
+    (refusal,) = judge(LocalPolicy(), ask, approval)
     assert refusal.detail.endswith("terms that this version of PubSwap cannot read.")
