@@ -120,7 +120,7 @@ install: .venv/dev.stamp
 # reasoning-gym without its dependencies: one is C source, and nothing else needs a compiler.
 .venv/demo.stamp: .venv/bin/python pyproject.toml constraints.txt
 	$(INSTALL) "$$(grep '^torch==' constraints.txt)"
-	$(INSTALL) -e '.[server,client]'
+	$(INSTALL) -e '.[server,client,tasks]'
 	$(INSTALL) --no-deps reasoning-gym
 	touch $@
 
@@ -143,7 +143,7 @@ install: .venv/dev.stamp
 	$(PYTHON) -m venv .venv-lowest
 	$(INSTALL_APART) uv "$$(grep '^torch==' constraints.txt)"
 	$(@D)/bin/uv pip compile --quiet --no-deps --resolution lowest-direct --no-emit-package torch \
-		--extra server --extra client --extra research --extra dp pyproject.toml -o $(@D)/lowest.txt
+		--extra server --extra client --extra tasks --extra research --extra dp pyproject.toml -o $(@D)/lowest.txt
 	$(INSTALL_APART) -c $(@D)/lowest.txt -e '.[research,dp,dev]'
 	$(INSTALL_APART) --no-deps reasoning-gym
 	touch $@

