@@ -4,6 +4,7 @@ They are read from the environment (PUBSWAP_CLIENT_...), `client.toml` and the c
 later source wins. The run decides what is trained, the organisation where and on which data.
 """
 
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -19,13 +20,17 @@ from pydantic import (
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from pubswap_client.toml_files import read_toml
-from pubswap_protocol.bounds import MAX_FACTOR, MAX_NUMBER, MAX_SECONDS, CpuSeconds, TimeSpan
+from pubswap_protocol.bounds import MAX_COUNT, MAX_FACTOR, MAX_NUMBER, TimeSpan
 from pubswap_protocol.command_line.keys import dotted_keys, key_fault
+from pubswap_protocol.command_line.removed import removal
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.files import expanded
 
 Positive = Annotated[int, Field(gt=0, le=MAX_NUMBER)]
 Parallel = Annotated[int, Field(gt=0, le=4096)]  # bounded, because each one takes resources at once
+
+SHARE, CACHE = "gpu_memory_utilization", "kv_cache_memory_bytes"  # vLLM's own names
+GPU_SHARE = 0.4
 
 # vLLM's engine arguments that vllm.extra must not contain, and what sets them.
 NOT_EXTRA = {
@@ -41,8 +46,6 @@ NOT_EXTRA = {
     "max_cpu_loras": "PubSwap: one adapter is served at a time",
     "logprobs_mode": "PubSwap: training needs the sampled distribution's",
     "enable_sleep_mode": "vllm.sleep",
-    "gpu_memory_utilization": "vllm.gpu_memory_utilization",
-    "kv_cache_memory_bytes": "vllm.kv_cache_gib",
     "tensor_parallel_size": "vllm.tensor_parallel",
     "data_parallel_size": "processes",
     "device_ids": "processes, or CUDA_VISIBLE_DEVICES",
@@ -64,29 +67,10 @@ class VllmSettings(BaseModel, extra="forbid", frozen=True):
     api_key: SecretStr | None = Field(
         default=None, description="vllm-server: the replicas' --api-key."
     )
-    connect_seconds: float = Field(
-        default=120,
-        ge=0,
-        le=MAX_SECONDS,
-        description="vllm-server: longest wait for a replica that does not answer.",
-    )
-    response_seconds: TimeSpan = Field(
-        default=3600, description="vllm-server: longest time for one prompt's responses."
-    )
     sleep: bool | Literal["auto"] = Field(
         default="auto",
         description="vllm: release the GPU's memory to the trainer between rollouts. auto: only "
         "if both do not fit at once.",
-    )
-    gpu_memory_utilization: float = Field(
-        default=0.4, gt=0, lt=1, description="vllm: share of the GPU's memory for vLLM."
-    )
-    kv_cache_gib: float | None = Field(
-        default=None,
-        gt=0,
-        le=MAX_FACTOR,
-        description="vllm: size of the key-value cache; by default the rest of that share, and 1 "
-        "on a CPU.",
     )
     tensor_parallel: Parallel = Field(default=1, description="vllm: GPUs for each replica.")
     max_mismatch: float | None = Field(
@@ -101,7 +85,8 @@ class VllmSettings(BaseModel, extra="forbid", frozen=True):
     extra: dict[str, JsonValue] = Field(
         default={},
         description="vllm: further engine arguments under vLLM's own names, such as max_num_seqs, "
-        "kv_cache_dtype, quantization or speculative_config.",
+        "kv_cache_dtype, quantization or speculative_config. gpu_memory_utilization is 0.4 unless "
+        "given here, and kv_cache_memory_bytes 1 GiB on a CPU.",
     )
 
     @field_validator("extra")
@@ -111,7 +96,26 @@ class VllmSettings(BaseModel, extra="forbid", frozen=True):
             raise ValueError(
                 f"{name} does not belong in vllm.extra; it is set by {NOT_EXTRA[name]}"
             )
+        share, cache = extra.get(SHARE, GPU_SHARE), extra.get(CACHE)
+        if not isinstance(share, float) or not 0 < share < 1:
+            raise ValueError(f"{SHARE} is a share of the GPU's memory, above 0 and below 1")
+        if cache is not None and (type(cache) is not int or not 0 < cache <= MAX_COUNT):
+            raise ValueError(f"{CACHE} is a number of bytes")
         return extra
+
+    @property
+    def gpu_share(self) -> float:
+        """vLLM's share of the GPU's memory."""
+        share = self.extra.get(SHARE, GPU_SHARE)
+        assert isinstance(share, float)
+        return share
+
+    @property
+    def cache_bytes(self) -> int | None:
+        """The size of the key-value cache; None for the rest of that share."""
+        cache = self.extra.get(CACHE)
+        assert cache is None or isinstance(cache, int)
+        return cache
 
 
 class ClientSettings(BaseSettings):
@@ -195,21 +199,10 @@ class ClientSettings(BaseSettings):
     log_format: Literal["json", "console"] = Field(
         default="console", description="json for programs, console for people."
     )
-    keep_sent_adapters: bool = Field(
-        default=False,
-        description="Keep the bytes of sent adapters beside the ledger, not only their digests.",
-    )
     rollout_rows: Positive = Field(
         default=512,
         description="Largest batch of sequences for transformers; on a GPU, as many of these as "
         "should fit. Halved automatically when memory runs out.",
-    )
-    verifier_workers: Parallel = Field(
-        default=1, description="Processes for verifiers that could hang."
-    )
-    verifier_seconds: CpuSeconds = Field(
-        default=5.0,
-        description="CPU time for verifying a response; a response that needs more is wrong.",
     )
 
     @model_validator(mode="after")
@@ -232,6 +225,10 @@ def load_settings(config: Path | None, **overrides: Any) -> ClientSettings:
         if isinstance(model, str) and (folder := config.parent / expanded(model)).is_dir():
             values["model"] = str(folder)
     values |= {key: value for key, value in overrides.items() if value is not None}
+    prefix = "PUBSWAP_CLIENT_"
+    for name in sorted(os.environ):
+        if name.startswith(prefix) and (gone := removal(name.removeprefix(prefix).lower())):
+            raise InvalidSettings(f"{name}: {gone}. Remove it from the environment.")
     try:
         return ClientSettings(**values)
     except ValidationError as error:

@@ -136,7 +136,7 @@ class Federation:
         settings = self._settings.model_copy(update={"state": self._work})
         self._engine = stack.enter_context(closing(make_engine(settings, policy, folder)))
         self._shared = SharedPolicy(policy)
-        pool = VerifierPool(self._settings.verifier_workers, self._settings.verifier_seconds)
+        pool = VerifierPool()
         self._score = partial(stack.enter_context(pool).score_many, self._run.settings.verifier)
 
     def _session(self, stack: ExitStack, name: str) -> tuple[ClientSettings, Session]:

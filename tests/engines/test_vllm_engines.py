@@ -40,7 +40,7 @@ def engine(
     """Each engine, made as a member makes it."""
     from pubswap_client.daemon.factories import make_engine
 
-    vllm = VllmSettings(kv_cache_gib=0.25)
+    vllm = VllmSettings(extra={"kv_cache_memory_bytes": 1 << 28})
     if request.param == "vllm-server":
         servers = request.getfixturevalue("servers")
         vllm = VllmSettings(
@@ -200,7 +200,7 @@ def test_old_weights_under_a_new_name_are_noticed_by_their_log_probabilities(
 def server_engine(policy: "Policy", urls: tuple[str, ...], work: Path) -> Any:
     from pubswap_client.rollout.vllm_server_engine import VllmServerEngine
 
-    settings = VllmSettings(urls=urls, adapter_dir=work, connect_seconds=0)
+    settings = VllmSettings(urls=urls, adapter_dir=work)
     return VllmServerEngine(policy, MODEL, work, settings)
 
 

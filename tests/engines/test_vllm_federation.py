@@ -28,7 +28,7 @@ CONFIG = """
 [vllm]
 urls = ["{first}", "{second}"]
 adapter_dir = "shared"
-kv_cache_gib = 0.25
+extra.kv_cache_memory_bytes = 268_435_456
 """
 
 

@@ -55,7 +55,7 @@ def test_an_engine_in_bfloat16_has_logits_in_float32_and_is_no_other_policy(
     import torch
 
     policy.load_adapter(adapter(1))
-    settings = VllmSettings(kv_cache_gib=0.1, extra={"max_num_seqs": 8})
+    settings = VllmSettings(extra={"max_num_seqs": 8, "kv_cache_memory_bytes": 1 << 27})
     halved: Any = Halved(policy)
     with closing(VllmEngine(halved, MODEL, tmp_path, settings)) as engine:
         config = engine._llm.llm_engine.vllm_config
@@ -80,7 +80,9 @@ def test_what_vllm_does_not_take_is_our_own_error(
 ) -> None:
     """A name, or a value."""
     with pytest.raises(InvalidSettings, match=message):
-        VllmEngine(policy, MODEL, tmp_path, VllmSettings(kv_cache_gib=0.1, extra=extra))
+        VllmEngine(
+            policy, MODEL, tmp_path, VllmSettings(extra=extra | {"kv_cache_memory_bytes": 1 << 27})
+        )
 
 
 @pytest.mark.full  # `pytest --full tests/engines`: four starts of vLLM take many minutes

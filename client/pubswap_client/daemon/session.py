@@ -260,7 +260,7 @@ def _open_session(
     with (
         locked(settings.state),
         _connected(settings, stored) as (api, attendance),
-        VerifierPool(settings.verifier_workers, settings.verifier_seconds) as pool,
+        VerifierPool() as pool,
     ):
         api.check_version()
         run = api.run(membership.run)
@@ -304,7 +304,7 @@ def _connected(
 
     Raises RefusedByPolicy, before anything is sent, if the coordinator is not allowed.
     """
-    ledger = Ledger(settings.state, settings.keep_sent_adapters)
+    ledger = Ledger(settings.state)
     member, url = stored.membership, stored.coordinator
     if member.role is not Role.CLIENT:
         with CoordinatorClient(url, member.token, tls=stored.tls, on_send=ledger.record) as api:

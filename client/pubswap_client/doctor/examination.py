@@ -113,7 +113,7 @@ class Examination:
             self._check_device()
             return Checklist(self.findings, following="pubswap evaluate")
         self._check_data()
-        with VerifierPool(self.settings.verifier_workers, self.settings.verifier_seconds) as pool:
+        with VerifierPool() as pool:
             self._check_answers(pool)
             self._check_device()
             self._try(pool)

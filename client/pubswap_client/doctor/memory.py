@@ -67,7 +67,7 @@ def _for_sampling(device: Device, needs: MemoryEstimate, free: int) -> str:
     if remaining <= needs.weights:
         return "vLLM's own weights do not fit beside the trainer's: set engine = 'transformers'."
     share = remaining * 100 // device.total
-    return f"For sampling, set vllm.gpu_memory_utilization = {share / 100:g}."
+    return f"For sampling, set vllm.extra.gpu_memory_utilization = {share / 100:g}."
 
 
 def _parts(needs: MemoryEstimate, run: RunSettings, evaluator: bool) -> str:
@@ -97,7 +97,7 @@ def _room(device: Device, needs: MemoryEstimate) -> str:
     if not device.cuda:
         return f"Use a machine with {size_text(needs.peak)} of free memory for each process."
     if needs.awake:
-        return "Set vllm.sleep = true, or a smaller vllm.gpu_memory_utilization."
+        return "Set vllm.sleep = true, or a smaller vllm.extra.gpu_memory_utilization."
     count = -(-2 * needs.weights // max(1, device.free - needs.factors))
     return (
         "Stop other programs on this GPU (nvidia-smi), or shard the model: "

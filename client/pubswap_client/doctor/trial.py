@@ -75,18 +75,14 @@ def try_step(
 
 @contextmanager
 def _temporary_folders(settings: ClientSettings) -> Iterator[ClientSettings]:
-    """The settings with temporary folders for adapters, because a daemon may use the real ones.
-
-    Does not wait for replicas that are down.
-    """
+    """The settings with temporary folders for adapters, because a daemon may use the real ones."""
     with ExitStack() as stack:
         work = stack.enter_context(tempfile.TemporaryDirectory(prefix="pubswap-doctor-"))
         changes: dict[str, Any] = {"state": Path(work)}
         if settings.vllm.adapter_dir is not None:
             shared = settings.vllm.adapter_dir / f"doctor-{uuid.uuid4().hex[:8]}"
             stack.callback(shutil.rmtree, shared, ignore_errors=True)
-            vllm = {"adapter_dir": shared, "connect_seconds": 0}
-            changes["vllm"] = settings.vllm.model_copy(update=vllm)
+            changes["vllm"] = settings.vllm.model_copy(update={"adapter_dir": shared})
         yield settings.model_copy(update=changes)
 
 

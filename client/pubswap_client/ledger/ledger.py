@@ -2,8 +2,7 @@
 
     STATE/ledger/2026-11-23.jsonl   one day's entries (UTC), each chained to the one before
     STATE/ledger/head               number and hash of the last entry, to detect truncation
-    STATE/ledger/bodies/HEX         bodies that are not JSON, or large, by their digest: responses,
-                                    and adapters if the settings say so
+    STATE/ledger/bodies/HEX         bodies that are not JSON, or large, by their digest: responses
 
 It holds no secrets: the token is sent in a header, and an enrolment is recorded by its digest only.
 """
@@ -46,11 +45,9 @@ class Ledger:
     def __init__(
         self,
         state: Path,
-        keep_adapters: bool = False,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._folder = ledger_folder(state)
-        self._keep_adapters = keep_adapters
         self._clock = clock
         self._thread = threading.Lock()
         self._seen: tuple[Path, int, Entry] | None = None  # a day, its size, and its last entry
@@ -69,7 +66,7 @@ class Ledger:
         changed. Nothing may be sent then.
         """
         what = {"round": round_, **described(method, target)}
-        hold = what["kind"] != "enrolment" and (what["kind"] != "adapter" or self._keep_adapters)
+        hold = what["kind"] not in ("enrolment", "adapter")
         digester, size, held = Digester(), 0, bytearray()
         for piece in pieces:
             digester.update(piece)

@@ -84,7 +84,7 @@ def personalize(
     terms = f"{rules.model_dump_json()}{run.model.model_dump_json()}"
     with (
         locked(settings.state),
-        VerifierPool(settings.verifier_workers, settings.verifier_seconds) as pool,
+        VerifierPool() as pool,
     ):
         say("loading the model")
         policy = load_policy(settings, folder, run.model, rules)

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 # A supervisor kills a process that does not end within ten seconds.
 SHUTDOWN_SECONDS = 5.0
-CPU_CACHE_GIB = 1.0
+CPU_CACHE_BYTES = 1 << 30
 
 
 class VllmEngine(HotReloadEngine):
@@ -107,8 +107,9 @@ class VllmEngine(HotReloadEngine):
         # torch keeps memory that the update has freed, which would leave vLLM none.
         release_cached_memory()
         advice = (
-            "If memory ran out, set a smaller vllm.gpu_memory_utilization or micro_batch_tokens, "
-            "or vllm.sleep = false, which reserves vLLM's memory from the start."
+            "If memory ran out, set a smaller vllm.extra.gpu_memory_utilization or "
+            "micro_batch_tokens, or vllm.sleep = false, which reserves vLLM's memory from the "
+            "start."
         )
         with _faults("wake up beside the trainer", advice):
             self._llm.wake_up()
@@ -131,7 +132,7 @@ def engine_arguments(
     logits in float32, because half precision rounds a logit of 20 by up to 0.06.
     """
     on_cpu = policy.device.type == "cpu"
-    cache = settings.kv_cache_gib or (CPU_CACHE_GIB if on_cpu else None)
+    cache = settings.cache_bytes or (CPU_CACHE_BYTES if on_cpu else None)
     dtype = str(policy.model.dtype).removeprefix("torch.")
     arguments: dict[str, Any] = {
         "model": str(model),
@@ -143,8 +144,8 @@ def engine_arguments(
         "logprobs_mode": "processed_logprobs",
         "max_model_len": policy.settings.grpo.longest_row,
         "enable_sleep_mode": sleeps,
-        "gpu_memory_utilization": settings.gpu_memory_utilization,
-        "kv_cache_memory_bytes": None if cache is None else int(cache * 2**30),
+        "gpu_memory_utilization": settings.gpu_share,
+        "kv_cache_memory_bytes": cache,
         "tensor_parallel_size": settings.tensor_parallel,
         "enforce_eager": on_cpu,  # no CUDA graphs and no compilation
         "disable_log_stats": True,
@@ -177,8 +178,8 @@ def _start(vllm: Any, policy: Policy, model: Path, settings: VllmSettings, sleep
     except Exception as error:  # vLLM raises some as a bare Exception
         raise InvalidSettings(
             f"vLLM does not start with these settings: {error} Its output says why. If memory is "
-            "short, set another vllm.gpu_memory_utilization: that share must hold the weights and "
-            "a key-value cache, and be free on the GPU."
+            "short, set another vllm.extra.gpu_memory_utilization: that share must hold the "
+            "weights and a key-value cache, and be free on the GPU."
         ) from error
 
 

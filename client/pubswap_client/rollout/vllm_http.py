@@ -16,6 +16,8 @@ from pubswap_protocol.errors import EngineFault, InvalidSettings
 M = TypeVar("M", bound=BaseModel)
 
 RETRY_SECONDS = 0.5
+CONNECT_SECONDS = 1200.0  # for a replica that starts in the same job; large models take long
+RESPONSE_SECONDS = 3600.0  # for one prompt's responses
 REQUESTS = 32  # prompts at a time
 # Statuses from a proxy in front of vLLM while vLLM is down.
 AWAY = (502, 503, 504)
@@ -78,21 +80,20 @@ class InferenceServer:
         self,
         url: str,
         api_key: str | None = None,
-        connect_seconds: float = 120,
-        response_seconds: float = 3600,
+        connect_seconds: float | None = None,
     ) -> None:
         """Raises InvalidSettings if the address or the key is invalid."""
         if api_key and not (api_key.isascii() and api_key.isprintable()):
             raise InvalidSettings("vllm.api_key has characters that are not allowed in a header.")
         self.url = url.rstrip("/").removesuffix("/v1")
-        self.connect_seconds = connect_seconds
+        self.connect_seconds = CONNECT_SECONDS if connect_seconds is None else connect_seconds
         try:
             self._http = httpx.Client(
                 base_url=self.url,
                 verify=httpx.create_ssl_context(),  # honours SSL_CERT_FILE
                 trust_env=False,  # private prompts must not go through a proxy
                 headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
-                timeout=httpx.Timeout(response_seconds, connect=10, pool=None),
+                timeout=httpx.Timeout(RESPONSE_SECONDS, connect=10, pool=None),
                 limits=httpx.Limits(max_connections=REQUESTS),
             )
         except httpx.InvalidURL as error:
@@ -157,8 +158,7 @@ class InferenceServer:
                     ) from None
             except httpx.HTTPError as error:
                 raise EngineFault(
-                    f"vLLM at {self.url} did not answer {path} ({error!r}); its log says why. "
-                    "If it was only slow, raise vllm.response_seconds."
+                    f"vLLM at {self.url} did not answer {path} ({error!r}); its log says why."
                 ) from None
             time.sleep(RETRY_SECONDS)
 

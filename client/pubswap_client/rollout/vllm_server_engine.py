@@ -38,10 +38,7 @@ class VllmServerEngine(HotReloadEngine):
         """
         super().__init__(policy, model, work)
         key = settings.api_key.get_secret_value() if settings.api_key else None
-        self._servers = [
-            InferenceServer(url, key, settings.connect_seconds, settings.response_seconds)
-            for url in settings.urls
-        ]
+        self._servers = [InferenceServer(url, key) for url in settings.urls]
         self._command = serve_command(policy, model)
         try:
             for server in self._servers:

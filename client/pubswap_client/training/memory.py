@@ -13,7 +13,7 @@ from pubswap_client.policy.memory import Shape, free_bytes, release_cached_memor
 from pubswap_client.policy.policy import Policy, find_device
 from pubswap_client.rollout.engine_choice import chosen_engine
 from pubswap_client.rollout.memory import Lengths, merged_bytes, rollout_bytes, rows_that_fit
-from pubswap_client.rollout.vllm_engine import CPU_CACHE_GIB
+from pubswap_client.rollout.vllm_engine import CPU_CACHE_BYTES
 from pubswap_client.settings import ClientSettings
 from pubswap_protocol.errors import OutOfMemory
 from pubswap_protocol.model import ModelCard
@@ -231,8 +231,8 @@ def _sampling(
         return 0, 0, 0
     if engine == "vllm":
         if not device.cuda:
-            return weights + int((vllm.kv_cache_gib or CPU_CACHE_GIB) * 2**30), 0, 0
-        share = int(vllm.gpu_memory_utilization * device.total)
+            return weights + (vllm.cache_bytes or CPU_CACHE_BYTES), 0, 0
+        share = int(vllm.gpu_share * device.total)
         retained = min(ASLEEP, share) if vllm.sleep else share
         return retained, share - retained, 0
     rows = min(settings.rollout_rows, batch_rows(run, evaluator))

@@ -39,7 +39,7 @@ from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.responses import Response
 from support.vllm.fake_engine import FakeEngine
 
-VLLM = VllmSettings(kv_cache_gib=0.1)
+VLLM = VllmSettings(extra={"kv_cache_memory_bytes": 1 << 27})
 GRPO = {
     "kl_beta": 0.05,
     "zero_variance": "drop",

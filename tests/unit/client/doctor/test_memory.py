@@ -236,13 +236,13 @@ def test_a_vllm_that_does_not_fit_beside_the_trainer_gets_a_smaller_share(
 
     def advice(parameters: int, share: float) -> str:
         larger = card.model_copy(update={"parameters": parameters})
-        vllm = VllmSettings(sleep=True, gpu_memory_utilization=share)
+        vllm = VllmSettings(sleep=True, extra={"gpu_memory_utilization": share})
         settings = ClientSettings(engine="vllm", vllm=vllm, micro_batch_tokens=16)
         needs = estimate_memory(settings, RUN, larger, folder, there)
         return check_memory(settings, RUN, there, needs).advice
 
-    assert "vllm.gpu_memory_utilization" not in advice(1_720_000_000, 0.6)
-    assert "vllm.gpu_memory_utilization = 0.67" in advice(1_720_000_000, 0.8)
+    assert "vllm.extra.gpu_memory_utilization" not in advice(1_720_000_000, 0.6)
+    assert "vllm.extra.gpu_memory_utilization = 0.67" in advice(1_720_000_000, 0.8)
     assert "engine = 'transformers'" in advice(6_000_000_000, 0.8)
 
 

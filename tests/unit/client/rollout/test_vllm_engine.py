@@ -100,7 +100,11 @@ def test_a_vllm_that_cannot_wake_up_says_what_to_set(
         pytest.raises(EngineFault, match="out of memory") as caught,
     ):
         generate(engine)
-    for setting in ("vllm.sleep = false", "vllm.gpu_memory_utilization", "micro_batch_tokens"):
+    for setting in (
+        "vllm.sleep = false",
+        "vllm.extra.gpu_memory_utilization",
+        "micro_batch_tokens",
+    ):
         assert setting in caught.value.detail
 
 
@@ -142,8 +146,8 @@ def test_any_engine_argument_is_passed_through(
 def test_an_argument_that_has_a_setting_is_refused_with_it(tmp_path: Path) -> None:
     """So that nothing is set twice."""
     config = tmp_path / "client.toml"
-    config.write_text("[vllm.extra]\nkv_cache_memory_bytes = 1\n")
-    with pytest.raises(InvalidSettings, match=r"kv_cache_memory_bytes.*vllm\.kv_cache_gib"):
+    config.write_text("[vllm.extra]\nmax_lora_rank = 1\n")
+    with pytest.raises(InvalidSettings, match=r"max_lora_rank.*lora\.rank"):
         load_settings(config)
 
 
@@ -199,6 +203,6 @@ def test_a_vllm_that_does_not_start_is_reported_as_invalid_settings(
 ) -> None:
     """The error quotes vLLM, and there is no second try without anything to give up."""
     vllm.fail["start"] = [TypeError("no KV cache")]
-    with pytest.raises(InvalidSettings, match=r"no KV cache.*vllm\.gpu_memory_utilization"):
+    with pytest.raises(InvalidSettings, match=r"no KV cache.*vllm\.extra\.gpu_memory_utilization"):
         VllmEngine(policy, MODEL, tmp_path, VllmSettings())
     assert len(vllm.started) == 1

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pubswap_client.daemon.factories import make_engine
+from pubswap_client.rollout import vllm_http
 from pubswap_client.rollout.threads import in_threads
 from pubswap_client.rollout.transformers_engine import SamplingParameters, TransformersEngine
 from pubswap_client.rollout.vllm_server_engine import VllmServerEngine
@@ -27,6 +28,12 @@ PROMPTS = [[5, 6], [7], [8, 9, 10]]
 MODEL = Path("/model")
 
 
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not wait for a replica that is down."""
+    monkeypatch.setattr(vllm_http, "CONNECT_SECONDS", 0.0)
+
+
 @pytest.fixture
 def fakes() -> Iterator[list[FakeVllm]]:
     """Two replicas."""
@@ -36,7 +43,7 @@ def fakes() -> Iterator[list[FakeVllm]]:
 
 def engine_on(policy: "Policy", fakes: list[FakeVllm], work: Path) -> VllmServerEngine:
     urls = tuple(fake.url for fake in fakes)
-    return VllmServerEngine(policy, MODEL, work, VllmSettings(urls=urls, connect_seconds=0))
+    return VllmServerEngine(policy, MODEL, work, VllmSettings(urls=urls))
 
 
 def generate(engine: Any) -> list[list[list[int]]]:
@@ -240,11 +247,15 @@ def test_an_unusable_completion_is_an_engine_fault(
 
 
 def test_closing_does_not_wait_for_a_replica_that_is_away(
-    policy: "Policy", tmp_path: Path, caplog: pytest.LogCaptureFixture
+    policy: "Policy",
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It logs a warning, and still deletes the adapters."""
+    monkeypatch.setattr(vllm_http, "CONNECT_SECONDS", 60.0)
     with fake_vllm() as fake:
-        settings = VllmSettings(urls=(fake.url,), connect_seconds=60)
+        settings = VllmSettings(urls=(fake.url,))
         engine = VllmServerEngine(policy, MODEL, tmp_path, settings)
     started = time.monotonic()
     engine.close()
@@ -273,7 +284,7 @@ def test_a_member_s_settings_choose_the_engine(
     """The default is transformers; if vLLM is missing, the error says what to install."""
     with closing(make_engine(ClientSettings(), policy, MODEL)) as plain:
         assert isinstance(plain, TransformersEngine)
-    vllm = VllmSettings(urls=(fakes[0].url,), adapter_dir=tmp_path / "shared", connect_seconds=0)
+    vllm = VllmSettings(urls=(fakes[0].url,), adapter_dir=tmp_path / "shared")
     settings = ClientSettings(engine="vllm-server", vllm=vllm, state=tmp_path / "state")
     with closing(make_engine(settings, policy, MODEL)) as engine:
         assert len(generate(engine)) == 3
@@ -290,7 +301,7 @@ def test_members_at_one_path_have_folders_of_their_own(
     """In containers every state folder may be /state, so the path alone does not tell members
     apart.
     """
-    vllm = VllmSettings(urls=(fakes[0].url,), adapter_dir=tmp_path / "shared", connect_seconds=0)
+    vllm = VllmSettings(urls=(fakes[0].url,), adapter_dir=tmp_path / "shared")
     settings = ClientSettings(engine="vllm-server", vllm=vllm, state=tmp_path)
     with ExitStack() as stack:
         for member in ("a", "b"):
