@@ -126,6 +126,18 @@ def test_an_upgrade_keeps_what_there_is_and_an_older_version_refuses_it(
         assert connection.scalar(text("SELECT COUNT(*) FROM additions")) == 0
 
 
+def test_a_database_with_a_revision_that_is_gone_is_refused(
+    engine: Engine, database_url: str
+) -> None:
+    """In one sentence with what to do; nothing is changed."""
+    migrate(database_url)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '0009'"))
+    with pytest.raises(InvalidSettings, match=r"'0009'.* name an empty one"):
+        migrate(database_url)
+    assert schema_of(engine) == "0009"
+
+
 @pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
 def test_a_database_that_cannot_hold_all_text_is_refused(
     postgres_server: Postgres, encoding: str

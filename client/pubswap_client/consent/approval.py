@@ -13,16 +13,14 @@ from pubswap_protocol.terms import UNSET, differences
 COORDINATOR = "coordinator"
 
 
-class Approval(BaseModel, extra="ignore", frozen=True):  # earlier versions wrote `asked`
+class Approval(BaseModel, extra="forbid", frozen=True):
     """A decision on one run."""
 
     run: str = Field(description="The run's id.")
     approved: bool
     coordinator: str | None = Field(default=None, description="Its address then.")
     terms: str | None = Field(
-        default=None,
-        description="The approved terms, byte for byte. None for a denial, and for an approval by "
-        "an earlier version, which covered only some of them.",
+        default=None, description="The approved terms, byte for byte. None for a denial."
     )
     round: int | None = Field(default=None, description="The round under way then.")
     at: AwareDatetime

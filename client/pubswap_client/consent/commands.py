@@ -12,7 +12,7 @@ from pubswap_client.consent.approval import Approval, read_approval, save_approv
 from pubswap_client.consent.ask import FACTS, Ask, ask_of
 from pubswap_client.consent.consent import adopt, refused_now, sent_since, utc_now
 from pubswap_client.consent.local_policy import LocalPolicy, load_policy, policy_path
-from pubswap_client.consent.rules import COVERED_LESS, changes, compare
+from pubswap_client.consent.rules import changes, compare
 from pubswap_client.coordinator.retry import ONCE
 from pubswap_client.state.membership import StoredMembership, load_membership, membership_path
 from pubswap_protocol.bounds import escaped, printable
@@ -226,8 +226,6 @@ def _changed(state: Path, policy: LocalPolicy, asked: Ask) -> dict[str, tuple[st
         typer.echo(error.detail, err=True)
         return {}
     if earlier is None or earlier.terms is None:
-        if earlier is not None and earlier.approved:
-            typer.echo(COVERED_LESS)
         return {}
     return changes(policy, asked, earlier)
 

@@ -50,10 +50,6 @@ def _not_allowed(code: Code, what: str) -> Refusal:
 
 
 CLIENTS = "clients"
-COVERED_LESS = (
-    "An approval now covers all of a run's settings. This organisation's is from an earlier "
-    "version and covers only some of them, so a person has to approve the run once more."
-)
 NOT_TRUSTED = _not_allowed(Code.COORDINATOR, "coordinator")
 
 
@@ -160,8 +156,6 @@ def _consent(policy: LocalPolicy, ask: Ask, approval: Approval | None) -> Iterat
         return
     elif approval is None:
         yield Refusal(Code.NOT_APPROVED, "Nobody at this organisation has approved the run yet.")
-    elif approval.terms is None:
-        yield Refusal(Code.NOT_APPROVED, COVERED_LESS)
     elif changed := changes(policy, ask, approval):
         # Without the coordinator's addresses, because the reason is sent to it.
         said = [

@@ -33,7 +33,7 @@ def test_the_database_is_in_the_data_folder_whatever_its_name(tmp_path: Path, na
 
 def test_there_are_few_settings() -> None:
     """Values that nobody would set are constants."""
-    assert len(ServerSettings.model_fields) <= 24
+    assert len(ServerSettings.model_fields) <= 21
 
 
 def test_a_variable_that_is_no_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

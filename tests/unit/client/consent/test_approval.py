@@ -1,6 +1,5 @@
 """An approval covers every setting of a run, and a change is asked about by its name."""
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,6 +18,7 @@ from pubswap_client.consent.rules import Code, changes, judge
 from pubswap_protocol.command_line.keys import flat
 from pubswap_protocol.command_line.schema_text import choices, tables
 from pubswap_protocol.digests import digest_of
+from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.settings import RunSettings
 from support.client.terms import terms_of
 
@@ -145,22 +145,15 @@ def test_a_number_of_clients_within_the_policy_s_limits_asks_nobody(tmp_path: Pa
     assert codes(within, more) == [Code.NOT_APPROVED]
 
 
-def test_an_approval_of_an_earlier_version_is_asked_for_once_more(tmp_path: Path) -> None:
-    """It covered only the facts that it lists; the reason says so."""
+def test_an_approval_without_terms_approves_nothing(tmp_path: Path) -> None:
+    """Nor does a file of another form, which says how to decide again."""
     ask = asked(RunSettings())
-    earlier = {
-        "run": "r",
-        "approved": True,
-        "asked": ask.facts(),
-        "round": 1,
-        "at": "2026-11-23T12:00:00Z",
-    }
-    approval_path(tmp_path).write_text(json.dumps(earlier))
-    approval = read_approval(tmp_path, "r")
-    (refusal,) = judge(LocalPolicy(), ask, approval)
-    assert refusal.code is Code.NOT_APPROVED and "only some of them" in refusal.detail
-    save_approval(tmp_path, ask, 1)
-    assert judge(LocalPolicy(), ask, read_approval(tmp_path, "r")) == ()
+    save_approval(tmp_path, replace(ask, terms=None), 1)
+    (refusal,) = judge(LocalPolicy(), ask, read_approval(tmp_path, "r"))
+    assert refusal.code is Code.NOT_APPROVED
+    approval_path(tmp_path).write_text('{"run": "r", "approved": true, "asked": {}}')
+    with pytest.raises(InvalidSettings, match="decide again with `pubswap client approve`"):
+        read_approval(tmp_path, "r")
 
 
 def test_terms_that_cannot_be_compared_are_asked_about(tmp_path: Path) -> None:
