@@ -10,7 +10,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from pubswap_protocol.errors import Invalid, OutOfRange, PubSwapError
 from pubswap_server.http.problems import refusal
-from pubswap_server.storage.spool import body_under_way, piece_bytes
+from pubswap_server.storage.spool import BodyBudget
 
 _REFUSALS: dict[int, PubSwapError] = {
     400: Invalid("The Range header must look like bytes=0-99."),
@@ -28,13 +28,14 @@ class BlobResponse(FileResponse):
         path: Path,
         digest: str,
         media_type: str,
+        budget: BodyBudget,
         on_start: Callable[[int], None] = lambda size: None,
     ) -> None:
         """`digest` becomes the ETag; `on_start` gets the number of bytes about to be sent."""
         # no-cache, because a URL such as the last round's adapter returns other bytes later.
         headers = {"ETag": f'"{digest}"', "Cache-Control": "private, no-cache"}
         super().__init__(path, headers=headers, media_type=media_type, stat_result=path.stat())
-        self._on_start = on_start
+        self._budget, self._on_start = budget, on_start
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send 304 if the client has the blob; otherwise the range it asks for, or the whole."""
@@ -59,9 +60,9 @@ class BlobResponse(FileResponse):
             else:
                 # The first piece keeps Starlette's 64 KiB: if many downloads start at once, the
                 # first ones cannot see yet how many there are.
-                self.chunk_size = piece_bytes()
+                self.chunk_size = self._budget.piece_bytes
             if not refused:
                 await send(message)
 
-        with body_under_way():
+        with self._budget.under_way():
             await super().__call__(scope, receive, sending)

@@ -10,7 +10,7 @@ from pubswap_protocol.tensors.adapter import sent_layout
 from pubswap_protocol.tensors.update_encoding import open_update
 from pubswap_server.database.tables import RunRow, UploadRow
 from pubswap_server.services import Services
-from pubswap_server.storage.spool import Received, Writer, body_under_way
+from pubswap_server.storage.spool import Received, Writer
 
 _RANGE = re.compile(r"(\d{1,18})-(\d{1,18})")
 
@@ -46,8 +46,8 @@ async def append(
     """
     appending = services.uploads.appending(row.id, first)
     async with contextmanager_in_threadpool(appending) as file:  # a busy disk is slow
-        writer = Writer(file.fileno())
-        with body_under_way():
+        writer = Writer(file.fileno(), services.incoming.budget)
+        with services.incoming.budget.under_way():
             try:
                 async for piece in request.stream():
                     if writer.size + len(piece) > count:

@@ -22,32 +22,36 @@ from pubswap_protocol.files import private_folder, write_pieces
 _LOCK = ".lock"
 ROOM = 4 << 20  # bytes for all bodies of this process together; each body holds several pieces
 LEAST = 64 << 10  # bytes; each piece costs a switch to a thread
-_bodies = 0
 PIECES = 256  # held at most, because each may be one byte; one system call takes up to 1,024
 
 
-@contextmanager
-def body_under_way() -> Iterator[None]:
-    """Count a body while it is being sent or received."""
-    global _bodies
-    _bodies += 1
-    try:
-        yield
-    finally:
-        _bodies -= 1
+class BodyBudget:
+    """The memory that all bodies share: the fewer there are, the larger their pieces."""
 
+    def __init__(self) -> None:
+        self._bodies = 0
 
-def piece_bytes() -> int:
-    """The number of bytes of each body to read or write at a time."""
-    return max(LEAST, ROOM // max(1, _bodies))
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """Count a body while it is being sent or received."""
+        self._bodies += 1
+        try:
+            yield
+        finally:
+            self._bodies -= 1
+
+    @property
+    def piece_bytes(self) -> int:
+        """The number of bytes of each body to read or write at a time."""
+        return max(LEAST, ROOM // max(1, self._bodies))
 
 
 class Writer:
     """Appends a body to an open file in worker threads, many small pieces per write."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, budget: BodyBudget) -> None:
         self.size = 0  # all bytes given, written or not
-        self._descriptor = descriptor
+        self._descriptor, self._budget = descriptor, budget
         self._pieces: list[bytes] = []
         self._gathered = 0  # bytes of the pieces
 
@@ -55,7 +59,7 @@ class Writer:
         self._pieces.append(piece)
         self._gathered += len(piece)
         self.size += len(piece)
-        if self._gathered >= piece_bytes() or len(self._pieces) >= PIECES:
+        if self._gathered >= self._budget.piece_bytes or len(self._pieces) >= PIECES:
             await self.flush()
 
     async def flush(self) -> None:
@@ -103,6 +107,7 @@ class Spool:
         for leftover in parent.iterdir():
             _remove_abandoned(leftover)
         self.folder, self._lock = _locked_folder(parent)
+        self.budget = BodyBudget()
 
     def close(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -126,8 +131,8 @@ class Spool:
             raise TooLarge(f"The body has {declared} bytes; at most {limit} are allowed.")
         path, digest = self.new(), Digester()
         try:
-            with body_under_way(), path.open("wb", buffering=0) as file:
-                writer = Writer(file.fileno())
+            with self.budget.under_way(), path.open("wb", buffering=0) as file:
+                writer = Writer(file.fileno(), self.budget)
                 async for chunk in body:
                     size = writer.size + len(chunk)
                     if size > limit:

@@ -14,7 +14,7 @@ from pubswap_protocol.errors import Invalid, TooLarge
 from pubswap_protocol.files import syncing, write_pieces
 from pubswap_server.http.upload_body import chunk_range
 from pubswap_server.storage.spool import ROOM as PIECE
-from pubswap_server.storage.spool import Spool, Writer, body_under_way, piece_bytes
+from pubswap_server.storage.spool import BodyBudget, Spool, Writer
 
 
 @pytest.mark.parametrize("size", [1, 1000, PIECE - 1, 3 * PIECE + 7])
@@ -24,7 +24,7 @@ def test_bytes_are_written_in_order_whatever_their_pieces(tmp_path: Path, size: 
 
     async def write(step: int) -> None:
         with (tmp_path / "file").open("wb", buffering=0) as file:
-            writer = Writer(file.fileno())
+            writer = Writer(file.fileno(), BodyBudget())
             for begin in range(0, size, step):
                 await writer.write(data[begin : begin + step])
             await writer.flush()
@@ -40,7 +40,7 @@ def test_a_full_disk_is_told_to_the_writer_at_the_flush_at_the_latest() -> None:
 
     async def write() -> None:
         with Path("/dev/full").open("wb", buffering=0) as file:
-            writer = Writer(file.fileno())
+            writer = Writer(file.fileno(), BodyBudget())
             await writer.write(bytes(10))
             await writer.flush()
 
@@ -79,7 +79,7 @@ def test_nothing_is_written_after_bytes_that_were_not(
 
     async def write() -> None:
         with (tmp_path / "file").open("wb", buffering=0) as file:
-            writer = Writer(file.fileno())
+            writer = Writer(file.fileno(), BodyBudget())
             try:
                 for begin in range(0, len(data), PIECE):
                     await writer.write(data[begin : begin + PIECE])
@@ -105,12 +105,13 @@ def test_what_the_system_did_not_take_at_once_is_written_next(
 
 def test_bodies_under_way_share_their_memory() -> None:
     """One has pieces of 4 MiB, 16 have 256 KiB each, and a thousand still have 64 KiB."""
+    budget = BodyBudget()
     for bodies, expected in ((1, 4 << 20), (4, 1 << 20), (16, 256 << 10), (1000, 64 << 10)):
         with ExitStack() as stack:
             for _ in range(bodies):
-                stack.enter_context(body_under_way())
-            assert piece_bytes() == expected
-    assert piece_bytes() == 4 << 20
+                stack.enter_context(budget.under_way())
+            assert budget.piece_bytes == expected
+    assert budget.piece_bytes == 4 << 20
 
 
 def test_what_did_not_reach_the_disk_meanwhile_is_an_error(tmp_path: Path) -> None:

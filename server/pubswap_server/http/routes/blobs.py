@@ -57,7 +57,7 @@ async def get_blob(
                 count(size)
             return RedirectResponse(url, headers={"Cache-Control": "private, no-store"})
     path = await to_thread.run_sync(services.blobs.path, digest)
-    return BlobResponse(path, digest, paths.TENSORS_TYPE, on_start=count)
+    return BlobResponse(path, digest, paths.TENSORS_TYPE, services.incoming.budget, count)
 
 
 def _visible(session: Session, run: str, digest: str, member: MemberPrincipal) -> RunRow:

@@ -272,7 +272,7 @@ async def get_set(run: PrincipalRun, kind: SetKind) -> Response:
 
     digest = await run.read(work)
     path = await to_thread.run_sync(run.services.blobs.path, digest)
-    return BlobResponse(path, digest, paths.JSONL_TYPE)
+    return BlobResponse(path, digest, paths.JSONL_TYPE, run.services.incoming.budget)
 
 
 @router.post(paths.RUN_OPEN, summary="Open a run for members")
@@ -429,7 +429,7 @@ async def get_adapter(run: PrincipalRun, which: Word) -> Response:
         reply = StreamingResponse(stack, media_type=paths.TENSORS_TYPE)
     else:
         path = await to_thread.run_sync(services.blobs.path, digest)
-        reply = BlobResponse(path, digest, paths.TENSORS_TYPE)
+        reply = BlobResponse(path, digest, paths.TENSORS_TYPE, services.incoming.budget)
     reply.headers[paths.ROUND_HEADER] = str(round_)
     return reply
 
