@@ -155,10 +155,11 @@ def test_an_argument_that_has_a_setting_is_refused_with_it(tmp_path: Path) -> No
 def test_every_argument_that_we_set_is_refused_among_the_extra_ones(
     policy: Policy, place: str
 ) -> None:
-    """Except for overrides of the model's config, which are merged, and enforce_eager."""
+    """Except for overrides of the model's config, which are merged, and what may be replaced."""
     policy = Elsewhere(policy, torch.device(place), torch.bfloat16)  # type: ignore[assignment]
     arguments = engine_arguments(policy, MODEL, VllmSettings(), sleeps=True)
-    assert arguments.keys() - NOT_EXTRA.keys() == {"hf_overrides", "enforce_eager"}
+    replaced = {"enforce_eager", "gpu_memory_utilization", "kv_cache_memory_bytes"}
+    assert arguments.keys() - NOT_EXTRA.keys() == {"hf_overrides", *replaced}
 
 
 def test_a_process_of_several_has_its_own_gpu(policy: Policy) -> None:
