@@ -39,7 +39,7 @@ bench: bench-grpo bench-coordinator bench-sampling bench-scale  ## all benchmark
 bench-grpo: .venv/dev.stamp  ## a GRPO step against TRL's trainers, in about an hour
 	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/grpo.py
 
-bench-sampling: .venv/dev.stamp  ## how well responses that were not sampled are detected; 15 minutes
+bench-sampling: .venv/dev.stamp  ## how well responses that were not sampled are detected; 5 minutes
 	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/sampling.py
 
 bench-coordinator: .venv/dev.stamp venv-bench  ## rounds against Flower, NVFlare and a floor; 35 minutes
@@ -70,7 +70,7 @@ chaos: .venv/dev.stamp  ## every fault many times, and what was lost; about an h
 # results. This makes the figures only; the text of study/README.md is written by hand.
 STUDY = decide explore better rounds
 STUDIED = deploy/recipes/small/study
-FIRST = compare references periods fedprox milder beyond servers sampling
+FIRST = compare references periods fedprox milder servers sampling
 
 study: .venv/dev.stamp  ## does the exchange help? 23 core hours for all arms, resumable
 	for recipe in $(STUDY); do \

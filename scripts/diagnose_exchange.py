@@ -21,7 +21,7 @@ from safetensors.numpy import load_file
 
 from pubswap_simulation.reporting.estimates import grid
 from pubswap_simulation.reporting.section import sections
-from pubswap_simulation.results import RESULT, RUNS, Result
+from pubswap_simulation.results import RESULT, RUNS, read_result
 
 Right = Sequence[Sequence[bool]]  # (P, K), for one client
 
@@ -100,7 +100,7 @@ def main() -> None:
         database = path.parent / "work" / "coordinator" / "pubswap.sqlite"
         if not database.exists():
             continue
-        result = Result.model_validate_json(path.read_bytes())
+        result = read_result(path.parent)
         [(method, _)] = sections([result])[0].runs
         for number, rights, files in steps(database):
             all_groups[method.label, number] += groups(rights)

@@ -20,7 +20,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from pubswap_client.toml_files import read_toml
-from pubswap_protocol.bounds import MAX_COUNT, MAX_FACTOR, MAX_NUMBER, TimeSpan
+from pubswap_protocol.bounds import MAX_COUNT, MAX_FACTOR, MAX_NUMBER
 from pubswap_protocol.command_line.keys import dotted_keys, key_fault
 from pubswap_protocol.command_line.removed import removal
 from pubswap_protocol.errors import InvalidSettings
@@ -162,11 +162,6 @@ class ClientSettings(BaseSettings):
         default=None,
         description="Local steps after which to hand in a round, if the run allows fewer steps "
         "(members.fewest_steps).",
-    )
-    round_seconds: TimeSpan | None = Field(
-        default=None,
-        description="Seconds after which to begin no further local step of a round, if the run "
-        "allows fewer steps.",
     )
     prompts_per_step: Positive | None = Field(
         default=None, description="b for this member's private steps, if smaller than the run's."

@@ -95,13 +95,10 @@ class CreateRun(Strict):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        tensors = len(self.model.layout.tensors)
-        if self.settings.wire.precision == "int8":
-            tensors *= 2  # each has a tensor of scales
-        if tensors > MAX_TENSORS:
+        if (tensors := len(self.model.layout.tensors)) > MAX_TENSORS:
             raise ValueError(
                 f"an update would be a file of {tensors} tensors, and at most {MAX_TENSORS} are "
-                "allowed; choose fewer lora.target_modules, or a wire.precision other than int8"
+                "allowed; choose fewer lora.target_modules"
             )
         return self
 
@@ -457,16 +454,12 @@ class TaskKind(StrEnum):
 
 
 class Task(Strict):
-    """A member's current task. `adapter` is the one to start from, or to evaluate.
-
-    The base model is the run's, with the products of all `residuals` added in order.
-    """
+    """A member's current task. `adapter` is the one to start from, or to evaluate."""
 
     kind: TaskKind
     state: RunState
     round: Number = 0
     adapter: Digest | None = None
-    residuals: Several[Digest] = Field(default=[])
     rollbacks: Number = Field(
         default=0, description="Number of rollbacks; it tells repetitions of a round apart."
     )
@@ -492,9 +485,6 @@ class DonorEvidence(Strict):
     responses: Number
     other_noise: Evidence = Field(
         description="That they were not drawn with their noise, in nats; below 0 if they were."
-    )
-    other_policy: Evidence = Field(
-        description="That another policy or temperature drew them with it, in nats."
     )
 
 
@@ -535,11 +525,6 @@ class UpdateMetrics(Strict):
         default=None,
         description="Epsilon of record-level differential privacy that the member's training has "
         "spent in the run so far, if the run has privacy.epsilon.",
-    )
-    improvement: Annotated[float, Field(ge=-1, le=1, strict=True)] | None = Field(
-        default=None,
-        description="Gain in pass@1 on own held-out problems in the round, if the run has "
-        "aggregation.weights = 'improvement'.",
     )
     donors: Several[DonorEvidence] = Field(default=[], max_length=MAX_REPORTED_DONORS)
 

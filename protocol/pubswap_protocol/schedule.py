@@ -7,16 +7,11 @@ from pubswap_protocol.settings import RunSettings
 def public_step(settings: RunSettings, step: int) -> int | None:
     """The number (1, 2, ...) of a local step (1..tau) among its round's public steps, or None.
 
-    Step s is public if s mod period = 0 (paper, section 3.4). With swap.schedule 'early', the same
-    number of public steps comes first in a round, with 'late' last. The baselines have none.
+    Step s is public if s mod period = 0 (paper, section 3.4). The baselines have none.
     """
-    if settings.method != "pubswap":
+    if settings.method != "pubswap" or step % settings.swap.period:
         return None
-    if settings.swap.schedule == "even":
-        return None if step % settings.swap.period else step // settings.swap.period
-    count = public_steps_per_round(settings)
-    number = step if settings.swap.schedule == "early" else step - settings.local_steps + count
-    return number if 1 <= number <= count else None
+    return step // settings.swap.period
 
 
 def public_steps_per_round(settings: RunSettings) -> int:
@@ -72,18 +67,6 @@ def staleness(settings: RunSettings, step: int) -> int:
     """The number of other updates between a step's sampling and its own update."""
     later = step + 1
     return int(later <= settings.local_steps and overtaken(settings, later) == step)
-
-
-def sampled_ahead(settings: RunSettings, step: int) -> int | None:
-    """The private step after `step` if it is sampled before the update of `step` (overlap).
-
-    Public steps are never sampled ahead, nor are steps of the next round.
-    """
-    if not settings.grpo.overlap:
-        return None
-    order = update_order(settings)
-    later = order[order.index(step) + 1 :]
-    return later[0] if later and public_step(settings, later[0]) is None else None
 
 
 def private_position(settings: RunSettings, round_: int, step: int) -> int:

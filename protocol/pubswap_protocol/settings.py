@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, StrictBool, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
@@ -44,7 +44,7 @@ Rounds = Annotated[int, Field(gt=0, le=10**6, strict=True)]
 Clients = Annotated[int, Field(gt=0, le=10**5, strict=True)]
 Group = Annotated[int, Field(gt=0, le=1 << 16, strict=True)]
 Tokens = Annotated[int, Field(gt=0, le=1 << 24, strict=True)]
-Precision = Literal["float32", "bfloat16", "int8"]
+Precision = Literal["float32", "bfloat16"]
 # Beyond these, accounting for differential privacy takes minutes and gigabytes, or fails.
 MAX_PRIVATE_STEPS, MAX_PRIVATE_EPOCHS = 10**6, 256
 MAX_DRAWS = 64  # per step; if a few further draws do not help, more rarely do
@@ -59,8 +59,7 @@ class LoraSettings(Strict):
 
     rank: Group = Field(
         default=32,
-        description="r, the rows of A and the columns of B. {min = 1, max = 32} also sets "
-        "min_rank.",
+        description="r, the rows of A and the columns of B.",
     )
     min_rank: Group | None = Field(
         default=None,
@@ -74,18 +73,6 @@ class LoraSettings(Strict):
         default="all-linear",
         description="'all-linear', or the last parts of module names, such as 'q_proj'.",
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _range_of_ranks(cls, values: Any) -> Any:
-        rank = values.get("rank") if isinstance(values, dict) else None
-        if not isinstance(rank, dict):
-            return values
-        if rank.keys() != {"min", "max"}:
-            raise ValueError("rank is a number, or a range such as {min = 1, max = 32}")
-        if values.get("min_rank") not in (None, rank["min"]):
-            raise ValueError("rank.min and min_rank are the same setting; give one of them")
-        return {**values, "rank": rank["max"], "min_rank": rank["min"]}
 
     def contradictions(self) -> Iterator[str]:
         if self.min_rank is not None and self.min_rank > self.rank:
@@ -103,11 +90,6 @@ class GrpoSettings(Strict):
     learning_rate: PositiveShare = Field(
         default=1e-5, description="Learning rate of the clients' AdamW."
     )
-    learning_rate_shape: Literal["constant", "warmup", "decay", "warmup_decay"] = Field(
-        default="constant",
-        description="Learning rate over the steps of a round: constant, rising during the first "
-        "tenth, falling to 0 by the end, or both. The paper uses constant.",
-    )
     weight_decay: Share = Field(default=0.01, description="Weight decay of AdamW.")
     max_grad_norm: PositiveFactor = Field(
         default=1.0, description="Maximum gradient norm; longer gradients are scaled down to it."
@@ -118,16 +100,10 @@ class GrpoSettings(Strict):
     clip_high: Factor = Field(
         default=0.25, description="Upper clip: ratios are clipped at 1 + clip_high."
     )
-    clipping: Literal["token", "sequence", "soft", "asymmetric"] = Field(
+    clipping: Literal["token", "sequence"] = Field(
         default="token",
         description="token: clip each token's ratio. sequence: clip the geometric mean over a "
-        "response (GSPO, with much smaller clip_low and clip_high). soft: clip a token's weight "
-        "and keep its gradient (CISPO). asymmetric: clip only responses worse than their group, "
-        "at 1 (TOPR). The paper uses token.",
-    )
-    dual_clip: Annotated[float, Field(gt=1, le=MAX_FACTOR, strict=True)] | None = Field(
-        default=None,
-        description="Bound on the term of a token with a negative advantage; verl uses 3.0.",
+        "response (GSPO, with much smaller clip_low and clip_high). The paper uses token.",
     )
     kl_beta: Factor = Field(
         default=1e-4, description="Weight of the KL divergence from the base model."
@@ -135,47 +111,25 @@ class GrpoSettings(Strict):
     entropy_coefficient: Annotated[float, Field(ge=-MAX_FACTOR, le=MAX_FACTOR, strict=True)] = (
         Field(default=0.0, description="Weight of the entropy bonus.")
     )
-    advantage_epsilon: Factor = Field(
-        default=1e-6, description="Added to the standard deviation of a group's rewards."
-    )
     loss_aggregation: Literal["sequence_mean", "token_mean"] = Field(
         default="sequence_mean",
         description="sequence_mean: mean over responses of each response's mean. token_mean: mean "
         "over all tokens.",
     )
-    donor_ratio: Literal["local", "donor", "decoupled", "shaped"] = Field(
+    donor_ratio: Literal["local", "decoupled"] = Field(
         default="local",
         description="Old log-probabilities of a donated response. local: recomputed by the "
-        "receiver. donor: the donor's. decoupled: local, weighed by the truncated ratio local / "
-        "donor. shaped: none; p / (p + 0.1), with p its probability at the receiver, replaces the "
-        "clipped ratio (LUFFY).",
-    )
-    donor_ratio_cap: PositiveFactor = Field(
-        default=2.0, description="C, the cap of the decoupled ratio."
+        "receiver. decoupled: local, weighed by min(local / donor, 2).",
     )
     rollout_correction: Literal["token_truncate", "none"] = Field(
         default="token_truncate",
-        description="Weight of own tokens, min(pi_old / pi_engine, C): 1 up to rounding with "
+        description="Weight of own tokens, min(pi_old / pi_engine, 2): 1 up to rounding with "
         "transformers, a correction with vLLM.",
-    )
-    rollout_correction_cap: PositiveFactor = Field(
-        default=2.0, description="C, the cap of that weight."
-    )
-    zero_variance: Literal["kl", "drop"] = Field(
-        default="kl",
-        description="Groups of equal rewards, which have only a KL term: keep that term, or drop "
-        "the groups.",
     )
     resample: Annotated[int, Field(ge=0, le=MAX_DRAWS, strict=True)] = Field(
         default=0,
         description="Number of further draws of fresh prompts that a private step may make to "
         "replace groups of equal rewards (DAPO's dynamic sampling). The paper uses 0.",
-    )
-    overlap: Annotated[int, Field(ge=0, le=1, strict=True)] = Field(
-        default=0,
-        description="1: sample a private step before the previous step's update, so that a vLLM "
-        "engine works during the update; the responses are one update late. The paper uses 0, "
-        "on-policy.",
     )
     optimizer_state: Literal["reset", "keep"] = Field(
         default="reset",
@@ -196,19 +150,6 @@ class GrpoSettings(Strict):
         """Tokens of the longest prompt plus the longest response."""
         return self.max_prompt_tokens + self.max_response_tokens
 
-    def contradictions(self) -> Iterator[str]:
-        if self.clipping in ("soft", "asymmetric") and self.dual_clip is not None:
-            yield (
-                f"clipping = {self.clipping!r} never stops a gradient, as dual_clip does; "
-                "leave dual_clip unset, or use clipping = 'token'"
-            )
-        if self.overlap and self.rollout_correction == "none":
-            yield (
-                "overlap = 1 trains on responses that are one update old, which rollout_correction "
-                "= 'none' does not correct; use rollout_correction = 'token_truncate' or "
-                "overlap = 0"
-            )
-
 
 class SwapSettings(Strict):
     """Public steps and the exchange (paper, section 3.4)."""
@@ -221,43 +162,13 @@ class SwapSettings(Strict):
     period: Rounds = Field(
         default=2, description="Step s = 1, 2, ... is public if s mod period = 0."
     )
-    schedule: Literal["even", "early", "late"] = Field(
-        default="even",
-        description="Position of the local_steps // period public steps in a round: every "
-        "period-th step, the first steps, or the last steps. The paper uses even.",
-    )
-    prompts: Literal["uniform", "informative"] = Field(
-        default="uniform",
-        description="Choice of public prompts. uniform: all equally often. informative: prefer "
-        "those whose rewards have varied most so far. The paper uses uniform.",
-    )
-    donors: Literal["uniform", "likely"] = Field(
-        default="uniform",
-        description="Choice among correct responses of peers, with strategy = 'keep'. uniform: "
-        "any. likely: of several candidates, the most likely under the receiver's own policy. The "
-        "paper uses uniform.",
-    )
-    candidates: Group = Field(
-        default=4, description="Candidates for each place to fill, with donors = 'likely'."
-    )
     mode: Literal["synchronous", "pipelined"] = Field(
         default="synchronous",
         description="synchronous: wait for the exchange. pipelined: make the next private step "
         "while peers answer, and update on the exchange one step late. The paper uses synchronous.",
     )
-    replay: StrictBool = Field(
-        default=False,
-        description="Keep correct responses to public prompts, own and donated, and reuse them "
-        "when the prompt returns with too few correct ones; with strategy = 'keep'. The paper uses "
-        "false.",
-    )
     max_donated_tokens: Tokens | None = Field(
         default=None, description="Longest response that is donated. Unset: any length."
-    )
-    max_donor_share: PositiveShare = Field(
-        default=1.0,
-        description="Largest share of a receiver's donated responses in an exchange from one "
-        "donor. The paper uses 1.",
     )
     sampling_check: Literal["off", "report", "exclude"] = Field(
         default="report",
@@ -288,39 +199,11 @@ class SwapSettings(Strict):
                 "swap.period is larger than local_steps, so no step would be public; "
                 "use method = 'fedavg' if that is meant"
             )
-        yield from self._impossible_donors()
-        if self.replay and self.strategy != "keep":
-            yield (
-                f"swap.replay fills up to half of a group, and strategy {self.strategy!r} fills "
-                "none; use strategy = 'keep' or replay = false"
-            )
-        if self.mode == "pipelined" and self.schedule != "even":
-            yield (
-                f"swap.mode 'pipelined' makes a private step while peers answer, and with "
-                f"swap.schedule {self.schedule!r} one public step follows another; use schedule = "
-                "'even' or mode = 'synchronous'"
-            )
         if self.mode == "pipelined" and self.period in (1, local_steps):
             yield (
                 f"swap.mode 'pipelined' makes a private step while peers answer, and with "
                 f"swap.period = {self.period} and local_steps = {local_steps} no public step of a "
                 "round is followed by one; set a period between them, or mode = 'synchronous'"
-            )
-
-    def _impossible_donors(self) -> Iterator[str]:
-        if self.donors == "uniform":
-            return
-        if self.strategy != "keep":
-            yield (
-                f"swap.donors 'likely' chooses responses to fill up to half of a group, and "
-                f"strategy {self.strategy!r} fills none; use strategy = 'keep' or donors = "
-                "'uniform'"
-            )
-        if self.max_donor_share < 1:
-            yield (
-                "swap.donors 'likely' leaves the choice of donors to the receiver, so the "
-                "coordinator cannot enforce swap.max_donor_share; leave that at 1, or use "
-                "donors = 'uniform'"
             )
 
 
@@ -343,19 +226,18 @@ def largest_share(chosen: float | None, updates: int) -> float:
 class AggregationSettings(Strict):
     """Averaging of the clients' factors; see docs/aggregation.md."""
 
-    rule: Literal["fedit", "ffa", "fedex", "svd", "median", "trimmed_mean", "multi_krum"] = Field(
+    rule: Literal["fedit", "ffa", "svd", "median", "trimmed_mean", "multi_krum"] = Field(
         default="fedit", description="Averaging rule; docs/aggregation.md compares them."
     )
-    weights: Literal["uniform", "examples", "steps", "improvement"] = Field(
+    weights: Literal["uniform", "examples", "steps"] = Field(
         default="uniform",
-        description="Weights of clients: all alike; by private examples; by local steps "
-        "(members.fewest_steps); or by their gain in this round on their own held-out problems "
-        "(`holdout` in client.toml).",
+        description="Weights of clients: all alike; by private examples; or by local "
+        "steps (members.fewest_steps).",
     )
     max_weight_share: PositiveShare | None = Field(
         default=None,
-        description="Largest share of the mean for one member, with weights = 'examples' or "
-        "'improvement', which members report themselves. By default min(1/2, 2/n) of n updates. "
+        description="Largest share of the mean for one member, with weights = 'examples', which "
+        "members report themselves. By default min(1/2, 2/n) of n updates. "
         "The others share the rest by their weights. If that is impossible, all weigh the same.",
     )
     trim: Annotated[float, Field(gt=0, lt=0.5, strict=True)] = Field(
@@ -372,15 +254,12 @@ class AggregationSettings(Strict):
         description="c: longer updates |theta_n - theta_round| are scaled down to c times their "
         "median.",
     )
-    server_optimizer: Literal["none", "momentum", "adam", "yogi"] = Field(
+    server_optimizer: Literal["none", "momentum", "adam"] = Field(
         default="none", description="Optimizer that takes the averaged update as a gradient."
     )
     server_learning_rate: PositiveFactor | None = Field(
-        default=None, description="eta; by default 1 for momentum and 0.01 for the others."
+        default=None, description="eta; by default 1 for momentum and 0.01 for adam."
     )
-    server_beta1: Decay = Field(default=0.9, description="Decay of the first moment.")
-    server_beta2: Decay = Field(default=0.99, description="Decay of the second moment.")
-    server_tau: PositiveFactor = Field(default=1e-3, description="Adaptivity; v starts at tau^2.")
     quorum: Clients | None = Field(
         default=None,
         description="Fewest updates with which a round may close. Unset: half of the clients that "
@@ -394,11 +273,6 @@ class AggregationSettings(Strict):
         if self.rule in ("median", "trimmed_mean") and self.weights != "uniform":
             yield (
                 f"rule {self.rule!r} counts clients and takes no weights; use weights = 'uniform'"
-            )
-        if self.rule == "fedex" and self.server_optimizer != "none":
-            yield (
-                "rule 'fedex' is exact for the mean of the factors, from which a server_optimizer "
-                "departs; use server_optimizer = 'none' or another rule"
             )
         if self.rule == "svd" and self.server_optimizer != "none":
             yield (
@@ -441,9 +315,6 @@ class AggregationSettings(Strict):
 class MembersSettings(Strict):
     """Members that join, leave or do fewer steps; see docs/operator.md."""
 
-    expected: Clients | None = Field(
-        default=None, description="Another name for `clients`; give one of the two."
-    )
     minimum: Clients | None = Field(
         default=None,
         description="Fewest members with which the run starts and continues; quorums are then at "
@@ -489,9 +360,8 @@ class WireSettings(Strict):
 
     precision: Precision = Field(
         default="float32",
-        description="float32: send the adapter itself. bfloat16, int8: send its difference to the "
-        "round's global adapter, in half or a quarter of the bytes; the client adds the "
-        "rounding error to its next update.",
+        description="float32: send the adapter itself. bfloat16: send its rounded difference to "
+        "the round's global adapter, in half of the bytes.",
     )
 
 
@@ -537,17 +407,6 @@ class RunSettings(Strict):
     members: MembersSettings = MembersSettings()
     privacy: PrivacySettings = PrivacySettings()
 
-    @model_validator(mode="before")
-    @classmethod
-    def _expected_are_clients(cls, values: Any) -> Any:
-        members = values.get("members") if isinstance(values, dict) else None
-        if not isinstance(members, dict) or members.get("expected") is None:
-            return values
-        expected, rest = members["expected"], {**members, "expected": None}
-        if values.get("clients", expected) != expected:
-            raise ValueError("clients and members.expected are the same setting; give one of them")
-        return {**values, "clients": expected, "members": rest}
-
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         """Raises ValidationError with all contradictions."""
@@ -561,11 +420,7 @@ class RunSettings(Strict):
 
     def contradictions(self) -> Iterator[str]:
         """Contradictions between settings, each with advice."""
-        for name, table in (
-            ("lora", self.lora),
-            ("grpo", self.grpo),
-            ("aggregation", self.aggregation),
-        ):
+        for name, table in (("lora", self.lora), ("aggregation", self.aggregation)):
             yield from (f"{name}: {text}" for text in table.contradictions())
         if self.chat_template_options and self.chat_template == "none":
             yield "chat_template_options require chat_template = 'auto'"
@@ -607,11 +462,6 @@ class RunSettings(Strict):
 
     def _not_private(self) -> Iterator[str]:
         """Settings that reveal more of a private prompt than the noise accounts for."""
-        if self.aggregation.weights == "improvement":
-            yield (
-                "aggregation.weights 'improvement' reveals how private held-out problems are "
-                "answered, which privacy.epsilon does not account for; use weights = 'uniform'"
-            )
         if self.grpo.resample:
             yield (
                 "grpo.resample chooses private prompts by their rewards, which privacy.epsilon "
@@ -639,21 +489,15 @@ class RunSettings(Strict):
         """Settings that would have no effect, because the run has too few clients."""
         rules, peers = self.aggregation, self.clients - 1
         donated = self.method == "pubswap" and peers > 0
-        if donated and self.swap.max_donor_share * peers < 1 - 1e-9:
-            yield (
-                f"swap.max_donor_share: {peers} peers with at most {self.swap.max_donor_share:g} "
-                f"each are less than a whole, so nothing could be donated; use at least 1 / {peers}"
-            )
         if donated and self.swap.sampling_check == "exclude" and peers < 2:
             yield (
                 "swap.sampling_check: 'exclude' needs two receivers that doubt a donor, and with 2 "
                 "clients each has only one; use 'report', or more clients"
             )
-        limited = rules.weights in ("examples", "improvement")
         largest = largest_share(rules.max_weight_share, self.clients)
-        if limited and self.clients > 1 and largest * self.clients <= 1:
+        if rules.weights == "examples" and self.clients > 1 and largest * self.clients <= 1:
             yield (
-                f"aggregation.weights: {rules.weights!r} has no effect, because none of "
+                f"aggregation.weights: 'examples' has no effect, because none of "
                 f"{self.clients} clients may have a larger share than aggregation.max_weight_share "
                 f"= {largest:g}; set that above 1 / {self.clients}, or use weights = 'uniform'"
             )

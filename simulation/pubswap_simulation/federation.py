@@ -29,7 +29,7 @@ from pubswap_protocol import paths
 from pubswap_protocol.errors import InvalidSettings, WrongState
 from pubswap_protocol.files import write_whole
 from pubswap_protocol.messages import CreateInvite, Role, WholeRun
-from pubswap_protocol.tensors.adapter import Adapter, AdapterFile
+from pubswap_protocol.tensors.adapter import Adapter
 from pubswap_protocol.verifiers import VerifierPool, verifier_version
 from pubswap_simulation.coordinator import Coordinator
 from pubswap_simulation.job import Job
@@ -129,7 +129,7 @@ class Federation:
         return donated_by_round(self._logs.values(), self._run.settings.local_steps)
 
     def _load(self, stack: ExitStack) -> None:
-        check_possible(self._run.settings, self._settings, alone=True)
+        check_possible(self._run.settings, self._settings)
         folder = self._job.folder
         policy = load_policy(self._settings, folder, self._run.model, self._run.settings)
         check_packed_path(policy)
@@ -160,10 +160,9 @@ class Federation:
         evaluator: Evaluator = make_evaluator(*self._session(stack, EVALUATOR))
         turn, judge = self._shared.member(), evaluator.judge
 
-        def judge_in_turn(adapter: Adapter, residuals: Sequence[AdapterFile]) -> list[list[Judged]]:
-            turn.residuals = residuals
+        def judge_in_turn(adapter: Adapter) -> list[list[Judged]]:
             with turn:
-                judged = judge(adapter, residuals)
+                judged = judge(adapter)
             self.score = pass_at_1(judged)[0]
             self._on_progress()
             return judged

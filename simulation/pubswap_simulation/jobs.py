@@ -207,14 +207,8 @@ def run_specs(
 
 
 def _check_client_settings(job: Job, client_settings: ClientSettings) -> None:
-    if client_settings.round_steps is not None or client_settings.round_seconds is not None:
+    if client_settings.round_steps is not None:
         raise InvalidSettings(
             "A simulation's clients share one configuration and make all steps of a round: remove "
-            "round_steps and round_seconds from it, and set the run's local_steps."
-        )
-    if job.settings.aggregation.weights == "improvement" and not client_settings.holdout:
-        raise InvalidSettings(
-            "aggregation.weights = 'improvement' weighs members by what they gain on their own "
-            "held-out problems, but none has any, so all would weigh the same. Put "
-            "`holdout = 64` into a file and pass it as --config FILE, or choose other weights."
+            "round_steps from it, and set the run's local_steps."
         )

@@ -5,14 +5,16 @@ STORE/runs/KEY/                exists as soon as a sweep plans the run
 STORE/runs/KEY/work/           the coordinator's and the members' state, while it is under way
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from pubswap_client.recipes.tables import Members, Value
 from pubswap_protocol.errors import InvalidSettings, first_fault
 from pubswap_protocol.messages import Evaluation, WholeRun
+from pubswap_protocol.settings import RunSettings
 
 RUNS = "runs"
 RESULT = "result.json"
@@ -25,6 +27,28 @@ class DonatedTokens(BaseModel, extra="forbid", frozen=True):
     tokens: int
     probability: float = Field(description="Under the receiver's own policy before each step.")
     clip_share: float = Field(description="The share of them that the clip stops.")
+
+
+def _recorded(model: type[BaseModel], values: Any) -> Any:
+    """Settings with these values, unchecked, and with defaults for those that are missing.
+
+    An older version may have had other settings and other values. Settings that are gone are left
+    out here; if a sweep varied them, `Result.setting` has them.
+    """
+    if not isinstance(values, Mapping):
+        return values
+    settings = dict(values)
+    for name in model.model_fields.keys() & settings.keys():
+        default = model.model_fields[name].default
+        if isinstance(default, BaseModel):
+            settings[name] = _recorded(type(default), settings[name])
+    return model.model_construct(**settings)
+
+
+def _with_recorded_settings(run: Any) -> Any:
+    if not isinstance(run, Mapping) or "settings" not in run:
+        return run
+    return {**run, "settings": _recorded(RunSettings, run["settings"])}
 
 
 class Result(BaseModel, extra="forbid", frozen=True):
@@ -42,7 +66,7 @@ class Result(BaseModel, extra="forbid", frozen=True):
         "with the public set beside its own.",
     )
     client: str | None = Field(default=None, description="The client that trains, for `alone`.")
-    run: WholeRun = Field(
+    run: Annotated[WholeRun, BeforeValidator(_with_recorded_settings)] = Field(
         description="Settings, and each round's evaluation, drift, exchanges and traffic."
     )
     rewards: dict[str, list[float]] = Field(
@@ -82,8 +106,8 @@ class Result(BaseModel, extra="forbid", frozen=True):
 
 
 def read_result(folder: Path) -> Result:
-    """The result in a run's folder."""
-    return Result.model_validate_json((folder / RESULT).read_bytes())
+    """The result in a run's folder. What only older versions reported is left out."""
+    return Result.model_validate_json((folder / RESULT).read_bytes(), extra="ignore")
 
 
 def read_results(store: Path) -> Iterator[Result]:

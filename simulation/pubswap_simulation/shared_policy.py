@@ -6,11 +6,8 @@ else is shared.
 """
 
 import threading
-from collections.abc import Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Self, cast
-
-from pubswap_protocol.tensors.adapter import AdapterFile
 
 if TYPE_CHECKING:
     from pubswap_client.policy.policy import Policy
@@ -22,14 +19,13 @@ class Stopped(BaseException):
 
 
 class SharedPolicy:
-    """A policy, and the member whose factors and residuals are in it."""
+    """A policy, and the member whose factors are in it."""
 
     def __init__(self, policy: "Policy") -> None:
         self.policy = policy
         self.lock = threading.Lock()
         self.stopped = False
         self._loaded: MemberTurn | None = None
-        self._residuals: tuple[str, ...] = ()
 
     def member(self) -> "MemberTurn":
         """Add a member, whose factors start as they are now."""
@@ -40,15 +36,11 @@ class SharedPolicy:
         self.stopped = True
 
     def load(self, member: "MemberTurn") -> None:
-        """Put a member's factors and residuals into the policy."""
+        """Put a member's factors into the policy."""
         if self._loaded is not member:
             for factor, member_factor in zip(self.policy.factors(), member.factors, strict=True):
                 factor.data = member_factor  # trained in place from now on
             self._loaded = member
-        residuals = tuple(stack.path.name for stack in member.residuals)
-        if residuals != self._residuals:
-            self.policy.rebase(member.residuals)
-            self._residuals = residuals
 
 
 class MemberTurn:
@@ -57,7 +49,6 @@ class MemberTurn:
     def __init__(self, shared: SharedPolicy, factors: list[Any]) -> None:
         self._shared = shared
         self.factors = factors
-        self.residuals: Sequence[AdapterFile] = ()
 
     def __enter__(self) -> Self:
         self._shared.lock.acquire()
@@ -77,10 +68,6 @@ class _TrainerInTurns:
     def __init__(self, trainer: "LocalTrainer", turn: MemberTurn) -> None:
         self._trainer = trainer
         self._turn = turn
-
-    def rebase(self, residuals: Sequence[AdapterFile]) -> None:
-        """Rebase at this member's next turn, and again after a turn with other residuals."""
-        self._turn.residuals = residuals
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._trainer, name)

@@ -1,6 +1,5 @@
 """Each rule of aggregation in a run over real sockets, with fake members."""
 
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,15 +10,13 @@ from pubswap_protocol.errors import Invalid, InvalidAdapter
 from pubswap_protocol.messages import Event, SubmitUpdate, UpdateMetrics
 from pubswap_protocol.tensors.adapter import (
     Adapter,
-    AdapterFile,
     AdapterLayout,
     decode_adapter,
     encode_adapter,
-    open_stack,
     sent_layout,
 )
 from pubswap_protocol.tensors.ranks import at_rank, leading
-from pubswap_protocol.tensors.update_encoding import encode_update
+from pubswap_protocol.tensors.update_encoding import encode_update, from_bfloat16, to_bfloat16
 from support.client import dense
 from support.coordinator.coordinator import Federation, Server, begun, create
 
@@ -112,7 +109,7 @@ def test_a_robust_run_is_not_moved_by_one_bad_member(
     assert all_close(found, expected)
 
 
-@pytest.mark.parametrize("optimizer", ["momentum", "adam", "yogi"])
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
 def test_a_server_optimizer_remembers_from_round_to_round(server: Server, optimizer: str) -> None:
     """Over two rounds, the global adapter follows a dense numpy reference."""
     fed = begun(
@@ -149,48 +146,12 @@ def test_in_an_ffa_run_members_send_b_and_the_a_is_the_first_rounds(server: Serv
     assert fed.view().rounds[2].traffic.adapters_up < 2 * layout.file_bytes
 
 
-def saved(folder: Path, data: bytes | memoryview, fed: Federation) -> AdapterFile:
-    """Save and open a stack from the coordinator."""
-    path = folder / "stack.safetensors"
-    path.write_bytes(data)
-    return open_stack(path, fed.run.model.layout)
-
-
-def test_a_fedex_run_is_exact_round_after_round(server: Server, tmp_path: Path) -> None:
-    """Tasks list all residuals so far in order; the export combines factors and residuals."""
-    fed = begun(server, method="fedavg", aggregation={"rule": "fedex"})
-    exact: dict[str, Any] = {}
-    residuals: list[str] = []
-    for round_ in (1, 2):
-        task = fed.members["a"].task(fed.run.id, 0)
-        assert task.residuals == residuals
-        made = {name: fed.adapter(10 * round_ + n) for n, name in enumerate("ab")}
-        mean = dense.products(hand_in(fed, round_, made))
-        judged = fed.members["judge"].task(fed.run.id, 0)
-        assert (judged.round, judged.residuals) == (0, [])
-        pairs = [dense.products(one) for one in made.values()]
-        for name, product in mean.items():
-            # W0 + earlier residuals + the mean of the products that clients trained on top of them
-            before = exact.get(name, 0.0)
-            step = (pairs[0][name] + pairs[1][name]) / 2
-            exact[name] = before + step - product
-        export = saved(tmp_path, fed.operator.global_adapter(fed.run.id, str(round_)), fed)
-        for name, product in dense.products(export.load()).items():
-            assert np.allclose(product, exact[name] + mean[name], rtol=0, atol=1e-5)
-        if round_ == 1:
-            residuals = fed.members["b"].task(fed.run.id, 0).residuals
-            (digest,) = residuals
-            stack = saved(tmp_path, fed.members["b"].blob(fed.run.id, digest), fed)
-            for name, rest in dense.products(stack.load()).items():
-                assert np.allclose(rest, exact[name], rtol=0, atol=1e-5)
-
-
 def test_members_of_unequal_rank_are_averaged_by_their_products(server: Server) -> None:
     """The next round begins from the closest adapter of the run's rank.
 
     A rank outside the run's range is refused at upload, and the error names the range.
     """
-    ranks = {"lora": {"rank": {"min": 2, "max": 4}}, "aggregation": {"rule": "svd"}}
+    ranks = {"lora": {"rank": 4, "min_rank": 2}, "aggregation": {"rule": "svd"}}
     fed = begun(server, method="fedavg", **ranks)
     layout = fed.run.model.layout
     before = decode_adapter(layout, fed.operator.global_adapter(fed.run.id, "0"))
@@ -229,13 +190,12 @@ def random_of(layout: AdapterLayout) -> Adapter:
     return {n: rng.normal(size=s).astype(np.float32) for n, s in layout.tensors.items()}
 
 
-@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
-@pytest.mark.parametrize("rules", [{"rule": "ffa"}, {"rule": "fedex"}, {"clip_norm": 1.0}])
+@pytest.mark.parametrize("rules", [{"rule": "ffa"}, {"clip_norm": 1.0}])
 def test_reduced_updates_are_aggregated_as_what_they_stand_for(
-    server: Server, rules: dict[str, Any], precision: Any
+    server: Server, rules: dict[str, Any]
 ) -> None:
     """Rules decode reduced-precision files to adapters, also if they hold only B."""
-    fed = begun(server, method="fedavg", aggregation=rules, wire={"precision": precision})
+    fed = begun(server, method="fedavg", aggregation=rules, wire={"precision": "bfloat16"})
     layout = fed.run.model.layout
     sent = sent_layout(layout, fed.run.settings.aggregation.rule)
     start = decode_adapter(layout, fed.operator.global_adapter(fed.run.id, "0"))
@@ -243,8 +203,9 @@ def test_reduced_updates_are_aggregated_as_what_they_stand_for(
     for number, name in enumerate("ab"):
         adapter, api = fed.adapter(number), fed.members[name]
         adapter = {tensor: adapter[tensor] for tensor in sent.tensors}
-        data, left = encode_update(sent, precision, adapter, start, {})
-        stands_for.append({n: start[n] + (adapter[n] - start[n] - left[n]) for n in adapter})
+        data = encode_update(sent, "bfloat16", adapter, start)
+        moved = {n: from_bfloat16(to_bfloat16(adapter[n] - start[n])) for n in adapter}
+        stands_for.append({n: start[n] + moved[n] for n in adapter})
         update = SubmitUpdate(
             adapter=api.put_blob(fed.run.id, data), metrics=UpdateMetrics(examples=10, steps=2)
         )

@@ -11,7 +11,6 @@ import pytest
 from sqlalchemy.orm import Session
 
 from pubswap_client.daemon.evaluator import Evaluator, Judged
-from pubswap_client.state.residuals import Residuals
 from pubswap_protocol import paths
 from pubswap_protocol.errors import Invalid, PubSwapError, RoundClosed, WrongState
 from pubswap_protocol.messages import (
@@ -169,12 +168,12 @@ def test_an_average_of_an_update_that_was_excluded_meanwhile_is_not_published(
 
 
 @pytest.mark.parametrize(
-    "rules", [{"rule": "fedex"}, pytest.param({"server_optimizer": "adam"}, marks=pytest.mark.full)]
+    "rules", [{"rule": "svd"}, pytest.param({"server_optimizer": "adam"}, marks=pytest.mark.full)]
 )
 def test_a_run_that_went_back_goes_on_as_if_the_later_rounds_had_not_been(
     server: Server, rules: dict[str, Any]
 ) -> None:
-    """The same updates then give the same adapter, residuals and optimizer state as without it."""
+    """The same updates then give the same adapter and optimizer state as without it."""
     fed, alone = (begun(server, rounds=4, aggregation=rules) for _ in range(2))
     for one in (fed, alone):
         for name, seed in (("a", 1), ("b", 2)):
@@ -189,7 +188,6 @@ def test_a_run_that_went_back_goes_on_as_if_the_later_rounds_had_not_been(
     assert (view.state, view.round) == ("training", 2)
     task = fed.members["a"].task(fed.run.id, 0)
     assert (task.kind, task.round) == (TaskKind.TRAIN, 2)
-    assert len(task.residuals) == (1 if rules.get("rule") == "fedex" else 0)
     for one in (fed, alone):
         for name, seed in (("a", 3), ("b", 4)):
             assert one.submit(name, 2, one.adapter(seed)) == "accepted"
@@ -218,12 +216,9 @@ def test_a_public_step_after_going_back_is_a_new_exchange(server: Server) -> Non
     assert answers[0] and answers[1] and answers[0] != answers[1]
 
 
-@pytest.mark.parametrize("prompts", ["uniform", "informative"])
-def test_who_is_in_a_round_that_the_run_has_left_is_told_that_it_is_closed(
-    server: Server, prompts: str
-) -> None:
+def test_who_is_in_a_round_that_the_run_has_left_is_told_that_it_is_closed(server: Server) -> None:
     """On every request, because that error makes its daemon ask for its task; others end it."""
-    fed = begun(server, rounds=3, swap={"prompts": prompts})
+    fed = begun(server, rounds=3)
     a, run = fed.members["a"], fed.run.id
     for name in "ab":
         fed.submit(name, 1, fed.adapter(1))
@@ -240,21 +235,6 @@ def test_who_is_in_a_round_that_the_run_has_left_is_told_that_it_is_closed(
     ):
         with pytest.raises(RoundClosed, match="Round 2 is not under way; the run is in round 1"):
             call()
-
-
-def test_prompts_that_were_chosen_before_a_run_went_back_are_a_closed_round_s(
-    server: Server,
-) -> None:
-    """A member that answers them is told so, and asks for its task and the prompts again."""
-    fed = begun(server, swap={"prompts": "informative"})
-    a, run = fed.members["a"], fed.run.id
-    body = fed.responses("a", 1, 1, [1, 1])
-    fed.operator.roll_back(run, Rollback(to=0))
-    for call in (lambda: a.submit_responses(run, 1, 1, body), lambda: a.exchanged(run, 1, 1)):
-        with pytest.raises(RoundClosed):
-            call()
-    assert fed.responses("a", 1, 1, [1, 1]) == body
-    assert a.submit_responses(run, 1, 1, body).status == "accepted"
 
 
 def test_an_update_from_an_adapter_that_was_undone_is_not_averaged(server: Server) -> None:
@@ -307,9 +287,8 @@ def test_an_evaluation_that_a_rollback_overtook_is_no_other_adapter_s(
         return judged(1, 1)
 
     round_1(1)
-    residuals = Residuals(judge, fed.run, tmp_path)
     for score in (lambda *_: judged(0, 0), went_back):
-        Evaluator(judge, fed.run, score, residuals).evaluate(judge.task(fed.run.id, 0))
+        Evaluator(judge, fed.run, score).evaluate(judge.task(fed.run.id, 0))
     first, second, *_ = fed.view().rounds
     assert first.evaluation is not None
     assert second.evaluation is None
@@ -341,7 +320,7 @@ def test_an_evaluator_whose_adapter_a_rollback_has_taken_goes_on(
             monkeypatch.setattr(judge, "blob", went_back)
         return judged(0, 1)
 
-    evaluator = Evaluator(judge, fed.run, score, Residuals(judge, fed.run, tmp_path))
+    evaluator = Evaluator(judge, fed.run, score)
     with ThreadPoolExecutor(1) as thread:
         ended = thread.submit(evaluator.work)
         until(lambda: len(fed.view().rounds) > 1 and fed.view().rounds[1].rollbacks == 1)
@@ -366,8 +345,7 @@ def test_an_evaluator_that_another_has_overtaken_with_other_figures_goes_on(
         submit(run, round_, body)
 
     judge.submit_evaluation = overtaken  # type: ignore[method-assign]
-    residuals = Residuals(judge, fed.run, tmp_path)
-    evaluator = Evaluator(judge, fed.run, lambda *_: judged(0, 1), residuals)
+    evaluator = Evaluator(judge, fed.run, lambda *_: judged(0, 1))
     assert evaluator.work() is RunState.CANCELLED
     assert fed.view().rounds[0].evaluation.pass_at_1 == 0.25  # type: ignore[union-attr]
 

@@ -130,12 +130,7 @@ class MeasuredCrowd:
         data = b"".join(initial_file(self._run.model.layout, 1000 * number + member))
         gifts, self._gifts[member] = self._gifts[member], Counter()
         evidence = [
-            DonorEvidence(
-                number=donor,
-                responses=count,
-                other_noise=HONEST * count,
-                other_policy=HONEST * count,
-            )
+            DonorEvidence(number=donor, responses=count, other_noise=HONEST * count)
             for donor, count in gifts.most_common()
             if donor != NOBODY
         ]

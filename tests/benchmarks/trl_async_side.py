@@ -28,7 +28,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AutoTokenizer, PrinterCallback, TrainerCallback
 from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
 from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
-from workload import Workload, frozen_groups, start_adapter
+from workload import TRL_EPSILON, Workload, frozen_groups, start_adapter
 
 from pubswap_client.policy.groups import collate
 from pubswap_client.policy.logprobs import response_logprobs
@@ -119,7 +119,7 @@ class TrlAsyncSide:
 
     def _samples(self, workload: Workload) -> list[RolloutSample]:
         """TRL's samples; their log-probabilities are the start policy's own."""
-        batch = collate(frozen_groups(workload), self.settings.grpo.advantage_epsilon)
+        batch = collate(frozen_groups(workload), TRL_EPSILON)
         old = response_logprobs(self._policy, batch, self.settings.grpo.temperature, TOKENS)
         samples = []
         for row in range(batch.rows):

@@ -22,6 +22,7 @@ from pubswap_protocol.tensors.responses import Response
 PAD, EOS = 0, 1
 FIRST_WORD = 2  # ids below it are special
 PROMPTS, RESPONSES = 8, 8  # b and K: 64 rows, the paper's step
+TRL_EPSILON = 1e-4  # of advantages, for which TRL has no option
 
 SMALL_MODEL: dict[str, Any] = {
     "vocab_size": 32768,
@@ -175,7 +176,7 @@ def save_tokenizer(folder: Path, vocabulary: int) -> None:
 
 
 def run_settings(lengths: Lengths) -> RunSettings:
-    """The paper's settings, with TRL's epsilon, because TRL has no option for it.
+    """The paper's settings.
 
     Responses are frozen, so there is no engine whose log-probabilities could be corrected.
     """
@@ -187,7 +188,6 @@ def run_settings(lengths: Lengths) -> RunSettings:
             "grpo": {
                 "prompts_per_step": PROMPTS,
                 "responses_per_prompt": RESPONSES,
-                "advantage_epsilon": 1e-4,
                 "rollout_correction": "none",
                 "max_prompt_tokens": lengths.prompts[1],
                 "max_response_tokens": lengths.cut,

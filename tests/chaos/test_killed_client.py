@@ -25,7 +25,7 @@ pytestmark = pytest.mark.full
 STEPS = 4
 PERIOD = 2
 SETTINGS = {"local_steps": STEPS, "swap.period": PERIOD, "verifier": "exact"}
-BEYOND = {"prompts": "informative", "donors": "likely", "mode": "pipelined"}
+BEYOND = {"mode": "pipelined"}
 WAITING = "1.2 exchanged waiting"
 
 # Where alpha is killed: in two private and in two public steps of a round. After a rename the save

@@ -10,7 +10,6 @@ from pydantic import ValidationError
 
 from pubswap_client.daemon.evaluator import Evaluator, Judged
 from pubswap_client.operator.responses import response_lines, show_responses
-from pubswap_client.state.residuals import Residuals
 from pubswap_protocol import paths
 from pubswap_protocol.bounds import MAX_SHOWN, MAX_SHOWN_TEXT
 from pubswap_protocol.errors import Forbidden, NotFound
@@ -149,8 +148,8 @@ def test_the_evaluator_looks_at_all_its_responses(server: Server, tmp_path: Path
         return lambda *_: [[Judged((answer, problem), 1.0)] for answer in answers]
 
     def evaluate(verifier: str) -> FullEvaluation:
-        residuals, task = Residuals(judge, fed.run, tmp_path), judge.task(fed.run.id, 0)
-        Evaluator(judge, fed.run, judged_by(verifier), residuals).evaluate(task)
+        task = judge.task(fed.run.id, 0)
+        Evaluator(judge, fed.run, judged_by(verifier)).evaluate(task)
         return fed.operator.evaluation(fed.run.id, task.round)
 
     assert evaluate("math-verify").warning is None

@@ -73,7 +73,7 @@ def test_runs_of_before_get_their_terms_once(engine: Engine, database_url: str) 
     """From what was stored of an open run, as it was stored; one that is not open has none yet."""
     schema = Path(__file__).with_name("schema-0010.sql").read_text(encoding="utf-8")
     settings = RunSettings(clients=3).model_dump(mode="json")
-    del settings["grpo"]["overlap"]  # as of a version without it
+    del settings["grpo"]["resample"]  # as of a version without it
     values = {"settings": json.dumps(settings), "model": CARD.model_dump_json()}
     with closing(sqlite3.connect(str(engine.url.database))) as connection, connection:
         connection.executescript(schema)
@@ -91,7 +91,7 @@ def test_runs_of_before_get_their_terms_once(engine: Engine, database_url: str) 
         with Session(engine) as session:
             old, new = (session.get_one(RunRow, run) for run in ("old", "new"))
             assert new.terms is None and old.terms is not None
-            assert "overlap" not in old.terms
+            assert "resample" not in old.terms
             terms = read_terms(old.terms)
             assert (terms.settings, terms.model, terms.name) == (old.settings, CARD, "old")
             assert (terms.verifier_version, terms.public) == ("exact@9", digest_of(b"old"))

@@ -251,6 +251,8 @@ def make_earlier(settings: ServerSettings) -> None:
             rows.execute(f"DROP TABLE {table}")
         rows.execute("ALTER TABLE runs DROP COLUMN terms")
         rows.execute("ALTER TABLE rounds DROP COLUMN responses")
+        rows.execute("CREATE TABLE prompts (run_id VARCHAR(32))")
+        rows.execute("ALTER TABLE doubts ADD COLUMN other_policy FLOAT")
         rows.execute("ALTER TABLE members ADD COLUMN certificate VARCHAR(64)")
         rows.execute("UPDATE alembic_version SET version_num = '0010'")
         rows.commit()

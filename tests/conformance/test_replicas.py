@@ -4,7 +4,6 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -76,35 +75,6 @@ def test_members_may_ask_any_replica(pair: tuple[Server, Server]) -> None:
     assert there.view().state is RunState.FINISHED
     kinds = [event.kind for event in there.operator.events(here.run.id).events]
     assert kinds.count("aggregated") == kinds.count("updates closed") == 2
-
-
-def test_replicas_choose_the_same_public_prompts(pair: tuple[Server, Server]) -> None:
-    """Asked at the same time, both return one choice, and so does a replica started later."""
-    here = begun(pair[0], swap={"prompts": "informative"}, local_steps=4)
-    there = seen_from(here, pair[1])
-
-    def asked(swap: int) -> set[tuple[int, ...]]:
-        with ThreadPoolExecutor(4) as pool:
-            found = [
-                pool.submit(fed.members[name].swap_prompts, here.run.id, 1, swap)
-                for fed in (here, there)
-                for name in ("a", "b")
-            ]
-        return {tuple(entry.index for entry in each.result().prompts) for each in found}
-
-    first = asked(1)
-    for fed, name, right in ((here, "a", [0, 2]), (there, "b", [4, 2])):
-        body = fed.responses(name, 1, 1, right)
-        fed.members[name].submit_responses(here.run.id, 1, 1, body)
-    here.members["a"].exchanged(here.run.id, 1, 1)
-    second = asked(2)
-    assert len(first) == len(second) == 1
-    assert first != second
-    with serving(pair[0].app.state.services.settings) as server, server.closing:
-        again = seen_from(here, server)
-        for swap, batch in ((1, first), (2, second)):
-            prompts = again.members["b"].swap_prompts(here.run.id, 1, swap).prompts
-            assert {tuple(entry.index for entry in prompts)} == batch
 
 
 def test_a_client_that_waits_at_one_replica_hears_of_a_change_at_the_other(

@@ -191,18 +191,15 @@ def test_a_deleted_run_leaves_nothing_and_takes_nothing_of_another(
 
 @pytest.mark.full
 def test_an_archived_run_has_its_final_and_its_best_adapter(settings: ServerSettings) -> None:
-    """Their exports stay the same, the run's records stay, and archiving twice is harmless.
-
-    With FedEx, because its exports combine an adapter with all earlier residuals.
-    """
+    """Their exports stay the same, the run's records stay, and archiving twice is harmless."""
     with serving(settings) as server, server.closing:
-        fed = finished(server, aggregation={"rule": "fedex"})
+        fed = finished(server)
         exported = {which: fed.operator.global_adapter(fed.run.id, which) for which in KEPT_ONES}
         view, before = fed.view(), blobs_after_sweeping(server)
         for _ in range(2):
             fed.operator.move_run(fed.run.id, paths.RUN_ARCHIVE)
         left = blobs_after_sweeping(server)
-        # Three of five adapters and two rounds' updates go; the four residuals stay.
+        # Three of five adapters and two rounds' updates go.
         assert len(before - left) == 3 + KEPT * CLIENTS
         assert left < before
         for which, data in exported.items():

@@ -71,12 +71,12 @@ def test_another_number_of_clients_changes_that_line_alone(server: Server) -> No
 
 
 def test_an_upgraded_coordinator_writes_no_terms_anew(tmp_path: Path, database_url: str) -> None:
-    """Terms of a version that had no `overlap` stay without it, also with fewer clients."""
+    """Terms of a version that had no `resample` stay without it, also with fewer clients."""
     settings = settings_for(tmp_path).model_copy(update={"database_url": database_url})
     with serving(settings) as server, server.closing:
         fed = opened(server)
         values = json.loads(terms(fed))
-        del values["settings"]["grpo"]["overlap"]
+        del values["settings"]["grpo"]["resample"]
         older = json.dumps(values, separators=(",", ":"))
 
         def store(session: Session) -> None:
@@ -90,4 +90,4 @@ def test_an_upgraded_coordinator_writes_no_terms_anew(tmp_path: Path, database_u
         assert agreed(again.members["a"].run(fed.run.id)).settings == fed.run.settings
         again.operator.change_run(fed.run.id, ChangeRun(clients=1))
         assert differences(older, terms(again)) == {"clients": ("2", "1")}
-        assert "overlap" not in terms(again)
+        assert "resample" not in terms(again)

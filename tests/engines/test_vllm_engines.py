@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,21 +84,6 @@ def test_responses_end_with_their_first_end_of_sequence_token_or_at_the_limit(
             assert found[-1] in ends or len(found) == limit
             seen.add(found[-1] in ends)
     assert seen == {True, False}
-
-
-def test_a_held_adapter_is_sampled_from_while_another_is_trained(
-    engine: Any, policy: "Policy", adapter: Adapters
-) -> None:
-    """From a thread; afterwards the policy's own is."""
-    policy.load_adapter(adapter(1))
-    with ThreadPoolExecutor(1) as thread, engine.holding() as beside:
-        assert beside
-        policy.load_adapter(adapter(2))
-        held = thread.submit(sampled, engine, policy).result()
-    new = sampled(engine, policy)
-    assert compared(policy, held).mean() > 0.1 > 0.01 > compared(policy, new).mean()
-    policy.load_adapter(adapter(1))
-    assert compared(policy, held).mean() < 0.01
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.5])

@@ -16,7 +16,7 @@ from pubswap_client.operator.adapter_folder import Format, write_adapter
 from pubswap_protocol.messages import RunState, WholeRun
 from pubswap_protocol.model import model_card
 from pubswap_protocol.settings import RunSettings
-from pubswap_protocol.tensors.adapter import encode_adapter, modules, stack_layout
+from pubswap_protocol.tensors.adapter import encode_adapter
 from support.coordinator.replicas import needs_vllm, start_replica, wait_for_replica
 
 pytestmark = [needs_vllm, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -35,10 +35,8 @@ TOKENS = 16
 
 
 def random_adapter() -> bytes:
-    """As FedEx-LoRA's: modules of two ranks, both above the run's and above vLLM's default."""
-    pairs = modules(RUN.model.layout)
-    ranks = {a: 40 if place % 2 else 64 for place, (a, _) in enumerate(pairs)}
-    layout = stack_layout(RUN.model.layout, ranks)
+    """Of the run's rank, which is above vLLM's default."""
+    layout = RUN.model.layout
     rng = np.random.default_rng(1)
     return encode_adapter(
         layout,

@@ -25,7 +25,8 @@ from pubswap_server.monitoring.metrics import Metrics
 from pubswap_server.settings import ServerSettings
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+GONE = ROOT / "docs" / "tried.md"  # names what does not exist any more
+PAGES = sorted({*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")} - {GONE})
 CODE = re.compile(r"`([^`\n]+)`")
 BLOCK = re.compile(r"^```(?:bash|sh)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ANY_BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)

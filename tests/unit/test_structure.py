@@ -19,7 +19,7 @@ PACKAGES = (
 )
 FACES = ("Coordinator", "Federation", "Run")  # of the package `pubswap`
 TOP, FOLDER, TESTS = 10, 16, 20  # most files directly in a folder
-WAYS = {"One round": 27, "One public step": 22, "A run's file": 12}  # most files to open along each
+WAYS = {"One round": 17, "One public step": 15, "A run's file": 11}  # most files to open along each
 
 
 def files() -> list[PurePath]:

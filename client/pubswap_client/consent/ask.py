@@ -11,7 +11,6 @@ from pubswap_protocol.tensors.ranks import at_rank
 from pubswap_protocol.tensors.update_encoding import largest_update
 from pubswap_protocol.terms import agreed
 
-SENDS_GAIN = "sends its gain on held-out problems"
 FACTS = {
     "rounds": "rounds",
     "local steps a round": "local_steps",
@@ -71,11 +70,6 @@ class Ask:
         in_a_step = grpo.prompts_per_step * grpo.responses_per_prompt
         return public_steps_per_round(self.settings) * in_a_step
 
-    @property
-    def sends_gain(self) -> bool:
-        """Whether members report a round's gain on their held-out problems."""
-        return self.settings.aggregation.weights == "improvement"
-
     def facts(self) -> dict[str, str]:
         """The facts that are shown beside the policy."""
         grpo = self.settings.grpo
@@ -91,7 +85,6 @@ class Ask:
             **{what: shown(self.number(setting)) for what, setting in FACTS.items()},
             "sends responses": sent if self.sends_responses else "no",
             "sends an adapter": f"each round, {size}",
-            **({SENDS_GAIN: "yes, each round"} if self.sends_gain else {}),
         }
 
 

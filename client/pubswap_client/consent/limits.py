@@ -13,8 +13,6 @@ from pubswap_protocol.settings import RunSettings
 
 Number = Annotated[float, Field(strict=True)]
 
-OTHER_NAME = "members.expected"  # an alias of `clients`, under which settings have the number
-
 
 class Limit(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
     """The smallest and the largest value of a number. An unset number is outside every limit."""
@@ -60,11 +58,10 @@ def number_of(settings: RunSettings, name: str) -> float | None:
 def numbers() -> tuple[str, ...]:
     """The names of all settings of a run that are numbers."""
     return tuple(
-        name
+        f"{table}.{key}".strip(".")
         for table, _, fields in tables(RunSettings)
         for key, field in fields.items()
         if field["type_text"].startswith(("integer", "number"))
-        and (name := f"{table}.{key}".strip(".")) != OTHER_NAME
     )
 
 

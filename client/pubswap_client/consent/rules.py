@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from pubswap_client.consent.approval import COORDINATOR, Approval
-from pubswap_client.consent.ask import FACTS, SENDS_GAIN, Ask
+from pubswap_client.consent.ask import FACTS, Ask
 from pubswap_client.consent.limits import shown
 from pubswap_client.consent.local_policy import LocalPolicy
 from pubswap_protocol.command_line.amounts import size_text
@@ -74,7 +74,6 @@ def compare(policy: LocalPolicy, ask: Ask) -> list[Line]:
         *(_limited(policy, ask, what, setting) for what, setting in FACTS.items()),
         _responses(policy, ask),
         _size(policy.max_bytes_a_day, ask.sent_bytes),
-        *([Line(SENDS_GAIN, "yes")] if ask.sends_gain else []),
     ]
     return [replace(line, asks=facts[line.what]) for line in lines] + [
         _other(policy, ask, setting) for setting in others

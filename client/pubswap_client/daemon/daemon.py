@@ -14,7 +14,6 @@ from pubswap_client.daemon.reporters import ASKING, Reporter
 from pubswap_client.daemon.round import LocalRound
 from pubswap_client.state.journal import Journal, RoundKey
 from pubswap_client.state.privacy import PrivacyBudget
-from pubswap_client.state.residuals import Residuals
 from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import (
@@ -45,7 +44,6 @@ class Daemon:
     journal: Journal
     reporter: Reporter
     examples: int
-    residuals: Residuals
     attendance: Attendance | None = None
     privacy: PrivacyBudget | None = None
     held_out: HeldOut | None = None
@@ -110,7 +108,6 @@ class Daemon:
         """
         if task.adapter is None or task.round < 1:  # organisations' policies count rounds from 1
             raise WrongState("The coordinator gave a training task without an adapter or a round.")
-        self.trainer.rebase(self.residuals.files(task.residuals, task.round - 1))
         local = LocalRound(
             self.api,
             self.run,
@@ -128,11 +125,8 @@ class Daemon:
         return progressed
 
     def _measure_final(self) -> None:
-        """Score the last round's adapter on the held-out problems.
-
-        Skipped under FedEx-LoRA, because no task names the last round's residual.
-        """
-        if self.held_out is None or self.run.settings.aggregation.rule == "fedex":
+        """Score the last round's adapter on the held-out problems."""
+        if self.held_out is None:
             return
         layout = self.run.model.layout
         try:

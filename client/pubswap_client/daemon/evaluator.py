@@ -17,7 +17,6 @@ from pubswap_client.coordinator.retry import Pace
 from pubswap_client.daemon.suspicion import suspicion
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.transformers_engine import RolloutEngine, SamplingParameters
-from pubswap_client.state.residuals import Residuals
 from pubswap_client.training.trainer import Scorer, check_sampled
 from pubswap_protocol.bounds import MAX_SHOWN, MAX_SHOWN_TEXT
 from pubswap_protocol.draws import seed_for
@@ -31,7 +30,7 @@ from pubswap_protocol.messages import (
     TaskKind,
 )
 from pubswap_protocol.problems import Problem
-from pubswap_protocol.tensors.adapter import Adapter, AdapterFile, decode_adapter
+from pubswap_protocol.tensors.adapter import Adapter, decode_adapter
 
 log = logging.getLogger(__name__)
 
@@ -52,20 +51,19 @@ class Judged:
         return self.case[1].topic
 
 
-Judge = Callable[[Adapter, Sequence[AdapterFile]], list[list[Judged]]]
+Judge = Callable[[Adapter], list[list[Judged]]]
 
 
 @dataclass
 class Evaluator:
     """A member that evaluates and does not train.
 
-    `judge` maps an adapter and the residuals below it to judged responses to each problem.
+    `judge` maps an adapter to judged responses to each problem.
     """
 
     api: CoordinatorClient
     run: RunView
     judge: Judge
-    residuals: Residuals
 
     def work(self) -> RunState:
         """Evaluate until the run has ended; returns its final state.
@@ -95,8 +93,7 @@ class Evaluator:
         layout = self.run.model.layout
         data = self.api.blob(self.run.id, task.adapter, max_bytes=layout.file_bytes)
         adapter = decode_adapter(layout, data)
-        residuals = self.residuals.files(task.residuals, task.round)
-        judged = self.judge(adapter, residuals)
+        judged = self.judge(adapter)
         overall, by_topic = pass_at_1(judged)
         right = [each.case for each in chain(*judged) if each.reward]
         evaluation = FullEvaluation(

@@ -1,7 +1,4 @@
-"""The organisation's own pass@1 on held-out private problems, for each global adapter.
-
-If the run weighs members by improvement, also for the member's own adapter at a round's end.
-"""
+"""The organisation's own pass@1 on held-out private problems, for each global adapter."""
 
 import logging
 import time
@@ -70,10 +67,3 @@ class HeldOut:
             *(round_, pass_at_1, len(self.problems)),
         )
         return pass_at_1
-
-    def improvement(self, trainer: LocalTrainer, reporter: Reporter, baseline: float) -> float:
-        """The gain of the trainer's own adapter since `baseline`, with the same draws."""
-        reporter.doing(f"measuring our own adapter on {len(self.problems)} held-out problems")
-        gained = trainer.pass_at_1(trainer.adapter(), self.problems) - baseline
-        log.info("Our own adapter: pass@1 %+.3f in this round, which sets its weight.", gained)
-        return gained

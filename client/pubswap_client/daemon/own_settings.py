@@ -43,40 +43,29 @@ def own_rank(client: ClientSettings, run: RunSettings) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class RoundLimits:
-    """A member's own limits on a round; without any it makes all steps."""
+    """A member's own limit on a round; without one it makes all steps."""
 
-    fewest: int = 1
     steps: int | None = None
-    seconds: float | None = None
 
     @classmethod
     def of(cls, client: ClientSettings, run: RunSettings) -> Self:
-        """The client's limits; raises InvalidSettings for ones that the run does not allow."""
+        """The client's limit; raises InvalidSettings for one that the run does not allow."""
         steps, fewest = client.round_steps, run.members.fewest_steps
-        if steps is None and client.round_seconds is None:
+        if steps is None:
             return cls()
         if fewest is None:
             raise InvalidSettings(
-                f"round_steps and round_seconds are for runs that accept fewer steps, but this one "
-                f"accepts only updates of all {run.local_steps}. Leave them unset, or ask the "
-                "operator for a run with members.fewest_steps."
+                f"round_steps is for runs that accept fewer steps, but this one accepts only "
+                f"updates of all {run.local_steps}. Leave it unset, or ask the operator for a run "
+                "with members.fewest_steps."
             )
-        if client.round_seconds is not None and run.privacy.epsilon is not None:
-            raise InvalidSettings(
-                "With round_seconds the number of steps reveals how long private prompts took, "
-                "which privacy.epsilon does not account for; use round_steps."
-            )
-        if steps is not None and steps < fewest:
+        if steps < fewest:
             raise InvalidSettings(
                 f"round_steps = {steps} is below {fewest}, the fewest local steps that the run "
                 f"accepts (members.fewest_steps); use {fewest} to {run.local_steps}."
             )
-        return cls(fewest, steps, client.round_seconds)
+        return cls(steps)
 
     def over(self, done: Sequence[StepMetrics]) -> bool:
         """Whether the round ends after these steps, including those of earlier processes."""
-        if len(done) < self.fewest:
-            return False
-        spent = sum(step.seconds + step.waited for step in done)
-        enough = self.steps is not None and len(done) >= self.steps
-        return enough or (self.seconds is not None and spent >= self.seconds)
+        return self.steps is not None and len(done) >= self.steps

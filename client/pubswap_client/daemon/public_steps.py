@@ -15,7 +15,6 @@ from pubswap_client.daemon.holding import Gate
 from pubswap_client.daemon.reporters import Reporter
 from pubswap_client.state.journal import ExchangeKey, Journal, RoundKey
 from pubswap_client.training.metrics import StepMetrics
-from pubswap_client.training.replay import fill, remember
 from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol.errors import (
     IdempotencyMismatch,
@@ -30,7 +29,6 @@ from pubswap_protocol.schedule import public_step, staleness
 from pubswap_protocol.tensors.responses import (
     Response,
     ResponseRules,
-    decode_offers,
     decode_responses,
     encode_responses,
 )
@@ -62,16 +60,13 @@ class PublicSteps:
         self._ahead = {step: self._sampled(step)}
         self._submit(*self._ahead[step])
 
-    def make(self, step: int, ahead: int | None) -> StepMetrics:
-        """Make a public step, or the rest of one that a private step overtook.
-
-        The private step `ahead`, if there is one, is sampled before the update.
-        """
+    def make(self, step: int) -> StepMetrics:
+        """Make a public step, or the rest of one that a private step overtook."""
         prompts, responses = self._ahead.pop(step) if step in self._ahead else self._sampled(step)
         self.reporter.doing(f"public step {prompts.swap}: waiting for the other organisations")
         received = self._received(step, prompts, responses)
         self.reporter.doing(f"public step {prompts.swap}: updating")
-        metrics = self.trainer.public_step(step, _problems(prompts), received.groups, ahead)
+        metrics = self.trainer.public_step(step, _problems(prompts), received.groups)
         return replace(metrics, waited=received.waited, exchange_refused=int(received.refused))
 
     def _sampled(self, step: int) -> tuple[SwapPrompts, bytes]:
@@ -149,50 +144,26 @@ class PublicSteps:
             body, groups = responses, decode_responses(responses, rules)
         if body is not saved:
             self.journal.save_received(key, body)
-        return GroupsReceived(self._with_replay(prompts, groups), waited, refused)
-
-    def _with_replay(
-        self, prompts: SwapPrompts, groups: list[list[Response]]
-    ) -> list[list[Response]]:
-        """The groups, filled up from the replay buffer; their correct responses are added to it.
-
-        A restart repeats this on the saved groups, with the same result.
-        """
-        if not self.run.settings.swap.replay:
-            return groups
-        buffer, rewards = self.journal.replay(), self.trainer.score(_problems(prompts), groups)
-        indices = [entry.index for entry in prompts.prompts]
-        for index, group, scores in zip(indices, groups, rewards, strict=True):
-            buffer = remember(buffer, index, group, scores)
-        self.journal.save_replay(buffer)
-        return [
-            fill(group, scores, buffer.get(index, ()))
-            for index, group, scores in zip(indices, groups, rewards, strict=True)
-        ]
+        return GroupsReceived(groups, waited, refused)
 
     def _exchange(self, step: int, prompts: SwapPrompts, responses: bytes) -> tuple[bytes, float]:
         """The encoded groups to train on, the coordinator's or our own, and the seconds waited."""
         # An overtaken step's responses were sent before the step that overtook it.
         if not staleness(self.run.settings, step) and not self._submit(prompts, responses):
             return responses, 0.0
-        swap, rules, started = self.run.settings.swap, self._rules(prompts), time.monotonic()
-        chosen_locally = swap.donors == "likely"
+        started = time.monotonic()
         try:
             waiting = f"public step {prompts.swap}: waiting for"
             answer = self.api.exchanged(
                 *(self.run.id, self.key.round, prompts.swap),
                 lambda reason: self.reporter.doing(f"{waiting} {reason}"),
                 seeds=prompts.sampling_seed is not None,
-                max_bytes=rules.max_bytes(swap.candidates if chosen_locally else 0),
+                max_bytes=self._rules(prompts).max_bytes(),
             )
         except RoundClosed as error:
             log.warning("%s", error.detail)
             return responses, time.monotonic() - started
-        waited = time.monotonic() - started
-        if not chosen_locally:
-            return answer, waited
-        chosen = self.trainer.choose(_problems(prompts), decode_offers(answer, rules))
-        return encode_responses(rules.prompts, chosen), waited
+        return answer, time.monotonic() - started
 
     def _submit(self, prompts: SwapPrompts, responses: bytes) -> bool:
         """Send our responses; returns whether they came in time for the exchange."""

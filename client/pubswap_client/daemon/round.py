@@ -7,6 +7,7 @@ under way: the next write, a public step and the hand-in wait for it.
 import logging
 import math
 import time
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -19,9 +20,8 @@ from pubswap_client.daemon.holding import Gate
 from pubswap_client.daemon.own_settings import RoundLimits
 from pubswap_client.daemon.public_steps import PublicSteps
 from pubswap_client.daemon.reporters import MEANS, Reporter, Reporters, StepReport, total
-from pubswap_client.state.journal import Checkpoint, Journal, ReducedUpdate, RoundKey
+from pubswap_client.state.journal import Checkpoint, Journal, RoundKey
 from pubswap_client.state.privacy import PrivacyBudget
-from pubswap_client.training.evidence import combined
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.trainer import LocalTrainer, Snapshot
 from pubswap_protocol.bounds import MAX_REPORTED_DONORS, MAX_REPORTED_STEPS
@@ -35,7 +35,7 @@ from pubswap_protocol.messages import (
     UpdateMetrics,
 )
 from pubswap_protocol.problems import Problem
-from pubswap_protocol.schedule import overtaken, public_step, sampled_ahead, update_order
+from pubswap_protocol.schedule import overtaken, public_step, update_order
 from pubswap_protocol.tensors.adapter import Adapter, decode_adapter, sent_layout
 from pubswap_protocol.tensors.ranks import at_rank, leading
 from pubswap_protocol.tensors.update_encoding import encode_update
@@ -66,7 +66,6 @@ class LocalRound:
     public: Sequence[Problem] = ()
     _done: list[StepMetrics] = field(default_factory=list)
     _base: Adapter = field(default_factory=dict)
-    _held_out_baseline: float | None = None  # the global adapter's score on our held-out problems
     _transfer: float = 0.0  # seconds spent on adapters, in this process
     _keeping: Future[None] | None = None  # the last step's write
 
@@ -161,7 +160,6 @@ class LocalRound:
             raise
         if status is ReceiptStatus.LATE:
             self.reporter.late()
-            self.journal.forget_update()
         log.info("Round %d handed in: %s.", self.key.round, status)
 
     def _submit(self, examples: int) -> ReceiptStatus:
@@ -181,29 +179,13 @@ class LocalRound:
         return digest
 
     def _update(self) -> bytes:
-        """The bytes to hand in; if they leave a residual, they are saved before they are sent.
-
-        A restarted process then sends the same bytes, and does not count a residual twice.
-        """
-        settings = self.run.settings
+        """The bytes to hand in; a restarted process makes the same ones from the checkpoint."""
+        settings, adapter, base = self.run.settings, self.trainer.adapter(), self._base
         layout = sent_layout(self.run.model.layout, settings.aggregation.rule)
-        base, rank = self._base, self.trainer.own_rank
-        saved = self.journal.update()
-        if saved is not None and saved.key[:2] == self.key[:2]:
-            return saved.body
-        residual = saved.residual if saved is not None else {}
-        factors = self.trainer.adapter()
-        adapter = {name: factors[name] for name in layout.tensors}
-        if rank is not None:
+        if (rank := self.trainer.own_rank) is not None:
             layout = at_rank(layout, rank)
             adapter, base = leading(adapter, rank), leading(base, rank)
-        shapes = {name: array.shape for name, array in residual.items()}
-        if shapes != layout.tensors or settings.aggregation.rule == "svd":
-            residual = {}  # there was none, or it belongs to other factors
-        body, new_residual = encode_update(layout, settings.wire.precision, adapter, base, residual)
-        if new_residual:
-            self.journal.save_update(ReducedUpdate(self.key, body, new_residual))
-        return body
+        return encode_update(layout, settings.wire.precision, adapter, base)
 
     def _begin(self) -> None:
         """Start from the global adapter, or continue from this round's last checkpoint."""
@@ -216,9 +198,7 @@ class LocalRound:
             self._base = adapter  # the update is sent as the difference from it
         if self.held_out is not None:
             previous = self.key.round - 1
-            self._held_out_baseline = self.held_out.measure(
-                self.trainer, self.reporter, previous, self.key.start, adapter
-            )
+            self.held_out.measure(self.trainer, self.reporter, previous, self.key.start, adapter)
         checkpoint = self.journal.checkpoint()
         if checkpoint is not None:
             if self.privacy is not None:
@@ -229,7 +209,6 @@ class LocalRound:
             self.trainer.begin_round,
             self.key.round,
             adapter,
-            steps=self.limits.steps,
             # The last case: the coordinator was restored from a backup, and counts no rollback.
             rolled_back=checkpoint is None
             or checkpoint.key.rollbacks != self.key.rollbacks
@@ -241,7 +220,6 @@ class LocalRound:
             self._done = list(checkpoint.steps)
             log.info("Round %d continues after step %d.", self.key.round, len(self._done))
             return
-        self._forget_undone(checkpoint)
         if self.privacy is not None:
             beginning = self.privacy.next_beginning()
             begin(beginning=beginning)
@@ -252,27 +230,14 @@ class LocalRound:
         else:
             begin()
 
-    def _forget_undone(self, checkpoint: Checkpoint | None) -> None:
-        """Drop the residual of an update that a rollback has undone, or may have undone.
-
-        After a rollback, it still counts if the checkpoint is of this round, from the same adapter.
-        """
-        saved = self.journal.update()
-        if saved is None:
-            return
-        same_start = checkpoint is not None and checkpoint.key[:2] == self.key[:2]
-        counts = saved.key.rollbacks == self.key.rollbacks or same_start
-        if not counts or saved.key.round >= self.key.round:
-            self.journal.forget_update()
-
     def step(self, step: int) -> StepMetrics:
         if public_step(self.run.settings, step) is not None:
-            return self._public.make(step, self._sampled_ahead(step))
+            return self._public.make(step)
         ahead = overtaken(self.run.settings, step)
         if ahead is not None:
             self._public.send_ahead(ahead)
         self.reporter.doing(f"private step {step}")
-        metrics = self.trainer.private_step(step, self._sampled_ahead(step))
+        metrics = self.trainer.private_step(step)
         if self.run.settings.grpo.resample and metrics.zero_variance_share == 1:
             log.warning(
                 "Private step %d taught nothing: each of %d prompts had equal rewards for all its "
@@ -280,11 +245,6 @@ class LocalRound:
                 *(step, metrics.prompts_sampled),
             )
         return metrics
-
-    def _sampled_ahead(self, step: int) -> int | None:
-        """The private step to sample before this one's update; None after our own last step."""
-        last = len(self._done) + 1 == self.limits.steps
-        return None if last else sampled_ahead(self.run.settings, step)
 
     def _summary(self, examples: int) -> UpdateMetrics:
         """The round's metrics to report. With privacy, figures cover public steps only.
@@ -307,36 +267,20 @@ class LocalRound:
             exchanges_refused=int(total(self._done, "exchange_refused")),
             step_rewards=[metrics and metrics.reward for metrics in reported[:MAX_REPORTED_STEPS]],
             epsilon=self.privacy.epsilon if self.privacy else None,
-            improvement=self._improvement(),
             donors=_donors(steps)[:MAX_REPORTED_DONORS],
             **{name: total(steps, name) / len(steps) if steps else None for name in MEANS},
         )
 
-    def _improvement(self) -> float | None:
-        """Our improvement, if the run weighs members by it; None also if nothing is held out."""
-        weighs = self.run.settings.aggregation.weights == "improvement"
-        if not weighs or self.held_out is None or self._held_out_baseline is None:
-            return None
-        return self.held_out.improvement(self.trainer, self.reporter, self._held_out_baseline)
-
 
 def _donors(steps: list[StepMetrics]) -> list[DonorEvidence]:
     """The evidence on each donor, summed over the steps; most responses first."""
-    sums: dict[str, list[float]] = {}
+    counts, sums = Counter[str](), defaultdict[str, float](float)
     for step in steps:
-        for donor, figures in step.donors.items():
-            subtotal = sums.get(donor, [0.0] * len(figures))
-            sums[donor] = [a + b for a, b in zip(subtotal, figures, strict=True)]
-    reports = []
-    for donor, (count, *evidence) in sorted(sums.items(), key=lambda item: -item[1][0]):
-        if all(map(math.isfinite, evidence)):
-            other_noise, other_policy = combined(*evidence)
-            reports.append(
-                DonorEvidence(
-                    number=int(donor),
-                    responses=int(count),
-                    other_noise=other_noise,
-                    other_policy=other_policy,
-                )
-            )
-    return reports
+        for donor, (count, evidence) in step.donors.items():
+            counts[donor] += int(count)
+            sums[donor] += evidence
+    return [
+        DonorEvidence(number=int(donor), responses=count, other_noise=sums[donor])
+        for donor, count in counts.most_common()
+        if math.isfinite(sums[donor])
+    ]

@@ -38,14 +38,12 @@ from pubswap_client.distributed.process_group import ProcessGroup
 from pubswap_client.ledger.ledger import Ledger
 from pubswap_client.policy.policy import Policy
 from pubswap_client.policy.self_check import check_packed_path
-from pubswap_client.rollout.engine_choice import chosen_engine
 from pubswap_client.rollout.transformers_engine import RolloutEngine
 from pubswap_client.run_card import CARD, card_bytes
 from pubswap_client.settings import ClientSettings
 from pubswap_client.state.journal import Journal, JournalOwner
 from pubswap_client.state.lock import locked
 from pubswap_client.state.membership import StoredMembership, load_membership
-from pubswap_client.state.residuals import Residuals
 from pubswap_client.state.status import note_doing
 from pubswap_client.training.accountant import check_installed
 from pubswap_protocol.draws import seed_for
@@ -61,7 +59,7 @@ from pubswap_protocol.problems import (
     read_problems,
 )
 from pubswap_protocol.settings import RunSettings
-from pubswap_protocol.tensors.adapter import Adapter, AdapterFile
+from pubswap_protocol.tensors.adapter import Adapter
 from pubswap_protocol.terms import agreed, check_public, check_required
 from pubswap_protocol.verifiers import VerifierPool, verifier_version
 
@@ -125,11 +123,6 @@ def make_daemon(
             f"{settings.data} holds {len(problems)} problems{besides}; a step takes "
             f"{private_settings.grpo.prompts_per_step} different ones."
         )
-    if run.settings.aggregation.weights == "improvement" and not held_out:
-        log.warning(
-            "The run weighs members by their gain on their own held-out problems. This member has "
-            "none, so it gets the least weight. Set `holdout` in client.toml to change that."
-        )
     exchanges = run.settings.method == "pubswap"
     public = _problem_set(session, SetKind.PUBLIC) if exchanges else []
     policy, engine, score = session.policy, session.engine, session.score
@@ -144,7 +137,6 @@ def make_daemon(
         Journal(settings.state / "progress", JournalOwner.of(run, session.name)),
         reporter,
         examples=len(problems),
-        residuals=Residuals(session.api, run, settings.state / "residuals"),
         attendance=session.attendance,
         privacy=privacy,
         held_out=HeldOut(settings.state, run.id, held_out, verifier) if held_out else None,
@@ -188,14 +180,12 @@ def make_evaluator(settings: ClientSettings, session: Session) -> Evaluator:
     problems, run = _problem_set(session, SetKind.TEST), session.run
     check_topics(problems, "The operator's test set")
 
-    def judge_adapter(adapter: Adapter, residuals: Sequence[AdapterFile]) -> list[list[Judged]]:
-        session.policy.rebase(residuals)
+    def judge_adapter(adapter: Adapter) -> list[list[Judged]]:
         session.policy.load_adapter(adapter)
         seed = seed_for(run.settings.seed, "evaluation")
         return judge(session.policy, session.engine, problems, session.score, seed)
 
-    residuals = Residuals(session.api, run, settings.state / "residuals")
-    return Evaluator(session.api, run, judge_adapter, residuals)
+    return Evaluator(session.api, run, judge_adapter)
 
 
 def _problem_set(session: Session, kind: SetKind) -> list[Problem]:
@@ -210,27 +200,11 @@ def _problem_set(session: Session, kind: SetKind) -> list[Problem]:
     return problems
 
 
-def check_possible(run: RunSettings, client: ClientSettings, alone: bool) -> None:
-    """Raise InvalidSettings if this machine's settings cannot do what the run needs.
-
-    `alone`: this client is a single process.
-    """
-    other_engine = chosen_engine(client, run) != "transformers"
-    if run.aggregation.rule == "fedex" and (other_engine or not alone):
-        raise InvalidSettings(
-            "The run aggregates by 'fedex', which changes the base model after every round, but "
-            "vLLM and the processes of `--processes` have their own copies of it. Use engine = "
-            "'transformers' and one process."
-        )
+def check_possible(run: RunSettings, client: ClientSettings) -> None:
+    """Raise InvalidSettings if this machine's settings cannot do what the run needs."""
     RoundLimits.of(client, run)
     own_settings(client, run)
     own_rank(client, run)
-    if run.method == "pubswap" and run.swap.donors == "likely" and client.shard:
-        raise InvalidSettings(
-            "The run has swap.donors = 'likely', for which this client's policy scores responses "
-            "outside an update. A sharded policy cannot do that. Use shard = false, or a run with "
-            "swap.donors = 'uniform'."
-        )
 
 
 def hello_of(card: ModelCard, verifier: str) -> Hello:
@@ -276,7 +250,7 @@ def _open_session(
         if attendance is not None:
             attendance.trains = run
         check_required(run.requires)
-        check_possible(run.settings, settings, alone=process_group is None)
+        check_possible(run.settings, settings)
         if role is Role.CLIENT:
             check_installed(run.settings)
         folder, card = own_model(settings, run)

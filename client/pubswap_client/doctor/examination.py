@@ -300,7 +300,7 @@ class Examination:
 
 def _check_settings(settings: ClientSettings, run: RunView, role: Role) -> Finding:
     """Check our own settings against the run's, as a start does."""
-    check_possible(run.settings, settings, alone=settings.processes == 1)
+    check_possible(run.settings, settings)
     if role is Role.CLIENT:
         check_installed(run.settings)
         check_trackers(settings.track)

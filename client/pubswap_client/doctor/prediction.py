@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from pubswap_client.daemon.own_settings import own_rank, own_settings
-from pubswap_client.recipes.check import RESPONSE_TOKEN_BYTES, residual_bytes
+from pubswap_client.recipes.check import RESPONSE_TOKEN_BYTES
 from pubswap_client.settings import ClientSettings
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_protocol.command_line.amounts import duration_text, size_text
@@ -55,10 +55,7 @@ def predict(
 
     Public steps never resample, and verify twice: before and after the exchange. Private steps have
     as many responses as are drawn on average. One adapter goes each way, and a file of b K
-    responses for each public step. Downloads also have FedEx-LoRA's residuals, and with donors =
-    'likely' candidates, which are not counted here. Each held-out problem is answered once a round,
-    or twice with weights = 'improvement': with the global adapter, and with the member's own at the
-    end.
+    responses for each public step. Each held-out problem is answered once a round.
     """
     steps = update_order(run)[: client.round_steps]
     public = sum(public_step(run, step) is not None for step in steps)
@@ -70,7 +67,6 @@ def predict(
     trained = round(trial.tokens / max(1, trial.response_tokens)) or drawn
     verifying, updating = trial.verifying / sampled, (trial.seconds - trial.sampling) / trained
     sampling = trial.sampling / sampled - verifying
-    looks = 2 if run.aggregation.weights == "improvement" else 1
     file = responses * (RESPONSE_TOKEN_BYTES * trial.response_tokens + _BYTES_PER_RESPONSE)
     return Prediction(
         private_steps=len(steps) - public,
@@ -78,9 +74,9 @@ def predict(
         private_seconds=drawn / trained * trial.seconds,
         public_seconds=responses * (sampling + 2 * verifying + updating),
         bytes_up=_update_bytes(run, layout, client) + round(public * file),
-        bytes_down=layout.file_bytes + residual_bytes(run, layout) + round(public * file),
+        bytes_down=layout.file_bytes + round(public * file),
         rounds=run.rounds,
-        held_out_seconds=looks * client.holdout * (sampling + verifying),
+        held_out_seconds=client.holdout * (sampling + verifying),
     )
 
 

@@ -10,7 +10,7 @@ import typer
 from pubswap_protocol.errors import WrongState
 from pubswap_protocol.files import require_vacant, whole_folder
 from pubswap_protocol.messages import WholeRun
-from pubswap_protocol.tensors.adapter import LARGEST_DERIVED, largest_stack, open_stack
+from pubswap_protocol.tensors.adapter import AdapterFile
 
 if TYPE_CHECKING:
     from pubswap_client.coordinator.client import CoordinatorClient
@@ -78,9 +78,7 @@ def take_adapter(
     from pubswap_client.operator.adapter_card import adapter_text, loading
 
     require_vacant(out)
-    layout, fedex = run.model.layout, run.settings.aggregation.rule == "fedex"
-    max_bytes = largest_stack(layout) if fedex else layout.file_bytes
-    number, adapter = api.adapter_of_round(run.id, which, max_bytes)
+    number, adapter = api.adapter_of_round(run.id, which, run.model.layout.file_bytes)
     with whole_folder(out) as making:
         write_adapter(making, run, number, adapter, format_, base)
         finish(making)
@@ -117,6 +115,6 @@ def write_adapter(
         from pubswap_protocol.tensors.peft_folder import WEIGHTS, write_peft_folder
 
         write_peft_folder(out, adapter, lora, model, model.source)
-        open_stack(out / WEIGHTS, model.layout).check(LARGEST_DERIVED)
+        AdapterFile(out / WEIGHTS, model.layout).check()
     merged = format_ is Format.MERGED
     (out / CARD).write_text(card_text(run, number, adapter, merged), encoding="utf-8")

@@ -33,7 +33,6 @@ from pubswap_protocol.messages import RunView
 from pubswap_protocol.problems import Problem, read_problems
 from pubswap_protocol.settings import AggregationSettings, PrivacySettings, RunSettings
 from pubswap_protocol.tensors.adapter import (
-    LARGEST_DERIVED,
     Adapter,
     AdapterFile,
     AdapterLayout,
@@ -41,7 +40,6 @@ from pubswap_protocol.tensors.adapter import (
     initial_adapter,
     is_a,
     modules,
-    open_stack,
     stack_layout,
 )
 from pubswap_protocol.tensors.peft_folder import WEIGHTS, write_peft_folder
@@ -183,16 +181,10 @@ def _problems(settings: ClientSettings, rules: RunSettings) -> tuple[list[Proble
 
 
 def open_adapter(folder: Path, run: RunView) -> AdapterFile:
-    """Open and check a PEFT folder's adapter. Raises InvalidAdapter if it is not of the run.
-
-    It has the run's ranks, or higher ones under FedEx-LoRA, where it includes the residuals.
-    """
-    layout = run.model.layout
+    """Open and check a PEFT folder's adapter. Raises InvalidAdapter if it is not of the run."""
     try:
-        file = open_stack(folder / WEIGHTS, layout)
-        file.check(LARGEST_DERIVED)
+        file = AdapterFile(folder / WEIGHTS, run.model.layout)
+        file.check()
     except InvalidAdapter as error:
         raise InvalidAdapter(f"{folder}: {error.detail} Is it from this run?") from None
-    if file.layout != layout and run.settings.aggregation.rule != "fedex":
-        raise InvalidAdapter(f"{folder} has other ranks than the run's adapters.")
     return file

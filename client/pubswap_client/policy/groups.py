@@ -9,6 +9,8 @@ from torch import Tensor
 
 from pubswap_protocol.tensors.responses import Response
 
+EPSILON = 1e-6  # verl's
+
 
 def zero_variance(rewards: Tensor) -> Tensor:
     """Mask (G,) of the groups in `rewards` (G, K) whose K rewards are equal."""
@@ -74,7 +76,7 @@ class Batch:
         return torch.arange(self.width) < torch.tensor(self.lengths)[:, None]
 
 
-def collate(groups: Sequence[Group], advantage_epsilon: float) -> Batch:
+def collate(groups: Sequence[Group], advantage_epsilon: float = EPSILON) -> Batch:
     """Collate groups of equal size K into a batch. A private draw may have no groups."""
     flat = [response for group in groups for response in group.responses]
     longest = max((len(response.tokens) for response in flat), default=0)

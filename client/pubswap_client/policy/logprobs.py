@@ -16,7 +16,7 @@ from pubswap_client.policy.memory import is_out_of_memory, reason
 from pubswap_client.policy.packing import Pack, pack, plan
 from pubswap_client.policy.padded import PADDED, plan_padded
 from pubswap_client.policy.policy import Policy
-from pubswap_protocol.tensors.responses import Offer, Response
+from pubswap_protocol.tensors.responses import Response
 
 log = logging.getLogger(__name__)
 
@@ -272,19 +272,6 @@ def response_logprobs(policy: Policy, batch: Batch, temperature: float, budget: 
             scores = score_pack(policy, part, temperature)
             logprobs.view(-1)[part.indices.cpu()] = scores.logprobs.cpu()
     return logprobs
-
-
-def choose(policy: Policy, prompt: Sequence[int], offer: Offer, budget: int) -> list[Response]:
-    """The group of an offer, filled up with the most likely candidates.
-
-    Ties go to the candidates drawn first. At most `budget` tokens are computed at a time, and none
-    if there is nothing to choose.
-    """
-    count = len(offer.candidates)
-    if count == len(offer.places):
-        return offer.filled(range(count))
-    [scores] = mean_logprobs(policy, [prompt], [offer.candidates], budget)
-    return offer.filled(sorted(range(count), key=lambda candidate: -scores[candidate]))
 
 
 def mean_logprobs(

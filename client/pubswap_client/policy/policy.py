@@ -130,21 +130,21 @@ class Policy:
         return [name for name, factor in self._parameters.items() if factor.requires_grad]
 
     @torch.no_grad()
-    def rebase(self, residuals: Sequence[AdapterSource]) -> None:
+    def rebase(self, adapters: Sequence[AdapterSource]) -> None:
         """Set W = W0 + (alpha / r) sum_k B_k A_k for the base weights of the adapted modules.
 
         W0 is kept on the same device, and the sum is computed again in float32 each time, in the
         order given. So W is rounded once, and has the same bits in whichever round a process began.
         """
-        if not residuals and not self._original:
+        if not adapters and not self._original:
             return
         lora = self.settings.lora
         for a, b in modules(self.card.layout):
             weight = self._base_weight(a)
             original = self._original.setdefault(a, weight.data)
             total = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
-            for stack in residuals:
-                factors = (torch.tensor(stack.tensor(n), device=weight.device) for n in (b, a))
+            for adapter in adapters:
+                factors = (torch.tensor(adapter.tensor(n), device=weight.device) for n in (b, a))
                 total += torch.matmul(*factors)
             weight.data = (original.float() + lora.alpha / lora.rank * total).to(original.dtype)
 
@@ -162,7 +162,7 @@ class Policy:
 
     @contextmanager
     def reference(self) -> Iterator[None]:
-        """Inside, the policy is the frozen base model, without any residual."""
+        """Inside, the policy is the frozen base model, without what `rebase` added."""
         with self._instead(self._original.items()):
             yield
 

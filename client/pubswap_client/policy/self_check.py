@@ -173,7 +173,7 @@ class _Probe:
                 Response(sequence, torch.zeros(len(sequence)).numpy()) for sequence in sequences
             ]
             groups.append(Group(tokens(prompt).tolist(), responses, [0.0] * len(responses)))
-        self.batch = collate(groups, advantage_epsilon=1e-6)
+        self.batch = collate(groups)
         prompt, lengths = GROUPS[1]
         self.offset = max(0, last_positions(policy) - prompt - max(lengths))
 

@@ -73,11 +73,6 @@ def _released(
     with member_client(state, stored, Backoff(tries=3)) as api:
         run = api.whole_run(stored.membership.run)
         check_required(run.requires)
-        if run.settings.aggregation.rule == "fedex":
-            raise InvalidSettings(
-                "The run aggregates by 'fedex', whose adapters of growing rank this audit does "
-                "not load."
-            )
         max_bytes = run.model.layout.file_bytes
         return run, *api.adapter_of_round(run.id, which_adapter(run, round_), max_bytes)
 

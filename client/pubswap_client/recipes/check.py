@@ -18,7 +18,7 @@ from pubswap_protocol.tensors.update_encoding import largest_update
 from pubswap_protocol.verifiers import check_usable
 
 KEEP_ROUNDS = 2  # the coordinator's PUBSWAP_KEEP_ROUNDS, by default
-_SERVER_MOMENTS = {"none": 0, "momentum": 1, "adam": 2, "yogi": 2}
+_SERVER_MOMENTS = {"none": 0, "momentum": 1, "adam": 2}
 RESPONSE_TOKEN_BYTES = 8  # its id and its log-probability
 _CHECKPOINT = 3  # the factors, and AdamW's two moments of each
 
@@ -96,22 +96,13 @@ def coordinator_bytes(recipe: RunSettings, layout: AdapterLayout) -> int:
     sent = largest_update(layout, recipe)
     sent += public_steps_per_round(recipe) * responses * RESPONSE_TOKEN_BYTES
     outcome = layout.file_bytes * (1 + _SERVER_MOMENTS[rules.server_optimizer])
-    outcome += residual_bytes(recipe, layout)
     rounds = min(recipe.rounds, KEEP_ROUNDS + 1)
     return (recipe.rounds + 1) * outcome + rounds * recipe.clients * sent
 
 
 def member_bytes(recipe: Recipe, layout: AdapterLayout) -> int:
-    """Bytes on a member: a checkpoint and the next one beside it, rounding errors, residuals."""
-    needed = 2 * _CHECKPOINT * layout.file_bytes
-    if recipe.wire.precision != "float32":
-        needed += 2 * (largest_update(layout, recipe) + layout.file_bytes)
-    return needed + recipe.rounds * residual_bytes(recipe, layout)
-
-
-def residual_bytes(recipe: RunSettings, layout: AdapterLayout) -> int:
-    """Maximum bytes of FedEx-LoRA's residual of one round: a stack of all clients' factors."""
-    return recipe.clients * layout.file_bytes if recipe.aggregation.rule == "fedex" else 0
+    """Bytes on a member: a checkpoint and the next one beside it."""
+    return 2 * _CHECKPOINT * layout.file_bytes
 
 
 def max_responses(recipe: RunSettings) -> int:

@@ -35,7 +35,6 @@ _PATHS = (
 # Alternatives: a nearer key drops the keys with another number in the same row.
 _ALTERNATIVES: tuple[Mapping[str, int], ...] = (
     {"rounds": 1, "total_steps": 2},
-    {"clients": 1, "members.expected": 2},
     {"data.public": 1, "data.test": 1, "data.private": 1, "data.folder": 2, "data.prepare": 3},
 )
 

@@ -104,7 +104,6 @@ def _reading(path: Path, values: dict[str, Any]) -> Reading:
     # So the seeds of a sweep differ in the split of the problems too, not only in the training.
     if any(key.startswith("data.prepare.") for key in values):
         defaults = {name: RunSettings.model_fields[name].default for name in ("clients", "seed")}
-        defaults |= {"clients": values.get("members.expected", defaults["clients"])}
         for name, default in defaults.items():
             filled.setdefault(f"data.prepare.{name}", values.get(name, default))
     faults = []

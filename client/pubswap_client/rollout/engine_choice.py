@@ -26,8 +26,6 @@ def why_not_vllm(settings: ClientSettings, run: RunSettings) -> str | None:
         return "vLLM is not installed"
     if settings.shard:
         return "the base model is sharded"
-    if run.aggregation.rule == "fedex":
-        return "aggregation.rule = 'fedex' changes the base model"
     if min(run.grpo.temperature, run.evaluation.temperature) < LOWEST_TEMPERATURE:
         return f"vLLM does not sample below temperature {LOWEST_TEMPERATURE}"
     return None

@@ -9,8 +9,7 @@ import logging
 import shutil
 import uuid
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from pubswap_client.rollout.transformers_engine import Prompts, RolloutEngine, S
 from pubswap_client.rollout.vllm_sampling import checked_response, sampling_parameters
 from pubswap_protocol.digests import digest_of, hexadecimal
 from pubswap_protocol.errors import EngineFault, StaleAdapter
-from pubswap_protocol.tensors.adapter import Adapter, encode_adapter
+from pubswap_protocol.tensors.adapter import encode_adapter
 from pubswap_protocol.tensors.peft_folder import WEIGHTS, write_peft_folder
 from pubswap_protocol.tensors.responses import Response
 
@@ -56,7 +55,6 @@ class HotReloadEngine(RolloutEngine):
         self._unique = uuid.uuid4().hex[:8]
         self._number = 0
         self._served: AdapterVersion | None = None
-        self._held: Adapter | None = None
         shutil.rmtree(self.root, ignore_errors=True)  # an earlier process's
         self.root.mkdir(parents=True)
 
@@ -97,11 +95,11 @@ class HotReloadEngine(RolloutEngine):
         return [[checked_response(*response, form) for response in group] for group in groups]
 
     def current(self) -> AdapterVersion:
-        """Serve the policy's adapter, or the one held by `holding`; returns its version.
+        """Serve the policy's adapter; returns its version.
 
         Raises StaleAdapter if something else is still served.
         """
-        adapter = encode_adapter(self.policy.card.layout, self._held or self.policy.adapter())
+        adapter = encode_adapter(self.policy.card.layout, self.policy.adapter())
         old = self._served
         if old is not None and old.digest == digest_of(adapter):
             try:
@@ -114,15 +112,6 @@ class HotReloadEngine(RolloutEngine):
             self.unload(old)
             shutil.rmtree(old.path, ignore_errors=True)
         return new
-
-    @contextmanager
-    def holding(self) -> Iterator[bool]:
-        """Inside, sample from the policy's adapter as it was on entry, while it is trained."""
-        self._held = self.policy.adapter()
-        try:
-            yield True
-        finally:
-            self._held = None
 
     def close(self) -> None:
         """Unload the adapter, and delete all versions."""

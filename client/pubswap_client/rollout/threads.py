@@ -9,7 +9,7 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 
-def in_thread(work: Callable[[], R], name: str) -> Future[R]:
+def _in_thread(work: Callable[[], R]) -> Future[R]:
     """Run the work in a daemon thread; returns a future of its result."""
     future: Future[R] = Future()
 
@@ -19,7 +19,7 @@ def in_thread(work: Callable[[], R], name: str) -> Future[R]:
         except BaseException as error:
             future.set_exception(error)
 
-    threading.Thread(target=run, name=name, daemon=True).start()
+    threading.Thread(target=run, name="vllm", daemon=True).start()
     return future
 
 
@@ -39,9 +39,7 @@ def in_threads(call: Callable[[A], R], arguments: Sequence[A], threads: int) -> 
             results[index] = call(argument)
 
     try:
-        for done in as_completed(
-            [in_thread(work, "vllm") for _ in range(min(threads, len(arguments)))]
-        ):
+        for done in as_completed([_in_thread(work) for _ in range(min(threads, len(arguments)))]):
             done.result()
     finally:
         ended.set()

@@ -64,14 +64,6 @@ class RolloutEngine(Protocol):
     def generate(self, prompts: Prompts, sampling: SamplingParameters) -> list[list[Response]]:
         """Sample the responses to each prompt, with log-probabilities."""
 
-    @contextmanager
-    def holding(self) -> Iterator[bool]:
-        """Inside, sample from the policy as it was on entry; yields whether it may be trained.
-
-        By default it may not, because the engine samples from the policy itself.
-        """
-        yield False
-
     def close(self) -> None:
         """Release the engine's memory and processes. It cannot be used again."""
         return

@@ -63,15 +63,6 @@ class VllmEngine(HotReloadEngine):
             for output in outputs
         ]
 
-    @contextmanager
-    def holding(self) -> Iterator[bool]:
-        """Inside, sample from the policy's adapter as it was on entry.
-
-        An engine that sleeps during updates shares their memory, so it samples before the update.
-        """
-        with super().holding():
-            yield not self._sleeps
-
     def close(self) -> None:
         """End vLLM's process, and delete the adapters."""
         try:

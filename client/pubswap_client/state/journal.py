@@ -3,15 +3,13 @@
     checkpoint.safetensors          saved after each local step
     exchange-own.safetensors        our responses, saved before they are sent
     exchange-received.safetensors   the groups to train on, saved before training
-    replay.safetensors              correct responses to public prompts, if the run replays them
-    update.safetensors              a reduced-precision update before it is sent, and its residual
 
 All are sealed files. A file that is damaged or belongs to another run is renamed to `*.damaged`,
 and its work is done again.
 
 A checkpoint's random state is only the step's number: every draw is a function of (seed, client,
 round, step), and no generator is saved. The problems of a batch also depend on the number of
-prompts taken by resampling, so that is saved too, as are responses sampled ahead.
+prompts taken by resampling, so that is saved too.
 """
 
 import logging
@@ -25,14 +23,10 @@ from numpy.typing import NDArray
 
 from pubswap_client.state.sealed import BrokenSeal, Facts, Tensors, seal, unseal
 from pubswap_client.training.metrics import StepMetrics
-from pubswap_client.training.private_rollout import decode_rollout, encode_rollout
-from pubswap_client.training.replay import ReplayBuffer, decode_buffer, encode_buffer
 from pubswap_client.training.trainer import Snapshot
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.files import sweep, write_whole
 from pubswap_protocol.messages import Digest, RunView
-from pubswap_protocol.tensors.adapter import Adapter
-from pubswap_protocol.tensors.responses import Response
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +34,6 @@ T = TypeVar("T")
 
 _CHECKPOINT = "checkpoint"
 _SAMPLED, _RECEIVED = "exchange-own", "exchange-received"
-_UPDATE = "update"
-_REPLAY = "replay"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +79,6 @@ class ExchangeKey:
         return {**self.key._asdict(), "swap": self.swap, "prompts": self.prompts}
 
 
-@dataclass(frozen=True, slots=True)
-class ReducedUpdate:
-    """A round's update in reduced precision: its exact bytes, and the residual for the next one."""
-
-    key: RoundKey
-    body: bytes
-    residual: Adapter
-
-
 class Journal:
     """One client's progress folder. Only one daemon at a time may use it (see `lock.py`)."""
 
@@ -121,11 +104,8 @@ class Journal:
             "steps": [asdict(metrics) for metrics in checkpoint.steps],
             "resampled": snapshot.resampled,
             "beginning": snapshot.beginning,
-            "ahead_of": snapshot.ahead_of,
         }
         parts: dict[str, Tensors] = {"adapter": snapshot.adapter, "optimizer": snapshot.optimizer}
-        if snapshot.ahead is not None:
-            facts["ahead"], parts["ahead"] = encode_rollout(snapshot.ahead)
         tensors = {f"{part}/{name}": array for part in parts for name, array in parts[part].items()}
         self._save(_CHECKPOINT, facts, tensors)
         for name in () if under_way else (_RECEIVED, _SAMPLED):
@@ -145,25 +125,6 @@ class Journal:
 
     def save_received(self, key: ExchangeKey, body: bytes) -> None:
         self._save(_RECEIVED, {"step": key.facts()}, _body(body))
-
-    def replay(self) -> dict[int, list[Response]]:
-        """Saved responses by public prompt; empty if there are none or the file is damaged."""
-        return self._load(_REPLAY, lambda _, tensors: decode_buffer(tensors)) or {}
-
-    def save_replay(self, buffer: ReplayBuffer) -> None:
-        self._save(_REPLAY, {}, encode_buffer(buffer))
-
-    def update(self) -> ReducedUpdate | None:
-        """The last update saved, or None if there is none or it is damaged."""
-        return self._load(_UPDATE, _reduced_update)
-
-    def save_update(self, update: ReducedUpdate) -> None:
-        """Replace the update; its residual includes the previous one's. Raises NotSaved."""
-        self._save(_UPDATE, update.key._asdict(), {**update.residual, **_body(update.body)})
-
-    def forget_update(self) -> None:
-        """Delete the last update and its residual, because the update was not used."""
-        self._path(_UPDATE).unlink(missing_ok=True)
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.safetensors"
@@ -202,25 +163,18 @@ def _body(body: bytes) -> dict[str, NDArray[Any]]:
 
 
 def _checkpoint(facts: Facts, tensors: Mapping[str, NDArray[Any]]) -> Checkpoint:
-    parts: dict[str, dict[str, NDArray[Any]]] = {"adapter": {}, "optimizer": {}, "ahead": {}}
+    parts: dict[str, dict[str, NDArray[Any]]] = {"adapter": {}, "optimizer": {}}
     for path, array in tensors.items():
         part, _, name = path.partition("/")
         parts[part][name] = array
     snapshot = Snapshot(
         parts["adapter"],
         parts["optimizer"],
-        decode_rollout(facts["ahead"], parts["ahead"]) if "ahead" in facts else None,
         facts["resampled"],
         facts["beginning"],
-        facts["ahead_of"],
     )
     steps = tuple(StepMetrics(**metrics) for metrics in facts["steps"])
     return Checkpoint(_key(facts), steps, snapshot)
-
-
-def _reduced_update(facts: Facts, tensors: dict[str, NDArray[Any]]) -> ReducedUpdate:
-    body = tensors.pop("body").tobytes()
-    return ReducedUpdate(_key(facts), body, tensors)
 
 
 def _key(facts: Facts) -> RoundKey:

@@ -21,7 +21,7 @@ class StepMetrics:
     mismatch: float = 0.0  # mean |engine - trainer| log-probability of own tokens, in nats
     cut_share: float = 0.0  # share of responses that max_response_tokens cut off
     memory_bytes: int = 0  # the GPU's peak in this step, or the process's resident memory
-    staleness: int = 0  # updates between sampling and this one, if pipelined or overlapped
+    staleness: int = 0  # updates between sampling and this one, if pipelined
     sampling: float = 0.0  # seconds of `seconds` spent only on sampling and verification
     verifying: float = 0.0  # seconds of verification in a private step
     waited: float = 0.0  # seconds waited for other organisations, not included in `seconds`
@@ -31,7 +31,8 @@ class StepMetrics:
     donated_tokens: int = 0  # trained on; the two fields below are about these
     donated_probability: float = 0.0  # mean, under our policy before the step
     donated_clip_share: float = 0.0  # as clip_share
-    # By donor number: the count of its checked responses, and the evidence against them.
+    # By donor number: the count of its checked responses, and the evidence that they were not
+    # drawn with their noise.
     donors: dict[str, list[float]] = field(default_factory=dict)
 
     @property

@@ -6,15 +6,7 @@ For token t of response y, with rho = pi_theta / pi_old,
     S_t = min(rho_t A, clip(rho_t, 1 - low, 1 + high) A)
     KL_t = exp(ref_t - theta_t) - (ref_t - theta_t) - 1             (k3, of log-probabilities)
 
-Other settings have another S; sg(x) is x without a gradient:
-
-    clipping 'sequence'   rho_t is exp(mean of log rho over y), with the gradient of its own token
-    clipping 'soft'       S_t = sg(clip(rho_t, 1 - low, 1 + high)) A log pi_theta
-    clipping 'asymmetric' S_t = A log pi_theta where A > 0, else sg(min(1, rho_y)) A log pi_theta,
-                          rho_y = the product of rho over y
-    donor_ratio 'donor'   pi_old is the donor's own on donated tokens
-    donor_ratio 'shaped'  S_t = pi_theta / (pi_theta + 0.1) A on donated tokens
-
+With clipping 'sequence', rho_t is exp(mean of log rho over y), with the gradient of its own token.
 The loss is -sum_t c_t J_t. The coefficients c (see `token_weights`) sum to 1 over the step's
 whole batch, so that losses, figures and gradients of micro-batches simply add up.
 """
@@ -30,7 +22,7 @@ from pubswap_protocol.settings import GrpoSettings
 
 # Bounds the exponents: exp(20) is far outside the clip range, and its square is still finite.
 LOG_RATIO_LIMIT = 20.0
-SHAPE = 0.1  # gamma of LUFFY (Yan et al., 2025): rare donated tokens keep a gradient
+LARGEST_WEIGHT = 2.0  # C, of a token whose sampler is not pi_old
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,21 +84,11 @@ def objective(
 def clipped_surrogate(
     logprobs: Tensor, targets: Targets, settings: GrpoSettings
 ) -> tuple[Tensor, Tensor]:
-    """The policy term w_t S_t of each token, and where the clip stops its gradient.
-
-    A soft or asymmetric clip stops no gradient; the mask then marks clipped weights. With a dual
-    clip c > 1 the term is at least c A where A < 0, so that a single token that became far more
-    likely cannot outweigh all others.
-    """
+    """The policy term w_t S_t of each token, and where the clip stops its gradient."""
     advantages = targets.advantages
-    old = targets.old
-    if settings.donor_ratio == "donor":
-        old = torch.where(targets.donated, targets.behaviour, old)
-    difference = logprobs - old
+    difference = logprobs - targets.old
     if settings.clipping == "sequence":
-        sums = sequence_sums(difference.detach(), targets)
-        means = sums / sequence_sums(torch.ones_like(sums), targets)
-        difference = means + (logprobs - logprobs.detach())
+        difference = response_means(difference.detach(), targets) + (logprobs - logprobs.detach())
     ratio = _exp(difference)
     bounded = ratio.clamp(1 - settings.clip_low, 1 + settings.clip_high)
     surrogate = torch.min(ratio * advantages, bounded * advantages)
@@ -115,31 +97,15 @@ def clipped_surrogate(
         ratio > 1 + settings.clip_high,
         (ratio < 1 - settings.clip_low) & (advantages < 0),
     )
-    if settings.dual_clip is not None:
-        floor = settings.dual_clip * advantages
-        surrogate = torch.where(advantages < 0, torch.max(surrogate, floor), surrogate)
-        clipped = clipped | ((ratio > settings.dual_clip) & (advantages < 0))
-    if settings.clipping == "soft":
-        surrogate = bounded.detach() * advantages * logprobs
-        clipped = (ratio != bounded) & (advantages != 0)
-    if settings.clipping == "asymmetric":
-        whole = _exp(sequence_sums(difference.detach(), targets))
-        clipped = (whole > 1) & (advantages < 0)
-        weight = torch.where(advantages < 0, whole.clamp(max=1), torch.ones_like(whole))
-        surrogate = weight * advantages * logprobs
-    if settings.donor_ratio == "shaped":
-        probabilities = logprobs.exp()
-        shaped = probabilities / (probabilities + SHAPE) * advantages
-        surrogate = torch.where(targets.donated, shaped, surrogate)
-        clipped = clipped & ~targets.donated
     return importance_weight(targets, settings) * surrogate, clipped
 
 
-def sequence_sums(values: Tensor, targets: Targets) -> Tensor:
-    """For each token (n,), the sum over its response, all of whose tokens must be present."""
+def response_means(values: Tensor, targets: Targets) -> Tensor:
+    """For each token (n,), the mean over its response, all of whose tokens must be present."""
     assert targets.sequences is not None
-    count = len(torch.bincount(targets.sequences))
-    return values.new_zeros(count).index_add(0, targets.sequences, values)[targets.sequences]
+    lengths = torch.bincount(targets.sequences)
+    sums = values.new_zeros(len(lengths)).index_add(0, targets.sequences, values)
+    return sums[targets.sequences] / lengths[targets.sequences]
 
 
 def importance_weight(targets: Targets, settings: GrpoSettings) -> Tensor:
@@ -149,13 +115,10 @@ def importance_weight(targets: Targets, settings: GrpoSettings) -> Tensor:
     the engine's numbers differ slightly from the trainer's. On donated tokens
     min(pi_old / pi_donor, C) if `donor_ratio` is 'decoupled'. 1 everywhere else.
     """
-    ratio = _exp(targets.old - targets.behaviour)
-    ones = torch.ones_like(ratio)
-    own = donated = ones
-    if settings.rollout_correction == "token_truncate":
-        own = ratio.clamp(max=settings.rollout_correction_cap)
-    if settings.donor_ratio == "decoupled":
-        donated = ratio.clamp(max=settings.donor_ratio_cap)
+    truncated = _exp(targets.old - targets.behaviour).clamp(max=LARGEST_WEIGHT)
+    ones = torch.ones_like(truncated)
+    own = truncated if settings.rollout_correction == "token_truncate" else ones
+    donated = truncated if settings.donor_ratio == "decoupled" else ones
     return torch.where(targets.donated, donated, own)
 
 

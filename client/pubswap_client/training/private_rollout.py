@@ -10,13 +10,10 @@ is replaced by a live group of a fresh prompt, in up to n further draws:
 Groups still dead after the last draw stay, so that a step always has b groups.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from pubswap_client.policy.groups import zero_variance
 from pubswap_client.training.metrics import mean_of
@@ -40,7 +37,6 @@ class PrivateGroup:
 class PrivateRollout:
     """A private step's groups (b,), and the sampling they took."""
 
-    step: int
     groups: Sequence[PrivateGroup]
     reward: float  # mean over draw 0, which resampling does not change
     sampled: int  # prompts of all draws
@@ -50,7 +46,7 @@ class PrivateRollout:
 Draw = Callable[[int, int], list[PrivateGroup]]
 
 
-def sample_private(step: int, draw: Draw, count: int, draws: int, available: int) -> PrivateRollout:
+def sample_private(draw: Draw, count: int, draws: int, available: int) -> PrivateRollout:
     """Sample the groups of `count` prompts, replacing dead ones in at most `draws` further draws.
 
     `draw(d, m)` samples m fresh prompts in draw d. At most `available` prompts, the size of the
@@ -69,46 +65,4 @@ def sample_private(step: int, draw: Draw, count: int, draws: int, available: int
             if not group.dead:
                 groups[dead.pop(0)] = group
                 replaced += 1
-    return PrivateRollout(step, groups, mean_of(rewards), sampled, replaced)
-
-
-def encode_flat(responses: Sequence[Response]) -> dict[str, NDArray[Any]]:
-    """Encode responses as their lengths and their concatenated tokens and log-probabilities."""
-    no_tokens, no_logprobs = np.empty(0, np.int32), np.empty(0, np.float32)
-    return {
-        "lengths": np.array([len(response.tokens) for response in responses], np.int64),
-        "tokens": np.concatenate([no_tokens, *(response.tokens for response in responses)]),
-        "logprobs": np.concatenate([no_logprobs, *(response.logprobs for response in responses)]),
-    }
-
-
-def decode_flat(arrays: Mapping[str, NDArray[Any]]) -> Iterator[Response]:
-    """Decode the responses of `encode_flat`; yields one empty response if there were none."""
-    ends = np.cumsum(arrays["lengths"])[:-1]
-    parts = (np.split(arrays[name], ends) for name in ("tokens", "logprobs"))
-    return (Response(tokens, logprobs) for tokens, logprobs in zip(*parts, strict=True))
-
-
-def encode_rollout(rollout: PrivateRollout) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    groups = rollout.groups
-    flat = [response for group in groups for response in group.responses]
-    facts = {
-        "step": rollout.step,
-        "problems": [group.problem for group in groups],
-        "rewards": [list(group.rewards) for group in groups],
-        "reward": rollout.reward,
-        "sampled": rollout.sampled,
-        "replaced": rollout.replaced,
-    }
-    return facts, encode_flat(flat)
-
-
-def decode_rollout(facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> PrivateRollout:
-    responses = decode_flat(arrays)
-    groups = [
-        PrivateGroup(problem, [next(responses) for _ in rewards], rewards)
-        for problem, rewards in zip(facts["problems"], facts["rewards"], strict=True)
-    ]
-    return PrivateRollout(
-        facts["step"], groups, facts["reward"], facts["sampled"], facts["replaced"]
-    )
+    return PrivateRollout(groups, mean_of(rewards), sampled, replaced)

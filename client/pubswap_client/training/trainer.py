@@ -7,9 +7,7 @@ restart gives the same numbers.
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import wait
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,28 +17,23 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pubswap_client.policy.groups import Group, collate
-from pubswap_client.policy.logprobs import choose
 from pubswap_client.policy.policy import Policy, copy_to_host
-from pubswap_client.rollout.threads import in_thread
 from pubswap_client.rollout.transformers_engine import RolloutEngine, SamplingParameters
 from pubswap_client.training.evidence import response_evidence
-from pubswap_client.training.learning_rate import learning_rate
 from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.privacy import PrivateDraws, StepNoise
 from pubswap_client.training.private_rollout import PrivateGroup, PrivateRollout, sample_private
 from pubswap_client.training.team import SINGLE, Team
 from pubswap_client.training.update import update
-from pubswap_protocol.digests import digest_of
 from pubswap_protocol.draws import response_seed, seed_for
-from pubswap_protocol.errors import Diverged, EngineFault, WrongState
-from pubswap_protocol.messages import Digest
+from pubswap_protocol.errors import EngineFault, WrongState
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.schedule import private_position, private_prompts, staleness
 from pubswap_protocol.settings import GrpoSettings, RunSettings
 from pubswap_protocol.tensors.adapter import Adapter, AdapterSource
 from pubswap_protocol.tensors.response_form import ResponseForm
-from pubswap_protocol.tensors.responses import Offer, Response
+from pubswap_protocol.tensors.responses import Response
 
 log = logging.getLogger(__name__)
 
@@ -93,10 +86,8 @@ class Snapshot:
 
     adapter: Adapter
     optimizer: dict[str, NDArray[Any]]
-    ahead: PrivateRollout | None = None  # of the next step, sampled before the last update
     resampled: int = 0  # prompts taken by resampling in all steps made, in the whole run
     beginning: int = 0  # number of this beginning of a round in the whole run, if it is private
-    ahead_of: Digest | None = None  # of the problems of `ahead`
 
 
 @dataclass
@@ -122,10 +113,8 @@ class LocalTrainer:
     round: int = field(default=0, init=False)
     _optimizer: torch.optim.Optimizer = field(init=False)
     _round_start: list[Tensor] = field(default_factory=list, init=False)
-    _round_steps: int = field(default=0, init=False)
     _rollout_seconds: float = field(default=0.0, init=False)
     _own_rewards: list[list[float]] = field(default_factory=list, init=False)
-    _ahead: PrivateRollout | None = field(default=None, init=False)
     _resampled: int = field(default=0, init=False)
     _beginning: int = field(default=0, init=False)
     _verifying: float = field(default=0.0, init=False)  # seconds, in this private step
@@ -142,28 +131,20 @@ class LocalTrainer:
         self._private = self.settings.model_copy(update={"grpo": grpo})
         self._optimizer = self._new_optimizer()
 
-    def rebase(self, residuals: Sequence[AdapterSource]) -> None:
-        """Add the products of these stacks to the base model. Call before a round."""
-        self.policy.rebase(residuals)
+    def rebase(self, adapters: Sequence[AdapterSource]) -> None:
+        """Add the products of these adapters to the base model. Call before a round."""
+        self.policy.rebase(adapters)
 
     def begin_round(
-        self,
-        round_: int,
-        adapter: Adapter,
-        beginning: int = 0,
-        steps: int | None = None,
-        rolled_back: bool = False,
+        self, round_: int, adapter: Adapter, beginning: int = 0, rolled_back: bool = False
     ) -> None:
         """Start from the global adapter, with a new optimizer unless the run keeps it.
 
         No two private rounds may have the same `beginning`, because noise and batches come from
-        it. `steps` is the number of steps to make, if known to be fewer than all. The optimizer is
-        not kept if the run was `rolled_back` since.
+        it. The optimizer is not kept if the run was `rolled_back` since.
         """
         self.round = round_
-        self._round_steps = min(steps or self.settings.local_steps, self.settings.local_steps)
         self._beginning = beginning
-        self._ahead = None
         self.policy.load_adapter(adapter)
         self._round_start = [factor.detach().clone() for factor in self.policy.trainable()]
         if rolled_back or self.settings.grpo.optimizer_state != "keep":
@@ -181,23 +162,17 @@ class LocalTrainer:
         return sum(reward for (reward,) in rewards) / len(rewards)
 
     def snapshot(self) -> Snapshot:
-        """Copy the factors, the optimizer's state, and the rollout sampled ahead."""
+        """Copy the factors and the optimizer's state."""
         names, states = self.policy.trained_names(), self._optimizer.state_dict()["state"]
         optimizer = copy_to_host(
             {f"{key}/{names[i]}": value for i in states for key, value in states[i].items()}
         )
-        ahead, of = self._ahead, self._problems_of(self._ahead)
-        return Snapshot(self.adapter(), optimizer, ahead, self._resampled, self._beginning, of)
+        return Snapshot(self.adapter(), optimizer, self._resampled, self._beginning)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Continue from a snapshot. FedProx stays anchored to the adapter of `begin_round`.
-
-        The rollout sampled ahead is sampled again if its problems have changed.
-        """
+        """Continue from a snapshot. FedProx stays anchored to the adapter of `begin_round`."""
         self.policy.load_adapter(snapshot.adapter)
-        same = self._problems_of(snapshot.ahead) == snapshot.ahead_of
-        self._ahead, self._resampled = snapshot.ahead if same else None, snapshot.resampled
-        self._beginning = snapshot.beginning
+        self._resampled, self._beginning = snapshot.resampled, snapshot.beginning
         indices = {name: index for index, name in enumerate(self.policy.trained_names())}
         states: dict[int, dict[str, Tensor]] = defaultdict(dict)
         for path, array in snapshot.optimizer.items():
@@ -207,43 +182,27 @@ class LocalTrainer:
         groups = self._optimizer.state_dict()["param_groups"]
         self._optimizer.load_state_dict({"state": states, "param_groups": groups})
 
-    def _problems_of(self, rollout: PrivateRollout | None) -> Digest | None:
-        """Digest of the problems that are now at the indices of a rollout's problems."""
-        if rollout is None:
-            return None
-        indices = [group.problem for group in rollout.groups]
-        problems = [self.problems[index] for index in indices if index < len(self.problems)]
-        return digest_of("\n".join(problem.model_dump_json() for problem in problems).encode())
-
-    def private_step(self, step: int, ahead: int | None = None) -> StepMetrics:
+    def private_step(self, step: int) -> StepMetrics:
         """Run local step 1..tau of the round on the next private problems.
 
-        The private step `ahead`, if any, is sampled from the policy before this step's update. The
-        reported reward is that of the step's prompts before resampling.
+        The reported reward is that of the step's prompts before resampling.
         """
         started, self._verifying = time.monotonic(), 0.0
-        rollout = self._ahead
-        stale = rollout is not None and rollout.step == step
-        if rollout is None or not stale:
-            rollout = self._private_rollout(step)
+        rollout = self._private_rollout(step)
         self._resampled += rollout.sampled - len(rollout.groups)
         sampled = time.monotonic()
-        with self._sampling(ahead):
-            metrics = self.update_policy(
-                step,
-                [self.problems[group.problem] for group in rollout.groups],
-                [group.responses for group in rollout.groups],
-                [group.rewards for group in rollout.groups],
-                # If stale, an update since sampling explains any mismatch.
-                max_mismatch=None if stale else self.max_mismatch,
-                noise=self.privacy.noise(*self._key(step)) if self.privacy else None,
-            )
+        metrics = self.update_policy(
+            [self.problems[group.problem] for group in rollout.groups],
+            [group.responses for group in rollout.groups],
+            [group.rewards for group in rollout.groups],
+            self.max_mismatch,
+            noise=self.privacy.noise(*self._key(step)) if self.privacy else None,
+        )
         return replace(
             metrics,
             reward=rollout.reward,
             prompts_sampled=rollout.sampled,
             groups_replaced=rollout.replaced,
-            staleness=int(stale),
             sampling=sampled - started,
             verifying=self._verifying,
             seconds=time.monotonic() - started,
@@ -276,28 +235,18 @@ class LocalTrainer:
         """The rewards of each problem's responses, by our own verifier."""
         return score_groups(self.scorer, self.policy.decode, problems, groups)
 
-    def choose(self, problems: Sequence[Problem], offers: Sequence[Offer]) -> list[list[Response]]:
-        """The groups of an exchange's offers, filled with our policy's likeliest candidates."""
-        return [
-            choose(self.policy, self.policy.encode(problem.prompt), offer, self.budget.tokens)
-            for problem, offer in zip(problems, offers, strict=True)
-        ]
-
-    def public_step(
-        self, step: int, problems: Sequence[Problem], groups: Groups, ahead: int | None = None
-    ) -> StepMetrics:
+    def public_step(self, step: int, problems: Sequence[Problem], groups: Groups) -> StepMetrics:
         """Run local step `step` on the groups from the exchange, with rewards computed again.
 
-        `ahead` is as in a private step. The reported reward is that of our own responses before
-        the exchange, and the seconds exclude waiting for peers.
+        The reported reward is that of our own responses before the exchange, and the seconds
+        exclude waiting for peers.
         """
         started = time.monotonic()
         stale = staleness(self.settings, step)
         rewards = self.score(problems, groups)
-        with self._sampling(ahead):
-            # As in a private step.
-            max_mismatch = None if stale else self.max_mismatch
-            metrics = self.update_policy(step, problems, groups, rewards, max_mismatch)
+        # If stale, an update since sampling explains any mismatch.
+        max_mismatch = None if stale else self.max_mismatch
+        metrics = self.update_policy(problems, groups, rewards, max_mismatch)
         own_rewards = [reward for rewards in self._own_rewards for reward in rewards]
         return replace(
             metrics,
@@ -319,26 +268,6 @@ class LocalTrainer:
             fused=True if self.policy.device.type == "cuda" else None,
         )
 
-    @contextmanager
-    def _sampling(self, step: int | None) -> Iterator[None]:
-        """Sample a private step from the current policy, during the update inside or before it."""
-        self._ahead = None
-        if step is None:
-            yield
-            return
-        with self.engine.holding() as beside:
-            if not beside:
-                self._ahead = self._private_rollout(step)
-                yield
-                return
-            rollout = in_thread(lambda: self._private_rollout(step), "rollout")
-            try:
-                yield
-            except Diverged:  # the daemon goes on, and uses the engine again
-                wait([rollout])
-                raise
-            self._ahead = rollout.result()
-
     def _private_rollout(self, step: int) -> PrivateRollout:
         """Sample and reward the groups of a private step, replacing dead ones."""
         if self.privacy is not None:
@@ -356,14 +285,14 @@ class LocalTrainer:
             return self._private_groups(indices, self._seed(step, *key))
 
         grpo = self._private.grpo
-        return sample_private(step, draw, grpo.prompts_per_step, grpo.resample, len(self.problems))
+        return sample_private(draw, grpo.prompts_per_step, grpo.resample, len(self.problems))
 
     def _poisson_rollout(self, step: int, privacy: PrivateDraws) -> PrivateRollout:
         """Sample the groups of a step with privacy: as many as are drawn, possibly none."""
         key = self._key(step)
         indices = privacy.batch(len(self.problems), *key)
         groups = self._private_groups(indices, privacy.rollout_seed(*key)) if indices else []
-        return sample_private(step, lambda *_: groups, len(indices), draws=0, available=0)
+        return sample_private(lambda *_: groups, len(indices), draws=0, available=0)
 
     def _key(self, step: int) -> tuple[int, ...]:
         """A key unique to the step in the run, even if it is repeated after a rollback."""
@@ -397,10 +326,9 @@ class LocalTrainer:
     def _sampled_by(self, problems: Sequence[Problem], groups: Groups, seed: int) -> bool:
         prompt = self.policy.encode(problems[0].prompt)
         group = Group(prompt, seeded(groups, seed)[0], [0.0] * len(groups[0]))
-        batch = collate([group], advantage_epsilon=0.0)
         temperature = self.settings.grpo.temperature
-        evidence = response_evidence(self.policy, batch, temperature, self.budget.tokens)
-        return float(evidence.sums()[:, 0].sum()) < 0
+        evidence = response_evidence(self.policy, collate([group]), temperature, self.budget.tokens)
+        return float(evidence.sum()) < 0
 
     def _rollout(
         self,
@@ -419,21 +347,17 @@ class LocalTrainer:
 
     def update_policy(
         self,
-        step: int,
         problems: Sequence[Problem],
         groups: Groups,
         rewards: Sequence[Sequence[float]],
         max_mismatch: float | None,
         noise: StepNoise | None = None,
     ) -> StepMetrics:
-        for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate(self.settings, step, self._round_steps)
         batch = collate(
             [
                 Group(self.policy.encode(problem.prompt), group, scores)
                 for problem, group, scores in zip(problems, groups, rewards, strict=True)
-            ],
-            self.settings.grpo.advantage_epsilon,
+            ]
         )
         return update(
             self.policy,
@@ -441,10 +365,10 @@ class LocalTrainer:
             batch,
             self.settings,
             self._round_start,
-            self.budget,
-            self.checkpointing,
-            self.team,
-            max_mismatch,
-            noise,
-            self.own_rank,
+            budget=self.budget,
+            checkpointing=self.checkpointing,
+            team=self.team,
+            max_mismatch=max_mismatch,
+            noise=noise,
+            own_rank=self.own_rank,
         )

@@ -279,12 +279,8 @@ def gradients_of(policy: Policy) -> list[Tensor]:
 
 
 def _rows(batch: Batch, settings: GrpoSettings) -> list[int]:
-    """The rows to train on: all, except groups whose rewards are all equal.
-
-    Their advantages are 0, so they are only kept for their KL and entropy terms.
-    """
-    other_terms = settings.kl_beta != 0 or settings.entropy_coefficient != 0
-    if other_terms and settings.zero_variance == "kl":
+    """The rows to train on: all, or without KL and entropy terms, those with an advantage."""
+    if settings.kl_beta != 0 or settings.entropy_coefficient != 0:
         return list(range(batch.rows))
     idle = zero_variance(batch.rewards).repeat_interleave(batch.group_size).tolist()
     return [row for row in range(batch.rows) if not idle[row]]
@@ -304,7 +300,6 @@ def _targets(batch: Batch, settings: GrpoSettings, device: torch.device) -> Targ
         return values.repeat_interleave(width).to(device)
 
     behaviour = batch.behaviour.flatten().to(device)
-    by_sequence = settings.clipping in ("sequence", "asymmetric")
     return Targets(
         advantages=of_rows(batch.advantages),
         weights=token_weights(batch.response_mask, settings.loss_aggregation).flatten().to(device),
@@ -312,7 +307,7 @@ def _targets(batch: Batch, settings: GrpoSettings, device: torch.device) -> Targ
         donated=of_rows(batch.donated),
         behaviour=behaviour,
         reference=torch.zeros_like(behaviour) if settings.kl_beta else None,
-        sequences=of_rows(torch.arange(batch.rows)) if by_sequence else None,
+        sequences=of_rows(torch.arange(batch.rows)) if settings.clipping == "sequence" else None,
     )
 
 

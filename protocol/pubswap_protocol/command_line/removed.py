@@ -1,5 +1,7 @@
 """Settings that were taken out: since when, and what to use instead."""
 
+from collections.abc import Mapping
+
 _CERTIFICATES = "removed in 0.1.0; let the proxy demand certificates, see deploy/nginx"
 
 _TIMES = "removed in 0.1.0; start and stop the daemon by a timer, it continues where it was"
@@ -19,6 +21,37 @@ REMOVED: dict[str, str] = {
     "vllm.gpu_memory_utilization": "since 0.1.0 it is vllm.extra.gpu_memory_utilization",
     "vllm.kv_cache_gib": "since 0.1.0 it is vllm.extra.kv_cache_memory_bytes, in bytes",
     "vllm.response_seconds": "a constant of 3,600 s since 0.1.0",
+    "grpo.advantage_epsilon": "removed in 0.1.0; it is always 1e-6, the default",
+    "grpo.clipping = asymmetric": "removed in 0.1.0; use 'token' or 'sequence'",
+    "grpo.clipping = soft": "removed in 0.1.0; use 'token' or 'sequence'",
+    "grpo.donor_ratio = donor": "removed in 0.1.0; use 'local' or 'decoupled'",
+    "grpo.donor_ratio = shaped": "removed in 0.1.0; use 'local' or 'decoupled'",
+    "grpo.donor_ratio_cap": "removed in 0.1.0; it is always 2, the default",
+    "grpo.dual_clip": "removed in 0.1.0; use grpo.clip_low, grpo.clip_high and grpo.max_grad_norm",
+    "grpo.learning_rate_shape": "removed in 0.1.0; the rate is constant, set by grpo.learning_rate",
+    "grpo.overlap": "removed in 0.1.0; swap.mode = 'pipelined' makes a step while peers answer",
+    "grpo.rollout_correction_cap": "removed in 0.1.0; it is always 2, the default",
+    "grpo.zero_variance": "removed in 0.1.0; such groups keep their KL term, the default",
+    "aggregation.rule = fedex": "removed in 0.1.0; use 'svd', which is exact too, or 'fedit'",
+    "wire.precision = int8": "removed in 0.1.0; use 'bfloat16', with twice the bytes",
+    "members.expected": "removed in 0.1.0; use clients",
+    "lora.rank = {…}": "a range was removed in 0.1.0; use a number, and lora.min_rank",
+    "round_seconds": "removed in 0.1.0; use round_steps",
+    "aggregation.server_optimizer = yogi": "removed in 0.1.0; use 'adam' or 'momentum'",
+    "aggregation.server_beta1": "removed in 0.1.0; it is 0.9, so leave it out",
+    "aggregation.server_beta2": "removed in 0.1.0; it is 0.99, so leave it out",
+    "aggregation.server_tau": "removed in 0.1.0; it is 0.001, so leave it out",
+    "aggregation.weights = improvement": "removed in 0.1.0; a gain on few held-out problems is "
+    "mostly noise, so use 'uniform', 'examples' or 'steps'",
+    "swap.donors": "removed in 0.1.0; any correct response of a peer may be donated, so leave it "
+    "out",
+    "swap.candidates": "removed in 0.1.0 with swap.donors; leave it out",
+    "swap.max_donor_share": "removed in 0.1.0; verdicts and swap.sampling_check limit donors, and "
+    "swap.max_donated_tokens limits responses",
+    "swap.prompts": "removed in 0.1.0; public prompts are drawn equally often, so leave it out",
+    "swap.replay": "removed in 0.1.0; only responses of the same public step are donated, so leave "
+    "it out",
+    "swap.schedule": "removed in 0.1.0; every swap.period-th step is public, so leave it out",
 }
 """Sentences by dotted key, or by `key = value` for a value of a key that stays.
 
@@ -28,4 +61,5 @@ One table for run files and for the settings of clients and coordinators, whose 
 
 def removal(key: str, value: object = None) -> str | None:
     """The sentence for a removed key, or for a removed value of another one; else None."""
-    return REMOVED.get(key) or REMOVED.get(f"{key} = {value}")
+    text = "{…}" if isinstance(value, Mapping) else value
+    return REMOVED.get(key) or REMOVED.get(f"{key} = {text}")

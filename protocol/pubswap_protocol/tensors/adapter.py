@@ -21,7 +21,6 @@ from pubswap_protocol.digests import Digester
 from pubswap_protocol.draws import rng_for
 from pubswap_protocol.errors import InvalidAdapter
 from pubswap_protocol.tensors.safetensors_header import (
-    MAX_HEADER_BYTES,
     MAX_TENSORS,
     TensorSpec,
     data_bytes,
@@ -40,8 +39,8 @@ Shape = Annotated[tuple[Side, Side], WithJsonSchema(TypeAdapter(_Pair).json_sche
 
 # A million; trained factors stay below 10. Numbers computed from them stay far below float32's
 # 3e38: the square of a difference is at most 2^42, the sum of a billion of them 2^72, and a product
-# B A over a FedEx-LoRA stack of rank 2^16 at most 2^58. That product and a server optimizer's
-# squares are at most LARGEST_DERIVED: another such product, with alpha / r, is still finite.
+# B A of rank 2^16 at most 2^58. A server optimizer's squares are at most LARGEST_DERIVED: another
+# such product, with alpha / r, is still finite.
 LARGEST = 2.0**20
 LARGEST_DERIVED = 2.0**60
 
@@ -293,18 +292,6 @@ def stack_layout(layout: AdapterLayout, ranks: Mapping[str, int]) -> AdapterLayo
         tensors[a] = (ranks[a], layout.tensors[a][1])
         tensors[b] = (layout.tensors[b][0], ranks[a])
     return AdapterLayout(tensors=tensors)
-
-
-def largest_stack(layout: AdapterLayout) -> int:
-    """The maximum bytes of a stack's file; a rank above the matrix's own adds no information."""
-    sides = ((layout.tensors[a][1], layout.tensors[b][0]) for a, b in modules(layout))
-    return 8 + MAX_HEADER_BYTES + 4 * sum(min(pair) * sum(pair) for pair in sides)
-
-
-def open_stack(path: Path, layout: AdapterLayout) -> AdapterFile:
-    """Open a stack for a run with this layout; raises InvalidAdapter unless it fits the modules."""
-    specs, _ = header_of_file(path)
-    return AdapterFile(path, stack_layout(layout, stack_ranks(specs, layout)))
 
 
 def stack_ranks(specs: Mapping[str, TensorSpec], layout: AdapterLayout) -> dict[str, int]:

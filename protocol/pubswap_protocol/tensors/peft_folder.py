@@ -29,7 +29,7 @@ def adapter_config(
 ) -> dict[str, object]:
     """PEFT's `adapter_config.json` for an adapter whose modules have these ranks.
 
-    The scale alpha / r is the run's for all ranks, which FedEx-LoRA's residuals increase.
+    The scale alpha / r is the run's for all ranks, also those of a personal adapter on top.
     """
     usual, scale = max(ranks.values()), lora.alpha / lora.rank
     others = {module: rank for module, rank in ranks.items() if rank != usual}

@@ -79,13 +79,9 @@ class ResponseRules:
         form = ResponseForm.of(card, settings)
         return cls(tuple(prompts), settings.grpo.responses_per_prompt, form)
 
-    def max_bytes(self, candidates: int = 0) -> int:
-        """The maximum size of a valid file: 8 bytes a token, the counts and seeds, and the header.
-
-        With `candidates` for each place, the maximum size of a file of offers.
-        """
-        size = self.responses_per_prompt
-        of_prompt = (size + candidates * (size // 2)) * (8 * self.form.longest + 21) + 8
+    def max_bytes(self) -> int:
+        """The most bytes of a valid file: 8 a token, the counts and seeds, and the header."""
+        of_prompt = self.responses_per_prompt * (8 * self.form.longest + 21) + 8
         return len(self.prompts) * of_prompt + 4096
 
 
@@ -243,78 +239,3 @@ def read_arrays(
         ).reshape(spec.shape)
         for name, spec in specs.items()
     }
-
-
-_OFFER_DTYPES = {
-    **dict.fromkeys(("prompts", "candidates", "lengths", "tokens"), "I32"),
-    **{"places": "U8", "logprobs": "F32"},
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """One prompt's `own` responses (K,), the places to fill, and the candidates for them."""
-
-    own: Group
-    places: tuple[int, ...]
-    candidates: Group
-
-    def filled(self, order: Sequence[int]) -> list[Response]:
-        """The group with its places filled by the first candidates of `order`."""
-        group = list(self.own)
-        for index, candidate in zip(self.places, order, strict=False):
-            group[index] = self.candidates[candidate].as_donated()
-        return group
-
-
-def encode_offers(prompts: Sequence[int], offers: Sequence[Offer]) -> bytes:
-    """The file for `offers` (P,) on `prompts` (P,), in order."""
-    flat = [response for offer in offers for response in offer.own]
-    flat += [response for offer in offers for response in offer.candidates]
-    places = np.zeros((len(offers), len(offers[0].own)), dtype=np.uint8)
-    for row, offer in zip(places, offers, strict=True):
-        row[list(offer.places)] = 1
-    data: bytes = save(
-        {
-            "prompts": np.asarray(prompts, dtype=np.int32),
-            "places": places,
-            "candidates": np.array([len(offer.candidates) for offer in offers], dtype=np.int32),
-            **_flat_arrays(flat, (len(flat),)),
-        }
-    )
-    return data
-
-
-def decode_offers(data: bytes | memoryview, rules: ResponseRules) -> list[Offer]:
-    """The offers (P,) of a file, in the order of `rules.prompts`.
-
-    Raises InvalidResponses for anything that the rules do not allow, for more places than half a
-    group, and for fewer candidates than places.
-    """
-    arrays = read_arrays(data, _OFFER_DTYPES, _ORIGINS)
-    check_prompts(arrays["prompts"], rules)
-    count, size = len(rules.prompts), rules.responses_per_prompt
-    lengths, places, candidates = arrays["lengths"], arrays["places"], arrays["candidates"]
-    if places.shape != (count, size):
-        raise InvalidResponses(f"places must have the shape {(count, size)}.")
-    if candidates.shape != (count,) or candidates.min() < 0:
-        raise InvalidResponses(f"candidates must be {count} numbers from 0 on.")
-    total = count * size + int(candidates.sum(dtype=np.int64))
-    if lengths.shape != (total,):
-        raise InvalidResponses(f"lengths must have the shape ({total},).")
-    filled = (places != 0).sum(axis=1)
-    if (filled > size // 2).any() or (filled > candidates).any():
-        raise InvalidResponses(
-            "An offer fills at most half a group, and has a candidate for each place."
-        )
-    responses = Flat(lengths, arrays, (total,), rules)
-    flat = iter(responses[number] for number in range(total))
-    own = [[next(flat) for _ in range(size)] for _ in range(count)]
-    return [
-        Offer(
-            own=group,
-            places=tuple(np.flatnonzero(row).tolist()),
-            candidates=[next(flat) for _ in range(offered)],
-        )
-        for group, row, offered in zip(own, places, candidates.tolist(), strict=True)
-    ]

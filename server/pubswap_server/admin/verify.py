@@ -130,7 +130,7 @@ def verify(settings: ServerSettings, progress: Progress) -> StorageReport:
                 .order_by(RunRow.created_at, RunRow.id, RoundRow.round)
             )
             rounds, freed = [], 0
-            for run, round_, adapter in rows:
+            for run, round_, adapter in (row for row in rows if row[0].readable):
                 try:  # round 0 has no inputs
                     inputs = inputs_of(session, run, round_) if round_ else None
                     rounds.append((run, round_, adapter, inputs))

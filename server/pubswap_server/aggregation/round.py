@@ -11,7 +11,6 @@ import numpy as np
 from pubswap_protocol.messages import Digest, Drift
 from pubswap_protocol.settings import AggregationSettings
 from pubswap_protocol.tensors.adapter import LARGEST_DERIVED, AdapterFile
-from pubswap_server.aggregation import stacking
 from pubswap_server.aggregation.gram import Clipped, GramSum, Matrix, drift_of, gram_of, norms_of
 from pubswap_server.aggregation.rules import Aggregator, FedIT, Means, MultiKrum, Note, rule_for
 from pubswap_server.aggregation.server_optimizer import (
@@ -35,7 +34,6 @@ class Aggregated:
     adapter: Digest
     drift: Drift
     notes: tuple[Note, ...] = ()
-    residual: Digest | None = None  # FedEx-LoRA: what the mean's product lacks, as a stack
     server_state: Digest | None = None  # the server optimizer's
 
 
@@ -82,19 +80,13 @@ def aggregate(
         new = AdapterFile(store.path(new_state), layout)
         new.check(LARGEST_DERIVED)
         adapter, _ = store.write(adapter_bytes(means.updates.previous, optimizer, new))
-    mean = AdapterFile(store.path(adapter), updates.previous.layout)
-    mean.check()
-    residual = None
-    if settings.rule == "fedex":
-        layout, parts = stacking.residual(updates, mean)
-        residual, _ = store.write(parts)
-        AdapterFile(store.path(residual), layout).check(LARGEST_DERIVED)
+    AdapterFile(store.path(adapter), updates.previous.layout).check()
     gram = passing.matrix if gram is None else gram
     drift = drift_of(gram)
     if sample is not None and len(gram) < len(members):
         members = tuple(members[n] for n in sample)
     notes += standing_out(members, np.sqrt(np.diag(gram)).tolist())
-    return Aggregated(adapter, drift, tuple(notes), residual, new_state)
+    return Aggregated(adapter, drift, tuple(notes), new_state)
 
 
 def bounded_weights(updates: Updates) -> list[Note]:

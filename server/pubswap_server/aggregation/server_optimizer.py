@@ -15,13 +15,14 @@ from pubswap_protocol.tensors.adapter import AdapterLayout, AdapterSource
 from pubswap_server.aggregation.rules import Means, Row
 from pubswap_server.aggregation.updates import Slice, slices, width_for
 
+BETA1, BETA2, TAU = 0.9, 0.99, 1e-3  # as Reddi et al.
+
 
 @dataclass(frozen=True, slots=True)
 class Momentum:
     """m <- beta1 m + Delta; theta <- theta + eta m."""
 
     rate: float
-    beta1: float
 
     @property
     def memory(self) -> dict[str, float]:
@@ -30,7 +31,7 @@ class Momentum:
 
     def advance(self, state: list[Row], delta: Row) -> list[Row]:
         """The next state, in the order of `memory`, each of the shape of `delta`; not rounded."""
-        return [self.beta1 * state[0] + delta]
+        return [BETA1 * state[0] + delta]
 
     def step(self, state: list[Row]) -> Row:
         return self.rate * state[0]
@@ -45,33 +46,17 @@ class Adam:
     """
 
     rate: float
-    beta1: float
-    beta2: float
-    tau: float
 
     @property
     def memory(self) -> dict[str, float]:
-        return {"momentum": 0.0, "variance": self.tau**2}
+        return {"momentum": 0.0, "variance": TAU**2}
 
     def advance(self, state: list[Row], delta: Row) -> list[Row]:
-        momentum = self.beta1 * state[0] + (1 - self.beta1) * delta
-        return [momentum, self.variance(state[1], delta * delta)]
-
-    def variance(self, previous: Row, square: Row) -> Row:
-        return self.beta2 * previous + (1 - self.beta2) * square
+        momentum = BETA1 * state[0] + (1 - BETA1) * delta
+        return [momentum, BETA2 * state[1] + (1 - BETA2) * (delta * delta)]
 
     def step(self, state: list[Row]) -> Row:
-        return self.rate * state[0] / (np.sqrt(state[1]) + self.tau)
-
-
-class Yogi(Adam):
-    """Adam, except that v changes by an amount that depends only on Delta^2:
-
-    v <- v - (1 - beta2) Delta^2 sign(v - Delta^2)
-    """
-
-    def variance(self, previous: Row, square: Row) -> Row:
-        return previous - (1 - self.beta2) * square * np.sign(previous - square)
+        return self.rate * state[0] / (np.sqrt(state[1]) + TAU)
 
 
 ServerOptimizer = Momentum | Adam
@@ -81,10 +66,7 @@ def server_optimizer(settings: AggregationSettings) -> ServerOptimizer | None:
     name, rate = settings.server_optimizer, settings.server_learning_rate
     if name == "none":
         return None
-    if name == "momentum":
-        return Momentum(rate or 1.0, settings.server_beta1)
-    kind = Adam if name == "adam" else Yogi
-    return kind(rate or 0.01, settings.server_beta1, settings.server_beta2, settings.server_tau)
+    return Momentum(rate or 1.0) if name == "momentum" else Adam(rate or 0.01)
 
 
 def state_layout(layout: AdapterLayout, optimizer: ServerOptimizer) -> AdapterLayout:

@@ -54,21 +54,9 @@ class Updates:
         )
 
 
-MIN_IMPROVEMENT, MAX_IMPROVEMENT = 0.05, 0.5  # of pass@1: the least and the greatest weight
-
-
 def weight_of(counted_by: str, metrics: Mapping[str, Any]) -> float:
-    """The weight of an update with these metrics, by `aggregation.weights`.
-
-    An improvement is kept within bounds, so that nobody vanishes and nobody gains by claiming more.
-    A member that reports none has the least weight.
-    """
-    if counted_by == "uniform":
-        return 1.0
-    if counted_by == "improvement":
-        gained = metrics.get("improvement") or 0.0
-        return min(max(float(gained), MIN_IMPROVEMENT), MAX_IMPROVEMENT)
-    return float(metrics[counted_by])
+    """The weight of an update with these metrics, by `aggregation.weights`."""
+    return 1.0 if counted_by == "uniform" else float(metrics[counted_by])
 
 
 def shares_of(weights: Sequence[float], largest: float = 1.0) -> tuple[float, ...]:

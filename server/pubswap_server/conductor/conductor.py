@@ -14,7 +14,7 @@ from sqlalchemy import Select, and_, exists, or_, select
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.errors import Fenced, PubSwapError, UnknownRun, WrongState
-from pubswap_protocol.messages import RunState
+from pubswap_protocol.messages import RunState, SwapSummary
 from pubswap_server.aggregation.round import STANDS_OUT
 from pubswap_server.clock import now
 from pubswap_server.conductor import stalls
@@ -153,8 +153,8 @@ async def advance(services: Services, run: str, explain: bool = True) -> None:
     """
     due, to_average = await _close(services, run, {}, explain)
     while due:
-        outcomes = await _outcomes(services, run, due)
-        due, to_average = await _close(services, run, outcomes, explain)
+        summaries = await _summaries(services, run, due)
+        due, to_average = await _close(services, run, summaries, explain)
     if to_average is not None:
         await services.heartbeats.flush()
         async with services.leases.held(services.database, to_average[0]):
@@ -162,11 +162,11 @@ async def advance(services: Services, run: str, explain: bool = True) -> None:
 
 
 _Work = tuple[list[exchanges.Step], tuple[Lease, RoundInputs] | None]
-"""Work outside of a transaction: outcomes of exchanges, or averaging the round."""
+"""Work outside of a transaction: summaries of exchanges, or averaging the round."""
 
 
 async def _close(
-    services: Services, run: str, outcomes: dict[exchanges.Step, exchanges.Outcome], explain: bool
+    services: Services, run: str, summaries: dict[exchanges.Step, SwapSummary], explain: bool
 ) -> _Work:
     timed = services.metrics.exchange_seconds.observe
 
@@ -174,7 +174,7 @@ async def _close(
         row = session.get(RunRow, run, with_for_update=True)
         if row is None or row.state in ENDED:
             return ([], None), None
-        if due := exchanges.close_due(session, row, outcomes, timed):
+        if due := exchanges.close_due(session, row, summaries, timed):
             return (due, None), None
         rounds.close_if_due(session, row)
         _admit_if_short(session, row)
@@ -201,11 +201,11 @@ def _admit_if_short(session: Session, run: RunRow) -> None:
         members.admit(session, run.id)
 
 
-async def _outcomes(
+async def _summaries(
     services: Services, run: str, due: list[exchanges.Step]
-) -> dict[exchanges.Step, exchanges.Outcome]:
-    """The outcomes of these exchanges, with the members that have answered so far."""
-    outcomes = {}
+) -> dict[exchanges.Step, SwapSummary]:
+    """The summaries of these exchanges, with the members that have answered so far."""
+    summaries = {}
     for round_, swap in due:
 
         def read(session: Session, round_: int = round_, swap: int = swap) -> Exchange:
@@ -213,8 +213,8 @@ async def _outcomes(
 
         exchange = await services.database.read(read)
         if exchange.correct:  # empty if all were withdrawn meanwhile
-            outcomes[round_, swap] = await to_thread.run_sync(exchanges.outcome_of, exchange)
-    return outcomes
+            summaries[round_, swap] = await to_thread.run_sync(exchanges.summary_of, exchange)
+    return summaries
 
 
 def _room(services: Services) -> tuple[int | None, int]:
@@ -237,16 +237,11 @@ async def _aggregate(services: Services, lease: Lease, inputs: RoundInputs) -> N
         counted = rounds.counted_updates(session, row, inputs.round)
         done.means = history.means_of(session, run, inputs.round, counted).model_dump(mode="json")
         done.drift = result.drift.model_dump(mode="json")
-        done.residual, done.server_state = result.residual, result.server_state
+        done.server_state = result.server_state
         for update in counted:
             if (steps := update.metrics["steps"]) < inputs.settings.local_steps:
                 details = {"member": update.member, "round": inputs.round, "steps": steps}
                 events.record(session, run, "fewer steps", **details)
-        if inputs.settings.aggregation.weights == "improvement":
-            silent = sum(update.metrics.get("improvement") is None for update in counted)
-            if silent:
-                details = {"round": inputs.round, "members": silent, "of": len(counted)}
-                events.record(session, run, "no improvement told", **details)
         for note in result.notes:
             events.record(session, run, note.kind, round=inputs.round, **note.details)
         began = events.last_at(session, run, ROUND_BEGINS)

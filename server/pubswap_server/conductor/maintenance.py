@@ -67,9 +67,7 @@ def withdraw(session: Session, digest: str) -> list[tuple[str, int]]:
     for blob in session.scalars(select(BlobRow).where(BlobRow.digest == digest)):
         _note(session, blob.run_id, digest, f"blob of {blob.member}")
         session.delete(blob)
-    outcome = or_(
-        RoundRow.adapter == digest, RoundRow.residual == digest, RoundRow.server_state == digest
-    )
+    outcome = or_(RoundRow.adapter == digest, RoundRow.server_state == digest)
     outcomes = []
     for row in session.scalars(select(RoundRow).where(outcome)):
         _note_lost(session, row.run_id, digest, f"outcome of round {row.round}")

@@ -1,11 +1,12 @@
 """The database's tables. Large objects are blobs, which rows name by digest."""
 
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from sqlalchemy import (
     DDL,
     JSON,
@@ -28,6 +29,7 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
+from pubswap_protocol.errors import Conflict, first_fault
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.settings import RunSettings
 from pubswap_server.clock import now
@@ -82,8 +84,31 @@ class Parsed(TypeDecorator[M]):
 
 
 @lru_cache(maxsize=1024)
-def _parsed(kind: type[M], text: str) -> M:
-    return kind.model_validate_json(text)
+def _parsed(kind: type[BaseModel], text: str) -> Any:
+    try:
+        return kind.model_validate_json(text)
+    except ValidationError as error:
+        return UnreadValue(first_fault(error), text)
+
+
+class UnreadValue:
+    """What an earlier version stored and this one cannot read, such as a removed setting.
+
+    It is kept as it is. Any use of it raises Conflict, so that it stops only its own run.
+    """
+
+    def __init__(self, fault: str, text: str) -> None:
+        self._fault, self._text = fault, text
+
+    def __getattr__(self, name: str) -> Any:
+        raise Conflict(
+            f"This version of pubswap cannot go on with the run ({self._fault}). Nothing of it was "
+            "deleted: let the coordinator's earlier version end it, or create a new run."
+        )
+
+    def model_dump(self, mode: str) -> Any:
+        """What is stored, for a backup."""
+        return json.loads(self._text)
 
 
 class Base(DeclarativeBase):
@@ -147,6 +172,11 @@ class RunRow(Base):
     epoch: Mapped[int] = mapped_column()
 
     __mapper_args__ = {"version_id_col": epoch}  # noqa: RUF012 - SQLAlchemy's own protocol
+
+    @property
+    def readable(self) -> bool:
+        """Whether this version can read the run, which an earlier one may have created."""
+        return not any(isinstance(value, UnreadValue) for value in (self.settings, self.model))
 
 
 class DeploymentRow(Base):
@@ -289,8 +319,9 @@ class _PublicStep(_Round):
 class RoundRow(_Round, Base):
     """A round, and the global adapter that it ended with; round 0 holds the initial one.
 
-    `residual` is FedEx-LoRA's, and `server_state` the server optimizer's: blobs, too. `responses`
-    are some of the evaluation's; being long, they are loaded only where they are used.
+    `server_state` is the server optimizer's: a blob, too. `residual` names one of a run of an
+    earlier version, so that it is kept. `responses` are some of the evaluation's; being long, they
+    are loaded only where they are used.
     """
 
     __tablename__ = "rounds"
@@ -332,20 +363,6 @@ class SwapRow(_PublicStep, Base):
     summary: Mapped[dict[str, Any] | None]
 
 
-class PromptsRow(_PublicStep, Base):
-    """The prompts of a public step, in a run that chooses them by earlier exchanges.
-
-    `right` counts each prompt's correct answers among so many `responses`, of all clients in the
-    exchange; null until it is closed.
-    """
-
-    __tablename__ = "prompts"
-
-    prompts: Mapped[list[int]]
-    right: Mapped[list[int] | None]
-    responses: Mapped[int] = mapped_column(default=0)
-
-
 class SubmissionRow(_PublicStep, Base):
     """A member's responses in an exchange, with the coordinator's own verdicts (P, K).
 
@@ -376,7 +393,6 @@ class DoubtRow(Base):
     receiver: Mapped[str] = mapped_column(String(63), primary_key=True)
     responses: Mapped[int] = mapped_column(BigInteger, default=0)
     other_noise: Mapped[float] = mapped_column(Double, default=0.0)
-    other_policy: Mapped[float] = mapped_column(Double, default=0.0)
     verdicts: Mapped[int] = mapped_column(default=0)
     doubts: Mapped[int] = mapped_column(default=0)
     doubted: Mapped[bool] = mapped_column(default=False)

@@ -12,11 +12,9 @@ from anyio import CapacityLimiter, to_thread
 
 from pubswap_protocol.errors import RoundClosed
 from pubswap_protocol.tensors.responses import (
-    Offer,
     Response,
     ResponseFile,
     ResponseRules,
-    encode_offers,
     encode_responses,
 )
 from pubswap_server.exchange.donation import Choice, Exchange
@@ -47,7 +45,7 @@ class ClosedExchange:
     secret: str | None = None
 
     def gifts(self, member: str) -> Counter[str]:
-        """The number of responses from each peer that a member got or was offered."""
+        """The number of responses from each peer that a member got."""
         return self.exchange.gifts(member) if member in self.digests else Counter()
 
 
@@ -73,32 +71,16 @@ class ResponsePool:
     def answer(self, member: str, seeds: bool = False) -> bytes:
         """The file of groups that a member trains on; raises RoundClosed if it did not answer.
 
-        A peer's response is flagged as donated, without the peer's name. If members choose for
-        themselves, the file holds offers. With `seeds`, it holds what the member needs to check the
-        responses.
+        A peer's response is flagged as donated, without the peer's name. With `seeds`, the file
+        holds what the member needs to check the responses.
         """
         if member not in self._files:
             raise RoundClosed("The exchange closed without responses of yours; train on your own.")
-        if self._closed.exchange.candidates is not None:
-            return encode_offers(self._closed.rules.prompts, self._offers(member, seeds))
         groups = [
             [self._response(member, prompt, choice, seeds) for choice in group]
             for prompt, group in enumerate(self._closed.exchange.choices(member))
         ]
         return encode_responses(self._closed.rules.prompts, groups)
-
-    def _offers(self, member: str, seeds: bool) -> list[Offer]:
-        count = self._closed.rules.responses_per_prompt
-        return [
-            Offer(
-                own=[
-                    self._response(member, prompt, Choice(member, k), seeds) for k in range(count)
-                ],
-                places=draw.slots,
-                candidates=[self._response(member, prompt, c, seeds) for c in draw.candidates],
-            )
-            for prompt, draw in enumerate(self._closed.exchange.draws(member))
-        ]
 
     def _response(self, member: str, prompt: int, choice: Choice, seeds: bool) -> Response:
         response = self._files[choice.client].response(prompt, choice.index)
@@ -164,7 +146,7 @@ class Answers:
         return await to_thread.run_sync(ResponsePool, closed, self._blobs, limiter=self._threads)
 
     async def gifts(self, key: Key, member: str, load: Load) -> Counter[str]:
-        """The number of responses from each peer that a member got or was offered.
+        """The number of responses from each peer that a member got.
 
         The verdicts determine it. Members report on all exchanges of a round at once, and the files
         need not be opened for that.

@@ -19,7 +19,7 @@ from pubswap_server.runs.events import record
 
 FEWEST = 2  # receivers that must doubt a donor before it is excluded
 DOUBTS = Base.metadata.tables[DoubtRow.__tablename__]
-NO_SUMS = {"responses": 0, "other_noise": 0.0, "other_policy": 0.0}
+NO_SUMS = {"responses": 0, "other_noise": 0.0}
 UNKNOWN = {**NO_SUMS, "verdicts": 0, "doubts": 0, "doubted": False}
 
 
@@ -56,7 +56,6 @@ def report(
     for name, sums in (stored | fresh).items():
         sums["responses"] += min(donors[name].responses, received[name])
         sums["other_noise"] += donors[name].other_noise
-        sums["other_policy"] += donors[name].other_policy
         if (evidence := _judge(sums)) is not None:
             details = {"member": name, "receiver": receiver, "round": round_}
             record(session, run.id, "sampling doubted", **details, evidence=evidence)
@@ -71,7 +70,7 @@ def report(
 
 def _judge(sums: dict[str, Any]) -> float | None:
     """Pass a verdict if there are enough responses; returns the evidence for a new doubt."""
-    evidence = max(sums["other_noise"], sums["other_policy"])
+    evidence = sums["other_noise"]
     verdict = doubtful(sums["responses"], evidence)
     if verdict is None:
         return None

@@ -10,22 +10,14 @@ from sqlalchemy.orm import Session
 
 from pubswap_protocol.errors import IdempotencyMismatch, NotFound, RoundClosed
 from pubswap_protocol.messages import Receipt, ReceiptStatus, RunState, SwapSummary
-from pubswap_protocol.schedule import public_steps_per_round
+from pubswap_protocol.schedule import public_batch, public_steps_per_round
 from pubswap_protocol.tensors.responses import ResponseRules
 from pubswap_server.clock import now
 from pubswap_server.database.engine import changed
-from pubswap_server.database.tables import (
-    PromptsRow,
-    RunRow,
-    SetRow,
-    SubmissionRow,
-    SwapRow,
-    UpdateRow,
-)
+from pubswap_server.database.tables import RunRow, SetRow, SubmissionRow, SwapRow, UpdateRow
 from pubswap_server.exchange import doubts
 from pubswap_server.exchange.answers import ClosedExchange
 from pubswap_server.exchange.donation import Exchange
-from pubswap_server.exchange.prompts import prompts_of
 from pubswap_server.runs import members, runs
 from pubswap_server.runs.auth import MemberPrincipal, require_going
 from pubswap_server.runs.events import record
@@ -68,7 +60,10 @@ def rules_of(
 ) -> ResponseRules:
     """The form of a public step's responses; raises NotFound or RoundClosed, see `check_step`."""
     check_step(run, round_, swap, rollbacks)
-    return ResponseRules.of(run.model, run.settings, prompts_of(session, run, round_, swap))
+    public = session.get_one(SetRow, (run.id, "public")).problems
+    return ResponseRules.of(
+        run.model, run.settings, public_batch(run.settings, public, round_, swap)
+    )
 
 
 def submitted(
@@ -327,30 +322,17 @@ def _counts(session: Session, row: SwapRow) -> tuple[int, int]:
     return count, done
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The result of an exchange that is about to close, computed outside of any transaction.
-
-    `right` (P,) counts the correct ones among the `responses` to each prompt.
-    """
-
-    summary: SwapSummary
-    right: list[int]
-    responses: int
-
-
-def outcome_of(exchange: Exchange) -> Outcome:
-    correct = exchange.correct
-    counts, table = exchange.replaced(), np.stack(list(correct.values()))
-    clients, prompts, per_prompt = table.shape
-    summary = SwapSummary(
+def summary_of(exchange: Exchange) -> SwapSummary:
+    """The result of an exchange that is about to close, computed outside of any transaction."""
+    correct, counts = exchange.correct, exchange.replaced()
+    size = next(iter(correct.values())).size
+    return SwapSummary(
         swap=exchange.swap,
-        clients=clients,
+        clients=len(correct),
         replaced=sum(counts.values()),
-        replaced_share={name: count / (prompts * per_prompt) for name, count in counts.items()},
+        replaced_share={name: count / size for name, count in counts.items()},
         correct_share={name: float(verdicts.mean()) for name, verdicts in correct.items()},
     )
-    return Outcome(summary, table.sum(axis=(0, 2)).tolist(), clients * per_prompt)
 
 
 def due(session: Session, run: RunRow) -> list[SwapRow]:
@@ -373,24 +355,24 @@ def due(session: Session, run: RunRow) -> list[SwapRow]:
 
 
 def close_due(
-    session: Session, run: RunRow, outcomes: Mapping[Step, Outcome], timed: Callable[[float], None]
+    session: Session,
+    run: RunRow,
+    summaries: Mapping[Step, SwapSummary],
+    timed: Callable[[float], None],
 ) -> list[Step]:
-    """Close the exchanges that are due, with their outcomes; returns those without one yet.
+    """Close the exchanges that are due, with their summaries; returns those without one yet.
 
-    An outcome is out of date if others have answered since. `timed` is called with each exchange's
+    A summary is out of date if others have answered since. `timed` is called with each exchange's
     seconds since its first responses.
     """
     pending = []
     for row in due(session, run):
         names = select(SubmissionRow.member).where(*_in_time(run.id, row.round, row.swap))
-        outcome = outcomes.get((row.round, row.swap))
-        if outcome is None or outcome.summary.correct_share.keys() != set(session.scalars(names)):
+        summary = summaries.get((row.round, row.swap))
+        if summary is None or summary.correct_share.keys() != set(session.scalars(names)):
             pending.append((row.round, row.swap))
             continue
-        row.closed, row.summary = True, outcome.summary.model_dump(mode="json")
-        chosen = session.get(PromptsRow, (run.id, row.round, row.swap))
-        if chosen is not None:  # for the choice of later prompts
-            chosen.right, chosen.responses = outcome.right, outcome.responses
+        row.closed, row.summary = True, summary.model_dump(mode="json")
         record(session, run.id, "exchange closed", **row.summary, round=row.round)
         timed((now() - row.first_at).total_seconds())
     if run.state == RunState.EXCHANGING and not open_rows(session, run):
@@ -416,8 +398,6 @@ def _exchange(
         prompts=rules_of(session, run, round_, swap).prompts,
         correct={name: np.array(s.correct, dtype=bool) for name, s in submissions.items()},
         donatable={name: np.array(s.donatable) for name, s in submissions.items() if s.donatable},
-        max_donor_share=settings.swap.max_donor_share,
-        candidates=settings.swap.candidates if settings.swap.donors == "likely" else None,
     )
 
 

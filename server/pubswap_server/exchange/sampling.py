@@ -1,9 +1,8 @@
 """The check that donated responses were sampled: seeds, the donors' opaque numbers, the verdict.
 
 A member draws the responses to a public step with Gumbel noise from a seed that it is given. A
-receiver reports two sums of evidence, in nats, on each donor's responses: that other noise drew
-them, and that another policy did (log-likelihood ratios, see the client's training/evidence.py).
-The larger one counts.
+receiver reports the evidence on each donor's responses, in nats, that other noise drew them (a
+log-likelihood ratio, see the client's training/evidence.py).
 
 Seeds and numbers are derived from a secret of the run and not from its seed, which members know.
 With the seed, a receiver of a response could try all members' names to find its donor.

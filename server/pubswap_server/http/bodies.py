@@ -37,11 +37,6 @@ ADAPTER = (
     "A safetensors file with exactly the tensors of the run's `model.layout`, float32, without "
     "metadata."
 )
-RESIDUAL = (
-    "Each of a task's `residuals` (aggregation.rule = fedex) has the same names but its own rank: "
-    "A (r', in) and B (out, r'). For each module, add the product B A, scaled by the run's "
-    "lora.alpha / lora.rank, to the base model's weight."
-)
 UPDATE = f"""A client's update is a safetensors file without metadata, in the run's wire.precision.
 
 Its tensors are those of `model.layout`; with aggregation.rule = ffa only the B (`.lora_B.weight`),
@@ -50,18 +45,13 @@ module: A (r, in) and B (out, r), with the same r for all modules, from lora.min
 Numbers are finite, and at most {LARGEST:.0f} in magnitude.
 
 - float32: the trained tensors themselves, F32.
-- bfloat16: `NAME` BF16, the difference d rounded to nearest, ties to even.
-- int8: `NAME` I8, q = round(d / s) in -127..127, ties to even, and `NAME.scale` F32, s = max |d| /
-  127: one s per row, of shape (rows, 1), for a matrix with no more rows than columns; otherwise one
-  per column, of shape (1, columns). Where s is 0, so is q.
+- bfloat16: `NAME` BF16, the trained tensor minus the round's adapter, rounded to nearest, ties to
+  even.
 
-d is the trained tensor minus the round's adapter, plus the rounding error of this client's last
-update (error feedback): its d - Q(d), where Q(d) is what was sent, the BF16 numbers or s q.
-
-The file is canonical to the byte. The tensors are contiguous, ordered by dtype, widest first, and
-then by name. The header's entries have the same order, each as in
-`{{"NAME":{{"dtype":"I8","shape":[2,64],"data_offsets":[0,128]}}}}`, without spaces or line breaks;
-the header is padded with spaces to a multiple of 8 bytes.
+The file is canonical to the byte. The tensors are contiguous and ordered by name. The header's
+entries have the same order, each as in
+`{{"NAME":{{"dtype":"BF16","shape":[2,64],"data_offsets":[0,256]}}}}`, without spaces or line
+breaks; the header is padded with spaces to a multiple of 8 bytes.
 """
 RESPONSES = (
     "A safetensors file for P prompts with K responses each, in the order of the prompts: "
@@ -69,15 +59,6 @@ RESPONSES = (
     "end-of-sequence token; `tokens` int32 (S,), all responses concatenated; `logprobs` "
     "float32 (S,), each token's log-probability when sampled, at the run's temperature; `donated` "
     "uint8 (P, K), 0 in a client's file; in the exchange's, 1 where a response is a peer's."
-)
-CANDIDATES = (
-    "With swap.donors = likely, the client itself chooses, and the file holds C candidates besides "
-    "its own responses: `prompts` int32 (P,); `places` uint8 (P, K), 1 where a candidate replaces "
-    "one of its own responses; `candidates` int32 (P,), the number of candidates for each prompt, "
-    "at least its number of places; `lengths` int32 (P K + C,), all own responses, then all "
-    "candidates; `tokens` int32 (S,) and `logprobs` float32 (S,) in the same order. Fill a "
-    "prompt's places in order with its candidates, ranked by mean log-probability per token under "
-    "the client's own policy at the run's temperature, largest first; in a tie the earlier wins."
 )
 
 
@@ -132,7 +113,7 @@ def _download(media_type: str, description: str, headers: Json | None = None) ->
     }
 
 
-_BLOB = f"{ADAPTER}\n\n{RESIDUAL}\n\nYour own update:\n\n{UPDATE}"
+_BLOB = f"{ADAPTER}\n\nYour own update:\n\n{UPDATE}"
 BLOB_REPLIES: Replies = _download(paths.TENSORS_TYPE, _BLOB) | {
     307: {
         "description": "With `direct`: the bytes, or a range of them, are at another URL for "
@@ -148,7 +129,7 @@ CHUNK_REPLIES: Replies = {
 }
 EXCHANGED_REPLIES: Replies = {
     200: {
-        "description": f"{RESPONSES}\n\n{CANDIDATES}",
+        "description": RESPONSES,
         "content": _binary(paths.TENSORS_TYPE),
     },
     204: {

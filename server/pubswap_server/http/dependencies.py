@@ -198,7 +198,7 @@ SwapNumber = Annotated[
         ge=1,
         le=MAX_NUMBER,
         description="The public steps of a round count from 1 to local_steps // swap.period: "
-        "number n is local step n * swap.period, unless swap.schedule puts them elsewhere.",
+        "number n is local step n * swap.period.",
     ),
 ]
 

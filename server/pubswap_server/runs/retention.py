@@ -45,7 +45,7 @@ def free_through(session: Session, run: str, round_: int) -> None:
 def archive(session: Session, run: RunRow) -> None:
     """Free all files of an ended run except its final and its best adapter.
 
-    Its rows stay, and so do the residuals that the two adapters need. Raises WrongState.
+    Its rows stay. Raises WrongState.
     """
     _require_ended(run, "archived")
     retained = set()
@@ -55,7 +55,6 @@ def archive(session: Session, run: RunRow) -> None:
     free_through(session, run.id, run.round)
     rounds = update(RoundRow).where(RoundRow.run_id == run.id)
     session.execute(rounds.values(server_state=None))
-    session.execute(rounds.where(RoundRow.round > max(retained, default=0)).values(residual=None))
     freed = session.scalars(
         rounds.where(RoundRow.round.not_in(retained), RoundRow.adapter.is_not(None))
         .values(adapter=None)

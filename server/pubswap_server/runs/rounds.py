@@ -19,7 +19,6 @@ from pubswap_protocol.settings import RunSettings
 from pubswap_server.clock import now
 from pubswap_server.database.tables import (
     BlobRow,
-    PromptsRow,
     RoundRow,
     RunRow,
     SubmissionRow,
@@ -203,7 +202,7 @@ def resume(session: Session, run: RunRow) -> None:
 
 
 def roll_back(session: Session, run: RunRow, to: int) -> None:
-    """Begin round `to` + 1 again from round `to`'s adapter, optimizer state and residuals.
+    """Begin round `to` + 1 again from round `to`'s adapter and optimizer state.
 
     Everything since is deleted except the log, which keeps the rounds' adapters and evaluations.
     Raises WrongState for a round that is not before the one under way, NotFound if its adapter was
@@ -220,7 +219,7 @@ def roll_back(session: Session, run: RunRow, to: int) -> None:
         if row.adapter is not None
     ]
     record(session, run.id, "rolled back", to=to, adapter=start.adapter, rounds=rounds)
-    for table in (UpdateRow, SubmissionRow, SwapRow, PromptsRow, RoundRow):
+    for table in (UpdateRow, SubmissionRow, SwapRow, RoundRow):
         session.execute(delete(table).where(table.run_id == run.id, table.round > to))
     run.state, run.round, run.failure = status.state, status.round, None
     run.rollbacks += 1

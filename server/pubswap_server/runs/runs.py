@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 from pydantic import ValidationError
@@ -149,7 +150,7 @@ def ask_again(session: Session) -> None:
     out of date takes no part until it says hello again with the current version.
     """
     going = select(RunRow).where(RunRow.state != RunState.CANCELLED).with_for_update()
-    for row in session.scalars(going):
+    for row in filter(attrgetter("readable"), session.scalars(going)):
         previous, current = row.verifier_version, _installed_version(row.settings.verifier)
         if current in (None, previous):
             continue
@@ -305,7 +306,10 @@ def view(session: Session, run: RunRow, principal: Principal | None = None) -> R
 
 
 def page(session: Session, after: str | None, limit: int) -> list[RunView]:
-    """The runs created before the run `after`, newest first, without their members."""
+    """The runs created before the run `after`, newest first, without their members.
+
+    Without those of earlier versions that this one cannot read. Only an empty page is the last.
+    """
     query = select(RunRow).order_by(RunRow.created_at.desc(), RunRow.id.desc()).limit(limit)
     if after is not None:
         last = session.get(RunRow, after)
@@ -313,4 +317,6 @@ def page(session: Session, after: str | None, limit: int) -> list[RunView]:
             raise UnknownRun(f"There is no run {after!r}; give the last one that you have.")
         same_time = and_(RunRow.created_at == last.created_at, RunRow.id < last.id)
         query = query.where(or_(RunRow.created_at < last.created_at, same_time))
-    return [view(session, row) for row in session.scalars(query)]
+    rows = session.scalars(query).all()
+    views = [view(session, row) for row in rows if row.readable]
+    return page(session, rows[-1].id, limit) if rows and not views else views

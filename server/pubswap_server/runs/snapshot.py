@@ -71,10 +71,9 @@ class RunSnapshot:
 
     The round under way begins from `adapter`. `handed_in` are the members whose updates are in,
     `awaited` the others, and `exchanges` its public steps by number. `backlog` is the first round
-    with an adapter that was not evaluated, and that adapter. `residuals` holds the rounds that have
-    one, in order, each with its digest; empty except under FedEx-LoRA. `joining` are the members
-    that are in the next round, but not in this one. `refused` are the members that are revoked or
-    suspended, as (active, suspended).
+    with an adapter that was not evaluated, and that adapter. `joining` are the
+    members that are in the next round, but not in this one. `refused` are the members that are
+    revoked or suspended, as (active, suspended).
     """
 
     state: RunState
@@ -86,7 +85,6 @@ class RunSnapshot:
     awaited: Awaited
     exchanges: Mapping[int, ExchangeState]
     backlog: tuple[int, str] | None
-    residuals: tuple[tuple[int, str], ...]
     joining: frozenset[str]
     refused: Mapping[str, tuple[bool, bool]]
 
@@ -129,20 +127,9 @@ def read_snapshot(session: Session, run: str) -> RunSnapshot:
         awaited=_awaited(missing, turnout),
         exchanges=_exchanges(session, row, participants, handed_in),
         backlog=(backlog[0], str(backlog[1])) if backlog else None,
-        residuals=read_residuals(session, run),
         joining=members.joining(session, run),
         refused={name: (active, suspended) for name, active, suspended in refused},
     )
-
-
-def read_residuals(session: Session, run: str) -> tuple[tuple[int, str], ...]:
-    """The rounds that have a residual, in order, each with its digest."""
-    rows = session.execute(
-        select(RoundRow.round, RoundRow.residual)
-        .where(RoundRow.run_id == run, RoundRow.residual.is_not(None))
-        .order_by(RoundRow.round)
-    )
-    return tuple((round_, str(digest)) for round_, digest in rows)
 
 
 def _awaited(missing: Set[str], turnout: Turnout) -> Awaited:
@@ -217,15 +204,12 @@ def waits_for(snapshot: RunSnapshot, swap: int | None = None) -> str:
 
 
 def _work(snapshot: RunSnapshot, kind: TaskKind, round_: int, adapter: str | None) -> Task:
-    """A task to train from an adapter or evaluate it, with the residuals that belong to it."""
-    last = round_ - 1 if kind is TaskKind.TRAIN else round_
-    residuals = [digest for of, digest in snapshot.residuals if of <= last]
+    """A task to train from an adapter or evaluate it."""
     return Task(
         kind=kind,
         state=snapshot.state,
         round=round_,
         adapter=adapter,
-        residuals=residuals,
         rollbacks=snapshot.rollbacks,
     )
 

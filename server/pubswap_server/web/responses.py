@@ -31,20 +31,18 @@ def shown(services: Services, stored: Stored, prompt: int) -> dict[str, Any]:
     """The template's values for one prompt; raises DamagedBlob.
 
     `donated` counts the organisations that train on a response in place of one of their own.
-    `replaced` counts a member's own responses replaced by peers'; None if the member chooses.
+    `replaced` counts a member's own responses replaced by peers'.
     """
     closed, public, tokenizer_digest = stored
     exchange, rules, members = closed.exchange, closed.rules, sorted(closed.digests)
     problem = services.problems(public)[rules.prompts[prompt]]
     tokenizer = services.tokenizer(tokenizer_digest)
     donated, replaced = Counter[tuple[str, int]](), Counter[str]()
-    coordinator_chooses = exchange.candidates is None
-    if coordinator_chooses:
-        for member in members:
-            for choice in exchange.choices(member)[prompt]:
-                if choice.client != member:
-                    donated[choice.client, choice.index] += 1
-                    replaced[member] += 1
+    for member in members:
+        for choice in exchange.choices(member)[prompt]:
+            if choice.client != member:
+                donated[choice.client, choice.index] += 1
+                replaced[member] += 1
     groups = []
     for member in members[:MAX_MEMBERS]:
         data = services.blobs.read(closed.digests[member])
@@ -55,8 +53,7 @@ def shown(services: Services, stored: Stored, prompt: int) -> dict[str, Any]:
             {"text": text, "correct": correct, "donated": donated[member, index]}
             for index, (text, correct) in enumerate(zip(texts, verdicts, strict=True))
         ]
-        count = replaced[member] if coordinator_chooses else None
-        groups.append({"member": member, "responses": responses, "replaced": count})
+        groups.append({"member": member, "responses": responses, "replaced": replaced[member]})
     return {
         "prompt": prompt,
         "prompts": len(rules.prompts),

@@ -34,7 +34,8 @@ NAMED = {
 _FOLLOWING = {"seed", "swap.quorum", "aggregation.quorum"}
 # These axes change the method. Any other changes the problem, so each of its values has a section.
 _OF_METHOD = ("swap.", "aggregation.", "wire.", "grpo.", "lora.")
-# The wording of a value on an axis; other axes use the last part of their name.
+# The wording of a value on an axis; other axes use the last part of their name. Some are of
+# settings that only older results have.
 _WORDS = {
     "members": "public prompts in every private set",  # the one value that is no row by itself
     "grpo.clipping": "{} clipping",
@@ -175,7 +176,7 @@ def method_of(result: Result, usual: Mapping[str, Value | None]) -> Method:
         for axis in sorted(usual)
         if is_of_method(axis) and not axis.startswith(tuple(idle))
         if not (silent and axis == "swap.max_donated_tokens")
-        if (value := _scalar(settings, axis)) != usual[axis]
+        if (value := value_on(result, axis)) != usual[axis]
     )
     if result.members == "with-public":
         variant = (("members", result.members), *variant)
@@ -198,7 +199,7 @@ def is_of_method(axis: str) -> bool:
 def value_on(result: Result, axis: str) -> Value | None:
     """A result's value on an axis, even if its part of the grid does not name it.
 
-    None if only the recipe has it, as with `data.*`.
+    None if only the recipe has it, as with `data.*`, or an older version.
     """
     if axis in result.setting:
         return result.setting[axis]

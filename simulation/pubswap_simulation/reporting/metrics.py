@@ -7,7 +7,6 @@ from operator import attrgetter
 from statistics import fmean
 
 from pubswap_protocol.messages import SwapSummary
-from pubswap_protocol.schedule import public_step
 from pubswap_simulation.reporting.section import Metric
 from pubswap_simulation.results import Result
 
@@ -107,14 +106,19 @@ def donated_clip_share(result: Result) -> dict[str, float]:
 
 def _exchanges(result: Result) -> list[tuple[int, SwapSummary]]:
     """Every exchange and its step in the whole run."""
-    settings = result.run.settings
-    tau = settings.local_steps
-    step_of = {public_step(settings, step): step for step in range(1, tau + 1)}
+    tau = result.run.settings.local_steps
     return [
-        ((summary.round - 1) * tau + step_of[swap.swap], swap)
+        ((summary.round - 1) * tau + _step(result, swap.swap), swap)
         for summary in result.run.rounds
         for swap in summary.swaps
     ]
+
+
+def _step(result: Result, swap: int) -> int:
+    """The local step of a round's public step; older runs could have them all first or last."""
+    tau, period = result.run.settings.local_steps, result.run.settings.swap.period
+    moved = {"early": swap, "late": tau - tau // period + swap}
+    return moved.get(str(result.setting.get("swap.schedule")), swap * period)
 
 
 def _mean(series: dict[int, float]) -> float | None:

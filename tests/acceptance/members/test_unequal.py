@@ -26,7 +26,8 @@ def test_daemons_of_unequal_means_make_one_adapter(tmp_path: Path) -> None:
     )
     settings = {
         "aggregation.rule": "svd",
-        "lora.rank": {"min": 1, "max": 8},
+        "lora.rank": 8,
+        "lora.min_rank": 1,
         "wire.precision": "bfloat16",
     }
     with ForkedProcesses(folder / "logs") as processes:

@@ -161,12 +161,12 @@ def test_settings_that_messages_leave_out_are_shown(server: Server, browser: htt
 
 
 def test_settings_are_shown_as_a_run_file_has_them(server: Server, browser: httpx.Client) -> None:
-    """Strings in quotes, true and false, lists in brackets; a missing value as "not set"."""
-    fed = begun(server, swap={"replay": True, "period": 1})
+    """Strings in quotes, numbers, lists in brackets; a missing value as "not set"."""
+    fed = begun(server, swap={"period": 1})
     page = browser.get(f"/runs/{fed.run.id}/settings").text
     shown = {key: value for key, value, _ in rows(page)[1:]}
     for key, value in (
-        ("swap.replay", "true"),
+        ("swap.period", "1"),
         ("swap.max_donated_tokens", "not set"),
         ("lora.target_modules", '["q_proj"]'),
         ("method", '"pubswap"'),
@@ -187,7 +187,7 @@ def test_the_form_refuses_what_the_command_line_refuses(
     path = f"/runs/{fed.run.id}/new"
     asked = browser.get(path).text
     for changes in (
-        {"swap.max_donor_share": 0.5, "aggregation.weights": "examples"},
+        {"aggregation.weights": "examples"},
         {"swap.sampling_check": "exclude"},
         {"swap.period": 3, "swap.quorum": 9, "aggregation.quorum": 9},
         {"verifier": "guess"},

@@ -21,9 +21,7 @@ from support.coordinator.coordinator import (
     begun,
     create,
 )
-from support.coordinator.hostile_exchange import hostile_exchange
 from support.coordinator.long_runs import crowd, lengthen
-from support.eventually import until
 
 
 def test_a_run_says_whom_it_waits_for(server: Server, browser: httpx.Client) -> None:
@@ -150,17 +148,6 @@ def test_the_page_of_a_long_run_of_many_members_costs_little(
         assert f"Round {rounds + 1} of 3000" in answer.text
         assert f"{hidden} more are not shown" in answer.text
     assert least[1] < 3 * least[0], least
-
-
-def test_a_page_does_not_say_what_members_choose_themselves(
-    server: Server, browser: httpx.Client
-) -> None:
-    """With donors = 'likely', only the receiver knows which responses it takes."""
-    _, path = hostile_exchange(server, donors="likely")
-    until(lambda: browser.get(path).status_code == 200)
-    page = unescape(browser.get(path).text)
-    assert page.count("chooses which of its peers' responses") == 2
-    assert "trains on its own" not in page
 
 
 def test_the_stream_names_parts_that_exist(server: Server, browser: httpx.Client) -> None:

@@ -150,13 +150,12 @@ def test_a_receiver_gets_seeds_and_a_number_for_each_donor(server: Server) -> No
 
 
 def play_round(
-    fed: Federation, round_: int, doubting: Sequence[str], lying: int = 0, policy: bool = False
+    fed: Federation, round_: int, doubting: Sequence[str], lying: int = 0
 ) -> dict[str, int]:
     """Play a round in which only `b` is right; `doubting` receivers report evidence against it.
 
-    Each receiver claims `lying` more responses than it got. With `policy`, the evidence is for
-    another policy instead of other noise. Returns how many responses each got: a receiver whose own
-    are all wrong has half of its responses to each of two prompts replaced.
+    Each receiver claims `lying` more responses than it got. Returns how many responses each got: a
+    receiver whose own are all wrong has half of its responses to each of two prompts replaced.
     """
     run, got = fed.run.id, {}
     count = fed.run.settings.grpo.responses_per_prompt
@@ -172,12 +171,9 @@ def play_round(
             if one.donated
         ]
         got[name] = len(flat)
-        evidence = [FALSE if name in doubting else TRUE, TRUE]
-        noise, other = reversed(evidence) if policy else evidence
+        evidence = FALSE if name in doubting else TRUE
         found = [
-            DonorEvidence(
-                number=donor, responses=len(flat) + lying, other_noise=noise, other_policy=other
-            )
+            DonorEvidence(number=donor, responses=len(flat) + lying, other_noise=evidence)
             for donor in {one.donor for one in flat} | {1}  # 1 is no donor's number
         ]
         data = encode_adapter(fed.run.model.layout, fed.adapter(round_))
@@ -206,15 +202,6 @@ def test_too_few_responses_are_no_verdict_until_there_are_more(server: Server) -
     doubted = [event.details for event in events if event.kind == "sampling doubted"]
     assert [(one["member"], one["receiver"]) for one in doubted] == [("b", n) for n in "acd"]
     assert doubted[0]["evidence"] == 2 * FALSE
-
-
-def test_either_evidence_makes_a_verdict(server: Server) -> None:
-    """Evidence of another policy suffices, even if the noise matches; the count then restarts."""
-    fed = federation(server, responses=128)
-    play_round(fed, 1, doubting="acd", policy=True)
-    assert standing(fed) == Sampling(doubting=3, judging=3, excluded=False)
-    play_round(fed, 2, doubting="", policy=True)
-    assert standing(fed) == Sampling(doubting=0, judging=3, excluded=False)
 
 
 @pytest.mark.parametrize(("doubting", "excluded"), [("a", False), ("ac", True)])

@@ -42,7 +42,6 @@ from support.vllm.fake_engine import FakeEngine
 VLLM = VllmSettings(extra={"kv_cache_memory_bytes": 1 << 27})
 GRPO = {
     "kl_beta": 0.05,
-    "zero_variance": "drop",
     "max_prompt_tokens": 16,
     "max_response_tokens": 16,
 }
@@ -129,9 +128,9 @@ def _lead(policy: Policy, engine: RolloutEngine, team: Team, kind: str) -> dict[
     for step in range(2):
         sampled = engine.generate(PROMPTS, SamplingParameters(rows, 12, 0.7, step))
         tokens.append([[r.tokens.tolist() for r in group] for group in sampled])
-        # Equal rewards in the second step leave fewer rows than there are processes.
-        rewards = [[1.0, *[0.0] * (rows - 1)]] + [[float(step == 0), *[0.0] * (rows - 1)]] * 2
-        fixed = [Group(p, _fixed(rng, rows), r) for p, r in zip(PROMPTS, rewards, strict=True)]
+        # The one group of the second step has fewer rows than there are processes.
+        prompts, rewards = PROMPTS[: 3 if step == 0 else 1], [1.0, *[0.0] * (rows - 1)]
+        fixed = [Group(prompt, _fixed(rng, rows), rewards) for prompt in prompts]
         batch = collate(fixed, 1e-6)
         budget = TokenBudget(40)
         metrics = update(

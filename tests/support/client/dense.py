@@ -54,7 +54,7 @@ def clip(vectors: Sequence[Vector], start: Vector, factor: float) -> list[Vector
 
 @dataclass
 class ServerOptimizer:
-    """FedAvgM, FedAdam and FedYogi as loops over rounds."""
+    """FedAvgM and FedAdam as loops over rounds."""
 
     name: str
     rate: float
@@ -75,11 +75,7 @@ class ServerOptimizer:
             return theta + self.rate * self.m
         self.m = self.beta1 * self.m + (1 - self.beta1) * delta
         squared = delta**2
-        if self.name == "adam":
-            self.v = self.beta2 * self.v + (1 - self.beta2) * squared
-        else:
-            grows = np.where(self.v < squared, 1.0, np.where(self.v > squared, -1.0, 0.0))
-            self.v = self.v + grows * (1 - self.beta2) * squared
+        self.v = self.beta2 * self.v + (1 - self.beta2) * squared
         return theta + self.rate * self.m / (self.v**0.5 + self.tau)
 
 

@@ -31,11 +31,9 @@ from pubswap_protocol.messages import (
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.tensors.adapter import AdapterFile, encode_adapter, initial_adapter
 from pubswap_protocol.tensors.responses import (
-    Offer,
     Response,
     ResponseRules,
     decode_responses,
-    encode_offers,
     encode_responses,
 )
 from pubswap_protocol.tensors.update_encoding import view_update
@@ -127,13 +125,6 @@ class FakeCoordinator:
             raise RoundClosed
         rules = ResponseRules.of(self.run.model, self.run.settings, PUBLIC)
         submitted = decode_responses(self.submitted[round_, swap], rules)
-        if self.run.settings.swap.donors == "likely":
-            # Among equally likely ones the first are taken, whatever a restart computes.
-            offers = [
-                Offer(group, (2, 3), [*peer_group[:3], *peer_group[:3]])
-                for group, peer_group in zip(submitted, self.peer, strict=True)
-            ]
-            return encode_offers(PUBLIC, offers)
         mixed = [
             group[:2] + peer_group[:2]
             for group, peer_group in zip(submitted, self.peer, strict=True)
@@ -222,11 +213,11 @@ class World:
     def _watch(self, trainer: LocalTrainer) -> None:
         step_on = trainer.public_step
 
-        def public_step(step: int, problems: Any, groups: Any, ahead: int | None) -> Any:
+        def public_step(step: int, problems: Any, groups: Any) -> Any:
             seen = self.trained_on.setdefault((trainer.round, step), set())
             seen.add(digest_of(encode_responses(PUBLIC, groups)))
             self.points.hit()
-            return step_on(step, problems, groups, ahead)
+            return step_on(step, problems, groups)
 
         trainer.public_step = public_step  # type: ignore[method-assign]
         trainer.engine.generate = self.points.around(trainer.engine.generate)  # type: ignore[method-assign]

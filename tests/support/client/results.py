@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pubswap_protocol.command_line.removed import removal
 from pubswap_protocol.draws import rng_for
 from pubswap_protocol.messages import (
     Drift,
@@ -59,6 +60,8 @@ def make_result(
 ) -> Result:
     """A result with these pass@1 after rounds 0, 1, ...; `setting` also sets the run's settings.
 
+    Those that were removed since are in `setting` only.
+
     Pairwise drift is `drift` in each round. In each public step alpha is `replaced` for the first
     client and twice that for the second.
     """
@@ -70,7 +73,7 @@ def make_result(
     if clients == 1:
         table["method"] = "fedavg"
     for key, value in setting.items():
-        if key != "members" and not key.startswith("data."):
+        if key != "members" and not key.startswith("data.") and not removal(key, value):
             _set(table, key, value)
     settings = RunSettings.model_validate(table)
     rounds = [

@@ -15,10 +15,7 @@ def exchange(
     swap: int,
     prompts: Sequence[int],
     donatable: Mapping[str, Any] | None = None,
-    max_donor_share: float = 1.0,
 ) -> list[list[Choice]]:
     """The responses chosen for the receiver's groups."""
-    exchanged = Exchange(
-        strategy, seed, round_, swap, prompts, correct, donatable or {}, max_donor_share
-    )
+    exchanged = Exchange(strategy, seed, round_, swap, prompts, correct, donatable or {})
     return exchanged.choices(receiver)

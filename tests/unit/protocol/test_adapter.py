@@ -18,6 +18,7 @@ from pubswap_protocol.tensors.adapter import (
     decode_adapter,
     encode_adapter,
     initial_adapter,
+    sent_layout,
 )
 from pubswap_protocol.tensors.safetensors_header import MAX_HEADER_BYTES, read_header
 
@@ -196,3 +197,9 @@ def test_a_changed_byte_is_refused_or_changes_a_number_only(place: int, value: i
         return
     assert {name: tensor.shape for name, tensor in adapter.items()} == LAYOUT.tensors
     assert all(np.isfinite(tensor).all() for tensor in adapter.values())
+
+
+def test_what_a_client_sends_depends_on_the_rule() -> None:
+    """All factors, or only the B factors under FFA-LoRA."""
+    assert sent_layout(LAYOUT, "svd") == LAYOUT
+    assert set(sent_layout(LAYOUT, "ffa").tensors) == {n for n in LAYOUT.tensors if "lora_B" in n}

@@ -14,7 +14,6 @@ from pubswap_protocol.schedule import (
     public_batch,
     public_step,
     public_steps_per_round,
-    sampled_ahead,
     staleness,
     update_order,
     walk,
@@ -39,33 +38,6 @@ def test_the_last_step_of_each_period_is_public(period: int, public: list[int]) 
     assert [k for k in found.values() if k is not None] == list(range(1, len(public) + 1))
     assert public_steps_per_round(run) == len(public)
     assert private_steps_per_round(run) == 10 - len(public)
-
-
-@pytest.mark.parametrize(
-    ("schedule", "period", "public"),
-    [
-        ("early", 4, [1, 2]),
-        ("late", 4, [9, 10]),
-        ("early", 3, [1, 2, 3]),
-        ("late", 3, [8, 9, 10]),
-        ("late", 8, [10]),
-        ("late", 1, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
-    ],
-)
-def test_as_many_public_steps_come_early_or_late(
-    schedule: Any, period: int, public: list[int]
-) -> None:
-    """They are numbered from 1 as well; private steps walk the private set as usual."""
-    run = settings(
-        swap=SwapSettings(period=period, schedule=schedule), grpo=GrpoSettings(prompts_per_step=2)
-    )
-    found = [public_step(run, s) for s in range(1, 11)]
-    assert [s for s, k in enumerate(found, 1) if k] == public
-    assert [k for k in found if k] == list(range(1, len(public) + 1))
-    assert public_steps_per_round(run) == len(public) == 10 // period
-    private = [s for s in range(1, 11) if s not in public]
-    assert [private_position(run, 1, s) for s in private] == list(range(0, 2 * len(private), 2))
-    assert update_order(run) == list(range(1, 11))
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedprox"])
@@ -135,25 +107,6 @@ def test_steps_keep_their_order_otherwise(run: RunSettings) -> None:
     assert update_order(run) == list(range(1, 11))
     assert {overtaken(run, step) for step in range(1, 11)} == {None}
     assert {staleness(run, step) for step in range(1, 11)} == {0}
-
-
-@pytest.mark.parametrize(
-    ("period", "mode", "ahead"),
-    [
-        (2, "synchronous", {1: None, 2: 3, 3: None, 4: 5, 5: None, 6: None}),
-        (3, "synchronous", {1: 2, 2: None, 3: 4, 4: 5, 5: None, 6: None}),
-        (2, "pipelined", {1: 3, 3: None, 2: 5, 5: None, 4: None, 6: None}),
-    ],
-)
-def test_only_a_private_step_that_comes_next_is_sampled_ahead(
-    period: int, mode: Any, ahead: dict[int, int | None]
-) -> None:
-    """It is sampled before the previous step's update; without overlap, none is."""
-    swap = SwapSettings(period=period, mode=mode)
-    run = settings(local_steps=6, swap=swap, grpo=GrpoSettings(overlap=1))
-    assert {step: sampled_ahead(run, step) for step in update_order(run)} == ahead
-    run = settings(local_steps=6, swap=swap)
-    assert {sampled_ahead(run, step) for step in update_order(run)} == {None}
 
 
 def test_draws_are_functions_of_their_key() -> None:

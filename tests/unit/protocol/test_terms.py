@@ -125,10 +125,10 @@ def test_a_run_that_is_shown_otherwise_than_in_its_terms_is_refused(
 
 def test_a_new_version_asks_nobody_again() -> None:
     """Terms of a version without a setting mean its default, and keep their bytes."""
-    older = edited("settings", "grpo", "overlap")
+    older = edited("settings", "grpo", "resample")
     assert agreed(VIEW.model_copy(update={"terms": older})).settings == SETTINGS
     fewer = with_clients(older, 3)
-    assert "overlap" not in fewer
+    assert "resample" not in fewer
     assert differences(older, fewer) == {"clients": ("4", "3")}
     assert with_clients(fewer, 4) == older
 

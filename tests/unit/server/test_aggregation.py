@@ -11,11 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from pubswap_protocol.digests import digest_of, hexadecimal
 from pubswap_protocol.errors import InvalidAdapter
-from pubswap_protocol.messages import UpdateMetrics
 from pubswap_protocol.settings import AggregationSettings, largest_share
 from pubswap_protocol.tensors.adapter import (
     LARGEST,
@@ -25,14 +23,12 @@ from pubswap_protocol.tensors.adapter import (
     AdapterSource,
     decode_adapter,
     encode_adapter,
-    open_stack,
     sent_layout,
 )
 from pubswap_server.aggregation.gram import MAX_DRIFT_CLIENTS, drift_of, gram_of, sampled
 from pubswap_server.aggregation.round import STANDS_OUT, Aggregated, aggregate
 from pubswap_server.aggregation.rules import FedIT, Means, MultiKrum, TrimmedMean, rule_for
-from pubswap_server.aggregation.stacking import stacked
-from pubswap_server.aggregation.updates import Updates, shares_of, weight_of
+from pubswap_server.aggregation.updates import Updates, shares_of
 from support.client import dense
 
 LAYOUT = AdapterLayout(
@@ -124,10 +120,10 @@ def test_fedit_is_the_mean_of_a_and_of_b_separately(store: Folder, weights: list
     assert close(store.load(found.adapter), dense.weighted_mean([*map(dense.flat, made)], weights))
     data = store.path(found.adapter).read_bytes()
     assert data == encode_adapter(LAYOUT, decode_adapter(LAYOUT, data))
-    assert (found.notes, found.residual, found.server_state) == ((), None, None)
+    assert (found.notes, found.server_state) == ((), None)
 
 
-@pytest.mark.parametrize("rule", ["fedit", "fedex", "median"])
+@pytest.mark.parametrize("rule", ["fedit", "median"])
 def test_equal_adapters_aggregate_to_themselves(store: Folder, rule: str) -> None:
     """An unchanged adapter loses nothing to rounding."""
     previous, one = adapters(2)
@@ -250,7 +246,7 @@ def test_clipping_bounds_each_update_before_the_rule(
     assert "c2" in clipped
 
 
-@pytest.mark.parametrize("name", ["momentum", "adam", "yogi"])
+@pytest.mark.parametrize("name", ["momentum", "adam"])
 @pytest.mark.parametrize("rate", [None, 0.3])
 def test_a_server_optimizer_moves_by_its_own_memory_of_the_rounds(
     store: Folder, name: str, rate: float | None
@@ -287,44 +283,6 @@ def test_ffa_takes_b_from_the_clients_and_a_from_the_round(store: Folder, optimi
             assert not np.array_equal(mean[name], previous[name])
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 9])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_fedex_adds_what_the_mean_factors_product_lacks(
-    store: Folder, count: int, weighted: bool
-) -> None:
-    """B A + residual is sum w_n B_n A_n, even if the stack's rank exceeds the matrix's."""
-    previous, *made = adapters(count + 1)
-    weights = [1.0 + place for place in range(count)] if weighted else [1.0] * count
-    found = round_of(store, made, previous, weights=weights, rule="fedex")
-    assert found.residual is not None
-    residual = open_stack(store.path(found.residual), LAYOUT).load()
-    mean = dense.products(store.load(found.adapter))
-    for name, rest in dense.products(residual).items():
-        shares = np.array(weights) / sum(weights)
-        exact = sum(w * dense.products(one)[name] for w, one in zip(shares, made, strict=True))
-        assert np.allclose(mean[name] + rest, exact, rtol=0, atol=3e-6)
-        assert residual[name].shape[0] == min(4 * count, *rest.shape)
-
-
-def test_stacks_of_stacks_keep_the_sum_of_the_products(store: Folder) -> None:
-    """An export of many rounds' factors and residuals is one pair of factors, no larger than the
-    matrix."""
-    rounds = []
-    for number in range(3):
-        previous, *made = adapters(4, seed=number)
-        residual = round_of(store, made, previous, rule="fedex").residual
-        assert residual is not None
-        rounds.append(open_stack(store.path(residual), LAYOUT))
-    (theta,) = adapters(1, seed=9)
-    terms = [store.keep(LAYOUT, theta), *rounds]
-    layout, parts = stacked(LAYOUT, terms)
-    export = decode_adapter(layout, b"".join(parts))
-    for name, product in dense.products(export).items():
-        expected = sum(dense.products(term.load())[name] for term in terms)
-        assert np.allclose(product, expected, rtol=0, atol=1e-5)
-        assert layout.tensors[name][0] <= min(product.shape)
-
-
 def distances(made: Sequence[Adapter]) -> tuple[float, float]:
     """The mean distances between pairs, and from the mean."""
     vectors = [dense.flat(one) for one in made]
@@ -351,9 +309,9 @@ def test_drift_is_the_distance_between_clients_and_from_their_mean(
 
 EVERY = [
     {"rule": rule, "clip_norm": clip, "server_optimizer": optimizer, "trim": 0.25}
-    for rule in ("fedit", "ffa", "fedex", "svd", "median", "trimmed_mean", "multi_krum")
+    for rule in ("fedit", "ffa", "svd", "median", "trimmed_mean", "multi_krum")
     for clip in (None, 1.0)
-    for optimizer in (("none",) if rule in ("fedex", "svd") else ("none", "yogi"))
+    for optimizer in (("none",) if rule == "svd" else ("none", "adam"))
 ]
 
 
@@ -369,8 +327,7 @@ def test_the_width_of_the_slices_changes_no_bit_of_an_elementwise_rule(
     monkeypatch.setattr("pubswap_server.aggregation.updates.SLICE", 5)
     narrow = round_of(store, made, previous, **rules)
     if rules["clip_norm"] is None:
-        assert (whole.adapter, whole.residual) == (narrow.adapter, narrow.residual)
-        assert whole.server_state == narrow.server_state
+        assert (whole.adapter, whole.server_state) == (narrow.adapter, narrow.server_state)
     assert close(store.load(narrow.adapter), dense.flat(store.load(whole.adapter)), 1e-5)
 
 
@@ -413,7 +370,6 @@ def peak_of(folder: Path, count: int, rules: dict[str, Any]) -> int:
         {"rule": "fedit", "server_optimizer": "adam"},
         {"rule": "median", "clip_norm": 1.0},
         {"rule": "multi_krum"},
-        {"rule": "fedex"},
     ],
 )
 def test_memory_does_not_grow_with_the_clients(tmp_path: Path, rules: dict[str, Any]) -> None:
@@ -502,25 +458,6 @@ def test_no_share_is_over_the_bound_and_the_rest_keep_their_weights(
     assert max(found) <= largest
 
 
-@pytest.mark.parametrize(
-    ("improvement", "weight"),
-    [(-1.0, 0.05), (0.0, 0.05), (None, 0.05), (0.04, 0.05), (0.2, 0.2), (0.5, 0.5), (1.0, 0.5)],
-)
-def test_an_improvement_weighs_between_its_bounds(improvement: float | None, weight: float) -> None:
-    """min(max(g, 0.05), 0.5): members that got worse or report nothing still count, and none
-    counts as much as ten others."""
-    told = UpdateMetrics(examples=1, steps=1, improvement=improvement).model_dump(mode="json")
-    assert weight_of("improvement", told) == weight
-    assert weight_of("uniform", told) == weight_of("examples", told) == 1.0
-
-
-def test_an_improvement_is_part_of_pass_at_1() -> None:
-    """A message with a value outside its range is refused."""
-    for wrong in (1.1, -1.1, float("nan"), float("inf"), True, "0.5"):
-        with pytest.raises(ValidationError):
-            UpdateMetrics.model_validate({"examples": 1, "steps": 1, "improvement": wrong})
-
-
 def test_a_member_that_reports_a_thousand_million_examples_has_twice_an_equal_share() -> None:
     """By default, and at most a half, so two clients have a half each; the sum stays 1."""
     assert AggregationSettings().max_weight_share is None
@@ -538,7 +475,7 @@ def shares_by_default(weights: Sequence[float]) -> tuple[float, ...]:
     return shares_of(weights, largest_share(None, len(weights)))
 
 
-@pytest.mark.parametrize("rule", ["fedit", "fedex", "svd", "multi_krum"])
+@pytest.mark.parametrize("rule", ["fedit", "svd", "multi_krum"])
 def test_the_log_names_a_member_whose_weight_is_bounded(store: Folder, rule: str) -> None:
     """With the share that its weight asks for and the one it has; no note if the bound is far."""
     previous, *made = adapters(6)
@@ -568,8 +505,7 @@ def test_no_blown_up_result_leaves_the_aggregation(store: Folder) -> None:
     far = {name: np.full_like(array, LARGEST) for name, array in far.items()}
     for rules in (
         {"server_optimizer": "momentum", "server_learning_rate": 10.0},
-        {"server_optimizer": "adam", "server_learning_rate": 1e8, "server_tau": 1e-9},
-        {"server_optimizer": "yogi", "server_learning_rate": 1e8},
+        {"server_optimizer": "adam", "server_learning_rate": 1e8},
     ):
         with pytest.raises(InvalidAdapter, match="numbers are at most"):
             round_of(store, [far, far], start, **rules)
@@ -581,7 +517,7 @@ def test_no_blown_up_result_leaves_the_aggregation(store: Folder) -> None:
         round_of(store, [no_number, far], start)
 
 
-@pytest.mark.parametrize("rule", ["fedit", "ffa", "fedex", "median", "multi_krum"])
+@pytest.mark.parametrize("rule", ["fedit", "ffa", "median", "multi_krum"])
 def test_every_rule_takes_the_largest_updates_and_measures_them(store: Folder, rule: str) -> None:
     """The drift of updates at both ends of the range equals float64's."""
     start, *_ = adapters(1)

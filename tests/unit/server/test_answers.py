@@ -18,7 +18,6 @@ from pubswap_protocol.tensors.responses import (
     UNVERIFIED,
     Response,
     ResponseRules,
-    decode_offers,
     decode_responses,
     encode_responses,
 )
@@ -159,10 +158,9 @@ def test_a_coordinator_may_open_as_many_files_as_it_is_allowed(
     assert done.stdout.strip() == after
 
 
-@pytest.mark.parametrize("candidates", [None, 1])
 @pytest.mark.parametrize("secret", [None, "5e" * 32])
 def test_seeds_and_donors_are_told_where_a_run_checks_them_and_who_asks(
-    tmp_path: Path, secret: str | None, candidates: int | None
+    tmp_path: Path, secret: str | None
 ) -> None:
     """In any other answer, seeds are withheld and donors cannot be told apart."""
     blobs = LocalBlobs(tmp_path / "blobs", Spool(tmp_path / "incoming"))
@@ -171,15 +169,11 @@ def test_seeds_and_donors_are_told_where_a_run_checks_them_and_who_asks(
         one = Response(np.array([token], np.int32), np.array([-1.0], np.float32), seed=10 + token)
         digests[name], _ = blobs.write([encode_responses((0,), [[one, one]])])
     correct = {name: np.array([[name != "a"] * 2]) for name in "abc"}
-    exchange = Exchange("keep", 1, 1, 1, [0], correct, candidates=candidates)
+    exchange = Exchange("keep", 1, 1, 1, [0], correct)
     pool = ResponsePool(ClosedExchange(exchange, rules, digests, secret), blobs)
 
     def given(seeds: bool) -> list[Response]:
-        answer = pool.answer("a", seeds)
-        if candidates is None:
-            return decode_responses(answer, rules)[0]
-        [offer] = decode_offers(answer, rules)
-        return [*offer.own, *offer.candidates]
+        return decode_responses(pool.answer("a", seeds), rules)[0]
 
     assert {(one.seed, one.donor) for one in given(False)} == {(UNVERIFIED, NOBODY)}
     for one in given(True):
@@ -203,7 +197,7 @@ def test_exchanges_that_were_asked_for_leave_half_of_the_files_to_connections(
     blobs = LocalBlobs(tmp_path / "blobs", Spool(tmp_path / "incoming"))
     response = Response(np.array([1], np.int32), np.array([-1.0], np.float32))
     digest, _ = blobs.write([encode_responses((0,), [[response]])])
-    exchange = SimpleNamespace(candidates=None, choices=lambda member: [[Choice(member, 0)]])
+    exchange = SimpleNamespace(choices=lambda member: [[Choice(member, 0)]])
     closed = ClosedExchange(
         exchange,  # type: ignore[arg-type] - each keeps its own
         ResponseRules((0,), 1, ResponseForm((), 1, 2)),

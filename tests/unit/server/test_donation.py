@@ -120,23 +120,20 @@ def test_random_draws_depend_on_seed_round_step_and_prompt() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["keep", "random"])
-@pytest.mark.parametrize("share", [1.0, 0.4])
 def test_what_is_replaced_is_what_the_choices_say(
-    strategy: Strategy, share: float, monkeypatch: pytest.MonkeyPatch
+    strategy: Strategy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For all clients at once, with and without donation limits; `keep` draws nothing."""
+    """For all clients at once, with and without a limit of length; `keep` draws nothing."""
     rng = np.random.default_rng(4)
     for trial in range(300):
         correct = random_pool(rng)
         short = {name: rng.random(v.shape) < 0.7 for name, v in correct.items() if name in "ac"}
-        closed = Exchange(
-            strategy, trial, 1, 1, range(len(correct["a"])), correct, short, max_donor_share=share
-        )
+        closed = Exchange(strategy, trial, 1, 1, range(len(correct["a"])), correct, short)
         expected = {me: replaced(closed.choices(me), me) for me in correct}
         for me, count in expected.items():
             gifts = closed.gifts(me)
             assert (me not in gifts, gifts.total()) == (True, count)
         with monkeypatch.context() as patch:
-            if strategy == "keep" and share == 1:
+            if strategy == "keep":
                 patch.setattr(donation, "rng_for", None)
             assert replace(closed).replaced() == expected

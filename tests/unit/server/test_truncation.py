@@ -282,31 +282,22 @@ def test_of_many_members_no_more_than_the_matrix_is_held(tmp_path: Path) -> None
     assert crowd < 1.2 * some
 
 
-@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
-def test_a_lower_rank_travels_in_reduced_precision(tmp_path: Path, precision: str) -> None:
+def test_a_lower_rank_travels_in_reduced_precision(tmp_path: Path) -> None:
     """It means the round's adapter plus the rounded difference in its first directions."""
     before, member = drawn(0), drawn(1)
     base = tmp_path / "base"
     base.write_bytes(encode_adapter(LAYOUT, before))
     sent = at_rank(LAYOUT, 2)
-    body, left = encode_update(
-        sent,
-        precision,
-        leading(member, 2),
-        leading(before, 2),
-        {},  # type: ignore[arg-type]
-    )
+    body = encode_update(sent, "bfloat16", leading(member, 2), leading(before, 2))
     path = tmp_path / "update"
     path.write_bytes(body)
-    view = view_update(path, LAYOUT, precision, AdapterFile(base, LAYOUT), 1)  # type: ignore[arg-type]
+    view = view_update(path, LAYOUT, "bfloat16", AdapterFile(base, LAYOUT), 1)
     assert isinstance(view, Widened)
     assert view.rank == 2
     for name in LAYOUT.tensors:
         wanted = padded(leading(member, 2), before, 2)[name]
-        whole = np.zeros_like(wanted)
-        part = whole[:2] if "lora_A" in name else whole[:, :2]
-        part[...] = left[name]
-        np.testing.assert_allclose(view.tensor(name), wanted - whole, atol=1e-5)
+        moved = np.abs(wanted - before[name])
+        assert (np.abs(view.tensor(name) - wanted) <= 2.0**-8 * moved + 1e-5).all()
 
 
 @pytest.mark.parametrize("rank", [1, 5])
@@ -321,14 +312,12 @@ def test_a_rank_out_of_the_range_is_refused_with_the_range(tmp_path: Path, rank:
 
 def test_unequal_ranks_are_for_the_mean_of_products() -> None:
     """Any other rule would treat the directions that a member lacks as unchanged by it."""
-    ranks = {"rank": {"min": 1, "max": 32}}
+    ranks = {"rank": 32, "min_rank": 1}
     with pytest.raises(ValidationError, match=r"use aggregation\.rule = 'svd'"):
         RunSettings(lora=ranks)
     run = RunSettings(lora=ranks, aggregation=AggregationSettings(rule="svd"))
     assert (run.lora.rank, run.lora.min_rank) == (32, 1)
     assert RunSettings.model_validate(run.model_dump(mode="json")) == run
-    with pytest.raises(ValidationError, match="give one of them"):
-        RunSettings(lora={**ranks, "min_rank": 4}, aggregation={"rule": "svd"})
-    for wrong in ({"min": 2, "max": 1}, {"min": 1}, {"min": 0, "max": 1}):
+    for wrong in ({"rank": 1, "min_rank": 2}, {"rank": 1, "min_rank": 0}):
         with pytest.raises(ValidationError):
-            RunSettings(lora={"rank": wrong}, aggregation={"rule": "svd"})
+            RunSettings(lora=wrong, aggregation={"rule": "svd"})

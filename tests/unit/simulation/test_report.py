@@ -15,9 +15,10 @@ from pubswap_simulation.reporting.pictures import final
 from pubswap_simulation.reporting.pictures.curve import curve, smoothed
 from pubswap_simulation.reporting.report import Report, SectionReport, make_report, read_sections
 from pubswap_simulation.reporting.section import sections
-from pubswap_simulation.results import RUNS, DonatedTokens, Result, Value, unfinished
+from pubswap_simulation.results import RUNS, DonatedTokens, Result, Value, read_results, unfinished
 from support.client.results import ADAPTER_BYTES, make_result, study, write_store
 
+ROOT = Path(__file__).parents[3]
 T_4 = 2.776445  # Student's t for five seeds
 FEDAVG = {"method": "fedavg"}
 KEEP = {"method": "pubswap", "swap.strategy": "keep", "swap.period": 2}
@@ -110,7 +111,7 @@ def test_what_is_varied_makes_rows_or_sections() -> None:
             setting={"aggregation.server_optimizer": "momentum", "data.prepare.alpha": 0.1}
             | FEDAVG,
         ),
-        make_result([0.4, 0.9], recipe="other", setting=KEEP | {"grpo.donor_ratio": "donor"}),
+        make_result([0.4, 0.9], recipe="other", setting=KEEP | {"grpo.donor_ratio": "decoupled"}),
     ]
     found = make_report(sections(results)).sections
     assert [section.title for section in found] == [
@@ -118,7 +119,7 @@ def test_what_is_varied_makes_rows_or_sections() -> None:
         "small, data.prepare.alpha = 0.1",
         "small, data.prepare.alpha = 0.3",
     ]
-    assert list(found[0].tables[0].rows)[1:] == ["PubSwap-keep, period 2, donor donor ratio"]
+    assert list(found[0].tables[0].rows)[1:] == ["PubSwap-keep, period 2, decoupled donor ratio"]
     low = found[1].tables[0].rows
     assert low["FedAvg"][12].n == 2, "swap.period means nothing to FedAvg"
     assert low["FedAvg, server momentum"][12].mean == 0.8
@@ -205,7 +206,7 @@ def test_a_variant_is_what_differs_from_the_recipe() -> None:
 
 def test_a_default_is_a_variant_where_the_recipe_has_its_own() -> None:
     """Even if the run does not record it, or it is unset; a single client aggregates nothing."""
-    usual = {"grpo.learning_rate_shape": "warmup", "aggregation.clip_norm": 2.0}
+    usual = {"grpo.loss_aggregation": "token_mean", "aggregation.clip_norm": 2.0}
     recipes_own = [
         make_result([0.4, 0.5], setting=FEDAVG | usual).model_copy(update={"setting": FEDAVG}),
         make_result(
@@ -213,15 +214,17 @@ def test_a_default_is_a_variant_where_the_recipe_has_its_own() -> None:
         ),
     ]
     varied = [
-        make_result([0.4, 0.7], setting=FEDAVG | usual | {"grpo.learning_rate_shape": "constant"}),
-        make_result([0.4, 0.8], setting=FEDAVG | {"grpo.learning_rate_shape": "warmup"}),
+        make_result(
+            [0.4, 0.7], setting=FEDAVG | usual | {"grpo.loss_aggregation": "sequence_mean"}
+        ),
+        make_result([0.4, 0.8], setting=FEDAVG | {"grpo.loss_aggregation": "token_mean"}),
     ]
     assert {k: row[12].mean for k, row in only(recipes_own + varied).tables[0].rows.items()} == {
         "base model": pytest.approx(0.4),
         "FedAvg": 0.5,
         "client-1 alone": 0.6,
         "alone, mean of clients": 0.6,
-        "FedAvg, constant of the rate in a round": 0.7,
+        "FedAvg, loss aggregation sequence mean": 0.7,
         "FedAvg, clip norm unset": 0.8,
     }
 
@@ -286,8 +289,7 @@ def test_bytes_are_of_one_client_and_round_beside_full_fine_tuning() -> None:
     [
         ("swap.replay", True, "with replay"),
         ("swap.schedule", "late", "late public steps"),
-        ("grpo.clipping", "soft", "soft clipping"),
-        ("grpo.learning_rate_shape", "warmup_decay", "warmup decay of the rate in a round"),
+        ("grpo.clipping", "sequence", "sequence clipping"),
         ("aggregation.server_optimizer", "adam", "server adam"),
         ("wire.precision", "int8", "sent in int8"),
         ("grpo.learning_rate", 0.001, "learning rate 0.001"),
@@ -382,6 +384,18 @@ def test_curves_go_over_the_steps_of_the_whole_run() -> None:
     assert found.steps == [0, 4, 8]
     assert found.means == pytest.approx([0.4, 0.55, 0.7])
     assert list(replaced_over_steps(first)) == [2, 4, 6, 8]
+
+
+def test_results_with_settings_removed_since_are_read_as_before() -> None:
+    """The settings of old results are data; one that a newer result lacks makes no other row."""
+    old = list(read_results(ROOT / "deploy/recipes/small/study/search"))
+    keep = "PubSwap-keep, period 2"
+    new = make_result([0.4, 0.5], 48, seed=7, recipe=old[0].recipe, setting={"method": "pubswap"})
+    for results in (old, [*old, new], [new, *old]):
+        rows = {method.label for section in sections(results) for method in section.methods}
+        assert {"base model", keep, f"{keep}, late public steps"} < rows
+        assert {f"{keep}, with replay", f"{keep}, rule fedex"} < rows
+        assert not any("even" in row or "without" in row for row in rows)
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,13 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
 
-from pubswap_protocol.tensors.adapter import Adapter, AdapterFile, encode_adapter
+from pubswap_protocol.tensors.adapter import Adapter
 from pubswap_simulation.shared_policy import SharedPolicy, Stopped, trainer_in_turns
 
 if TYPE_CHECKING:
@@ -62,26 +61,6 @@ def test_an_optimizer_goes_on_where_it_was(policy: "Policy") -> None:
     policy.load_adapter(start)
     for name, array in trained(others=True).items():
         assert np.array_equal(array, undisturbed[name])
-
-
-def test_the_base_model_follows_the_member(
-    tmp_path: Path, policy: "Policy", random_adapter: Callable[..., Adapter]
-) -> None:
-    """One member's FedEx-LoRA residuals never apply to another's adapter."""
-    stack = tmp_path / "residual.safetensors"
-    layout = policy.card.layout
-    stack.write_bytes(encode_adapter(layout, random_adapter(layout, seed=9)))
-    module = next(iter(layout.tensors)).removesuffix(".lora_A.weight")
-    layer: Any = policy.model.get_submodule(module)
-    before = layer.base_layer.weight.clone()
-    shared = SharedPolicy(policy)
-    moved, still = shared.member(), shared.member()
-    moved.residuals = [AdapterFile(stack, layout)]
-    for _ in range(2):
-        with moved:
-            assert not torch.equal(layer.base_layer.weight, before)
-        with still:
-            assert torch.equal(layer.base_layer.weight, before)
 
 
 def test_trainers_of_a_shared_policy_take_turns(policy: "Policy") -> None:

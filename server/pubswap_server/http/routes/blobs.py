@@ -69,9 +69,7 @@ def _visible(session: Session, run: str, digest: str, member: MemberPrincipal) -
     stored = select(UpdateRow.stored).where(
         UpdateRow.run_id == row.id, UpdateRow.member == member.name, UpdateRow.stored == digest
     )
-    published = select(RoundRow.round).where(
-        RoundRow.run_id == row.id, or_(RoundRow.adapter == digest, RoundRow.residual == digest)
-    )
+    published = select(RoundRow.round).where(RoundRow.run_id == row.id, RoundRow.adapter == digest)
     if not session.scalar(select(or_(sent.exists(), stored.exists(), published.exists()))):
         raise UnknownBlob(f"The blob {digest} does not exist, or is not yours to read.")
     return row

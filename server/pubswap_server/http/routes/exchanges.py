@@ -17,8 +17,6 @@ from pubswap_protocol.tensors.responses import Response as ModelResponse
 from pubswap_server.clock import now
 from pubswap_server.database.tables import MemberRow, RunRow, SetRow, SubmissionRow
 from pubswap_server.exchange import exchanges
-from pubswap_server.exchange.prompts import choose as choose_prompts
-from pubswap_server.exchange.prompts import to_be_chosen
 from pubswap_server.exchange.sampling import check_seeds, sampling_seed
 from pubswap_server.http.bodies import EXCHANGED_REPLIES, RESPONSES, binary_body
 from pubswap_server.http.dependencies import ClientRun, Number, Rollbacks, SwapNumber, Wait
@@ -35,24 +33,12 @@ router = APIRouter(tags=["public steps"], route_class=PlainJsonRoute)
 async def get_swap(
     run: ClientRun, round: Number, swap: SwapNumber, rollbacks: Rollbacks = None
 ) -> SwapPrompts:
-    """The same for every client, except for its sampling seed.
+    """The same for every client, except for its sampling seed: they follow from the run's seed."""
 
-    The run's seed and the step determine them. If the run chooses prompts by earlier rewards, the
-    first request makes the choice, and it is stored.
-    """
-
-    def asked(session: Session, row: RunRow) -> tuple[RunRow, ResponseRules, str] | None:
-        exchanges.check_step(row, round, swap, rollbacks)
-        if to_be_chosen(session, row, round, swap):
-            return None
+    def asked(session: Session, row: RunRow) -> tuple[RunRow, ResponseRules, str]:
         return _asked(session, row, round, swap, rollbacks)
 
-    def chosen(session: Session, row: RunRow) -> tuple[RunRow, ResponseRules, str]:
-        choose_prompts(session, row, round, swap)
-        return _asked(session, row, round, swap, rollbacks)
-
-    existing = await run.read(asked)
-    row, rules, digest = await run.write(chosen) if existing is None else existing
+    row, rules, digest = await run.read(asked)
     problems = await to_thread.run_sync(run.services.problems, digest)
     prompts = [PublicPrompt(index=index, problem=problems[index]) for index in rules.prompts]
     seed = _seed(row, run.principal.name, round, swap)

@@ -1,6 +1,6 @@
 """The operator's routes: runs, their files, their state."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated, TypeVar
 
@@ -8,7 +8,6 @@ import structlog
 from anyio import to_thread
 from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy.orm import Session
-from starlette.responses import StreamingResponse
 
 from pubswap_protocol import paths
 from pubswap_protocol.bounds import MAX_COUNT, MAX_NUMBER, Word
@@ -38,10 +37,9 @@ from pubswap_protocol.messages import (
 )
 from pubswap_protocol.model import fingerprint
 from pubswap_protocol.problems import check_topics, parse_problems
-from pubswap_protocol.tensors.adapter import AdapterFile, AdapterLayout, open_stack
+from pubswap_protocol.tensors.adapter import AdapterFile
 from pubswap_protocol.tokenizer import load_tokenizer
 from pubswap_protocol.verifiers import verifier_version
-from pubswap_server.aggregation.stacking import stacked
 from pubswap_server.clock import now
 from pubswap_server.database.tables import RoundRow, RunRow, SetRow
 from pubswap_server.http.blob_response import BlobResponse
@@ -59,7 +57,6 @@ from pubswap_server.http.upload_body import receive
 from pubswap_server.runs import events, history, retention, rounds, runs
 from pubswap_server.runs.activity import read_activity, read_end
 from pubswap_server.runs.auth import MemberPrincipal, Operator, Principal
-from pubswap_server.runs.snapshot import read_residuals
 from pubswap_server.runs.state import paused
 from pubswap_server.services import Services
 from pubswap_server.storage.spool import Received
@@ -409,31 +406,17 @@ async def list_events(
 async def get_adapter(run: PrincipalRun, which: Word) -> Response:
     """`final` is the last round's so far; `best` has the highest pass@1.
 
-    Under FedEx-LoRA, the factors and all residuals are stacked as one adapter of a higher rank,
-    for PEFT with lora_alpha / r as in the run's settings. X-PubSwap-Round is the adapter's round; 0
-    is the initial one, untrained unless the operator sent one.
+    X-PubSwap-Round is the adapter's round; 0 is the initial one, untrained unless the operator sent
+    one.
     """
 
     services = run.services
 
-    def work(session: Session, row: RunRow) -> tuple[int, str, list[str], AdapterLayout]:
-        last, adapter = history.chosen(session, row.id, which)
-        published = read_residuals(session, row.id)
-        residuals = [digest for round_, digest in published if round_ <= last]
-        return last, adapter, residuals, row.model.layout
+    def work(session: Session, row: RunRow) -> tuple[int, str]:
+        return history.chosen(session, row.id, which)
 
-    round_, digest, residuals, layout = await run.read(work)
-    reply: Response
-    if residuals:
-        stack = await to_thread.run_sync(_stack, services, layout, [digest, *residuals])
-        reply = StreamingResponse(stack, media_type=paths.TENSORS_TYPE)
-    else:
-        path = await to_thread.run_sync(services.blobs.path, digest)
-        reply = BlobResponse(path, digest, paths.TENSORS_TYPE, services.incoming.budget)
+    round_, digest = await run.read(work)
+    path = await to_thread.run_sync(services.blobs.path, digest)
+    reply = BlobResponse(path, digest, paths.TENSORS_TYPE, services.incoming.budget)
     reply.headers[paths.ROUND_HEADER] = str(round_)
     return reply
-
-
-def _stack(services: Services, layout: AdapterLayout, digests: list[str]) -> Iterator[bytes]:
-    terms = [open_stack(services.blobs.path(digest), layout) for digest in digests]
-    return stacked(layout, terms)[1]

@@ -153,7 +153,7 @@ def test_a_mistyped_policy_is_refused_with_the_key_and_the_valid_ones(tmp_path: 
         ("limits.lora.rank = {max = 8, most = 8}", "limits.lora.rank.most"),
         ("limits.lora.rank = {min = 9, max = 8}", "no number is at least 9, at most 8"),
         ("limits.swap.perod.min = 4", "swap.perod: there is no such key; did you mean swap.period"),
-        ("limits.members.expected.min = 3", "members.expected: there is no such key"),
+        ("limits.members.expected.min = 3", "members.expected: removed in 0.1.0; use clients"),
         ("limits.rank.max = 4", "rank: there is no such key; did you mean lora.rank"),
         ("limits.method.max = 4", "on a number in a run's settings; method: there is no such key"),
         ('[limits]\nhour = "08:00-18:00"', "a run's settings; hour: there is no such key"),
@@ -182,7 +182,7 @@ def test_a_limit_may_use_any_toml_syntax(tmp_path: Path, text: str) -> None:
     assert found == {"swap.period": "at least 4", "grpo.responses_per_prompt": "at most 8"}
     every = set(numbers())
     assert {"seed", "local_steps", "lora.min_rank", "privacy.epsilon", "wire"} - every == {"wire"}
-    assert not every & {"method", "swap.replay", "chat_template_options", "lora.target_modules"}
+    assert not every & {"method", "swap.mode", "chat_template_options", "lora.target_modules"}
 
 
 def test_a_coordinator_that_is_not_allowed_is_sent_nothing(tmp_path: Path) -> None:

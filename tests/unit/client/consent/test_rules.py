@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pubswap_client.consent.approval import Approval
-from pubswap_client.consent.ask import SENDS_GAIN, Ask
+from pubswap_client.consent.ask import Ask
 from pubswap_client.consent.commands import print_compared
 from pubswap_client.consent.local_policy import LocalPolicy
 from pubswap_client.consent.rules import Code, compare, judge
@@ -65,15 +65,6 @@ def refused(
 def limit(setting: str, **sides: float) -> dict[str, Any]:
     """A policy that limits only this setting."""
     return {"limits": {setting: sides}}
-
-
-def test_a_gain_must_be_approved_like_everything_else() -> None:
-    """It is a line of its own."""
-    plain = asking()
-    gain = asking(aggregation={"weights": "improvement", "max_weight_share": 1.0})
-    assert refused({}, plain, approving(plain)) == []
-    assert refused({}, gain, approving(plain)) == [Code.NOT_APPROVED]
-    assert SENDS_GAIN in [line.what for line in compare(LocalPolicy(), gain)]
 
 
 @pytest.mark.parametrize(

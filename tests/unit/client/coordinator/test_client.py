@@ -36,7 +36,7 @@ from pubswap_protocol.errors import (
     UnknownBlob,
     Unreachable,
 )
-from pubswap_protocol.messages import Away, OpenUpload, Task
+from pubswap_protocol.messages import Away, OpenUpload, RunList
 from pubswap_protocol.model import model_card
 from support.coordinator.coordinator import merged
 
@@ -178,9 +178,8 @@ def test_a_member_refuses_a_message_of_too_many_values(value: bytes) -> None:
 
 def test_only_one_of_many_invalid_entries_is_reported() -> None:
     """Each reported error takes a thousand times the memory of the entry itself."""
-    wrong = {"kind": "wait", "state": "training", "residuals": [0] * 1000}
     with pytest.raises(ValidationError) as raised:
-        Task.model_validate(wrong)
+        RunList.model_validate({"runs": [0] * 1000})
     assert raised.value.error_count() == 1
 
 

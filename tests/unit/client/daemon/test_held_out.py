@@ -16,8 +16,7 @@ from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import ServerFault
 from pubswap_protocol.messages import RunState, Task, TaskKind
 from pubswap_protocol.problems import Problem
-from pubswap_protocol.settings import AggregationSettings
-from pubswap_protocol.tensors.adapter import decode_adapter, encode_adapter, initial_adapter
+from pubswap_protocol.tensors.adapter import encode_adapter, initial_adapter
 from support.client.even import is_even
 from support.client.one_client import ROUNDS, World, kill_again_and_again
 
@@ -94,41 +93,6 @@ def test_changed_problems_are_measured_anew(world: Callable[..., World]) -> None
     assert held_out_text(kept(one)).endswith("after round 0, on 2 held-out problems of our own")
 
 
-def test_a_round_s_gain_is_reported_if_the_run_weighs_by_it(
-    world: Callable[..., World],
-) -> None:
-    """It is the new adapter's score minus the global one's, even for a client that is killed again
-    and again.
-
-    The adapters are the same as in other runs; without held-out problems, no gain is reported.
-    """
-    weighing = AggregationSettings(weights="improvement", max_weight_share=1.0)
-    plain, undisturbed, killed = world(), world(aggregation=weighing), world(aggregation=weighing)
-    plain.held_out = undisturbed.held_out = killed.held_out = HELD_OUT
-    plain.live()
-    undisturbed.live()
-    kill_again_and_again(killed)
-    assert plain.adapters() == undisturbed.adapters() == killed.adapters()
-    assert told(plain) == [None, None]
-    trainer, layout = plain.trainer(None), plain.coordinator.run.model.layout
-    befores = [each.pass_at_1 for each in kept(plain)]
-    gained = [
-        trainer.pass_at_1(decode_adapter(layout, data), HELD_OUT) - before
-        for data, before in zip(plain.adapters(), befores, strict=True)
-    ]
-    assert told(undisturbed) == told(killed) == gained
-    assert any(gained)
-    silent = world(aggregation=weighing)
-    silent.live()
-    assert told(silent) == [None, None]
-
-
-def told(one: World) -> list[float | None]:
-    """The improvements that were reported, by round."""
-    updates = one.coordinator.updates
-    return [updates[number].metrics.improvement for number in sorted(updates)]
-
-
 @pytest.mark.parametrize("served", ["adapter", "nothing", "nonsense"])
 def test_the_last_adapter_is_measured_when_the_run_is_finished(
     world: Callable[..., World], served: str
@@ -157,7 +121,7 @@ def test_the_last_adapter_is_measured_when_the_run_is_finished(
     nothing: Any = None
     held_out = HeldOut(one.state, run.id, HELD_OUT, "1")
     one.state.mkdir()
-    daemon = Daemon(api, run, trainer, nothing, LogLines(), 8, residuals=nothing, held_out=held_out)
+    daemon = Daemon(api, run, trainer, nothing, LogLines(), 8, held_out=held_out)
     for _ in range(2):
         assert daemon.work() is RunState.FINISHED
     measured = served == "adapter"

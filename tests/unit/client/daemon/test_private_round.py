@@ -20,20 +20,9 @@ PRIVATE = {"privacy": PrivacySettings(epsilon=8.0)}
 FIGURES = {"reward", "loss", "kl", "clip_share", "zero_variance_share", "response_tokens"}
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        pytest.param({}, id="pubswap"),
-        pytest.param(
-            {"method": "fedavg", "grpo": {"overlap": 1}}, id="overlap", marks=pytest.mark.full
-        ),
-    ],
-)
-def test_a_private_client_that_dies_hands_in_the_same(
-    world: Callable[..., World], changes: dict[str, Any]
-) -> None:
+def test_a_private_client_that_dies_hands_in_the_same(world: Callable[..., World]) -> None:
     """Killed at every seventh point, it reuses its noise and pays for each round once."""
-    undisturbed, killed = world(**PRIVATE, **changes), world(**PRIVATE, **changes)
+    undisturbed, killed = world(**PRIVATE), world(**PRIVATE)
     undisturbed.live()
     deaths = 0
     for point in range(1, 10_000, 7):

@@ -15,21 +15,17 @@ from pubswap_client.consent.attendance import Attendance
 from pubswap_client.coordinator import retry
 from pubswap_client.coordinator.retry import IDLE_SECONDS
 from pubswap_client.coordinator.route import LONG_POLL_SECONDS
-from pubswap_client.daemon import round as round_module
 from pubswap_client.daemon.daemon import Daemon
 from pubswap_client.daemon.own_settings import RoundLimits
 from pubswap_client.daemon.recorder import Recorder
 from pubswap_client.daemon.reporters import LogLines, Reporter, Reporters, StepReport
-from pubswap_client.daemon.round import LocalRound
-from pubswap_client.policy.logprobs import mean_logprobs
 from pubswap_client.rollout.transformers_engine import (
     Prompts,
     SamplingParameters,
     TransformersEngine,
 )
 from pubswap_client.state.history import HISTORY, RoundFigures, read
-from pubswap_client.state.journal import Journal, JournalOwner, ReducedUpdate
-from pubswap_client.state.residuals import Residuals
+from pubswap_client.state.journal import Journal, JournalOwner
 from pubswap_client.state.status import read_status
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.trainer import LocalTrainer
@@ -57,9 +53,8 @@ from pubswap_protocol.messages import (
     TaskKind,
 )
 from pubswap_protocol.schedule import public_step, update_order
-from pubswap_protocol.settings import AggregationSettings, SwapSettings, WireSettings
+from pubswap_protocol.settings import SwapSettings, WireSettings
 from pubswap_protocol.tensors.adapter import (
-    Adapter,
     encode_adapter,
     initial_adapter,
 )
@@ -107,11 +102,8 @@ def worked(one: World, *tasks: Task, state: RunState = RunState.FINISHED) -> lis
 
     api.task = task
     journal = Journal(one.state, JournalOwner.of(run, "a"))
-    residuals = Residuals(api, run, one.state / "residuals")
     reporter = Reporters([LogLines(), recorder(one)])
-    member = Daemon(
-        *(api, run, one.trainer(None), journal, reporter, 8, residuals), public=api.problems
-    )
+    member = Daemon(*(api, run, one.trainer(None), journal, reporter, 8), public=api.problems)
     assert member.work() is state
     assert next(given, None) is None
     return waits
@@ -151,17 +143,16 @@ def test_a_round_that_diverges_is_sat_out_until_another_task(
     policy: Any = SimpleNamespace(silence=lambda: (), attend=lambda _: ())
     hello: Any = "hello"
     journal = Journal(one.state, JournalOwner.of(run, "a"))
-    residuals = Residuals(fake, run, one.state / "residuals")
     trainer = one.trainer(None)
     made = trainer.private_step
 
-    def step(number: int, ahead: int | None) -> StepMetrics:
+    def step(number: int) -> StepMetrics:
         if trainer.round == 2:
             raise Diverged("In this step loss is nan.")
-        return made(number, ahead)
+        return made(number)
 
     monkeypatch.setattr(trainer, "private_step", step)
-    member = Daemon(*(fake, run, trainer, journal, LogLines(), 8, residuals), public=api.problems)
+    member = Daemon(*(fake, run, trainer, journal, LogLines(), 8), public=api.problems)
     with pytest.raises(Diverged):  # in a simulation, which has no policy
         member.work()
     member.attendance = Attendance(asked, run.id, policy, hello)
@@ -171,10 +162,8 @@ def test_a_round_that_diverges_is_sat_out_until_another_task(
     assert [*api.updates] == [1]
 
 
-INT8 = WireSettings(precision="int8")
+HALF = WireSettings(precision="bfloat16")
 PIPELINED = SwapSettings(mode="pipelined")
-LIKELY = SwapSettings(donors="likely")
-BOTH = SwapSettings(donors="likely", mode="pipelined")
 
 
 def steps_of(update: SubmitUpdate) -> dict[str, Any]:
@@ -184,22 +173,11 @@ def steps_of(update: SubmitUpdate) -> dict[str, Any]:
 
 
 RUNS = {
-    "fedavg int8 overlap": {
-        "method": "fedavg",
-        "wire": INT8,
-        "grpo": {"overlap": 1, "resample": 2},
-    },
-    "pubswap overlap keep": {
-        "swap": SwapSettings(period=3),
-        "grpo": {"overlap": 1, "optimizer_state": "keep"},
-    },
-    "pipelined likely keep": {
-        "swap": BOTH,
-        "grpo": {
-            "optimizer_state": "keep",
-            "donor_ratio": "decoupled",
-            "learning_rate_shape": "warmup_decay",
-        },
+    "fedavg bfloat16 resample": {"method": "fedavg", "wire": HALF, "grpo": {"resample": 2}},
+    "pubswap keep": {"swap": SwapSettings(period=3), "grpo": {"optimizer_state": "keep"}},
+    "pipelined keep": {
+        "swap": PIPELINED,
+        "grpo": {"optimizer_state": "keep", "donor_ratio": "decoupled"},
     },
 }
 
@@ -268,18 +246,6 @@ def test_a_prompt_that_is_not_in_the_approved_public_set_is_refused(
     assert one.coordinator.sent == 0
 
 
-def test_a_decaying_rate_ends_with_the_steps_that_the_member_makes(
-    world: Callable[..., World],
-) -> None:
-    """Three steps of four, by the member's own limit, train like a round of three."""
-    settings: dict[str, Any] = {"method": "fedavg", "grpo": {"learning_rate_shape": "decay"}}
-    limited, short = world(**settings), world(**settings, local_steps=3)
-    limited.limits = RoundLimits(steps=3)
-    limited.live()
-    short.live()
-    assert limited.adapters()[0] == short.adapters()[0]
-
-
 @pytest.mark.parametrize(("limits", "made"), [(RoundLimits(), STEPS), (RoundLimits(steps=3), 3)])
 def test_the_last_step_before_the_hand_in_is_marked(
     world: Callable[..., World], limits: RoundLimits, made: int
@@ -297,7 +263,7 @@ def test_the_last_step_before_the_hand_in_is_marked(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("swap", [SwapSettings(), BOTH], ids=["synchronous", "pipelined likely"])
+@pytest.mark.parametrize("swap", [SwapSettings(), PIPELINED], ids=["synchronous", "pipelined"])
 def test_a_process_may_be_killed_at_any_point(
     world: Callable[..., World], swap: SwapSettings
 ) -> None:
@@ -415,40 +381,6 @@ def test_the_responses_of_an_overtaken_step_may_be_lost(world: Callable[..., Wor
     assert sorted(killed.coordinator.updates) == [1, 2]
 
 
-def test_a_client_trains_on_the_candidates_that_it_finds_likely(
-    world: Callable[..., World],
-) -> None:
-    """The responses that fill its groups are marked as a peer's, and are those its policy ranks
-    first.
-    """
-    one = world(swap=LIKELY)
-    seen: list[list[list[Response]]] = []
-    trainer = one.trainer
-
-    def watched(*given: Any) -> LocalTrainer:
-        made = trainer(*given)
-        choose = made.choose
-
-        def choosing(problems: Any, offers: Any) -> Any:
-            chosen = choose(problems, offers)
-            for problem, offer, group in zip(problems, offers, chosen, strict=True):
-                prompt = made.policy.encode(problem.prompt)
-                [scores] = mean_logprobs(made.policy, [prompt], [offer.candidates], 400)
-                best = sorted(range(len(scores)), key=lambda k: -scores[k])[:2]
-                taken = [offer.candidates[k].tokens.tolist() for k in best]
-                assert [r.tokens.tolist() for r in group[2:]] == taken
-                assert [r.donated for r in group] == [False, False, True, True]
-            seen.append(chosen)
-            return chosen
-
-        made.choose = choosing  # type: ignore[method-assign]
-        return made
-
-    one.trainer = watched
-    one.live()
-    assert len(seen) == 2 * ROUNDS
-
-
 class Capricious(TransformersEngine):
     """A nondeterministic engine, as some fast ones are."""
 
@@ -559,68 +491,10 @@ def test_a_damaged_checkpoint_costs_its_round_only(world: Callable[..., World]) 
     assert path.with_name(path.name + ".damaged").exists()
 
 
-def kept_update(one: World) -> ReducedUpdate | None:
-    """The last update kept in a client's folder."""
-    return Journal(one.state, JournalOwner.of(one.coordinator.run, "a")).update()
-
-
-def test_what_an_update_leaves_out_goes_into_the_next_one(
-    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Losing the first int8 update's residual changes the second update."""
-    one, forgetful = world(method="fedavg", wire=INT8), world(method="fedavg", wire=INT8)
-    one.live()
-    save = Journal.save_update
-    nothing = dict[str, Any]()
-    monkeypatch.setattr(
-        Journal,
-        "save_update",
-        lambda self, made: save(self, dataclasses.replace(made, residual=nothing)),
-    )
-    forgetful.live()
-    for number, same in ((1, True), (2, False)):
-        sent = [each.coordinator.updates[number].adapter for each in (one, forgetful)]
-        assert (sent[0] == sent[1]) is same
-    kept = kept_update(one)
-    assert kept is not None
-    assert (kept.key.round, digest_of(kept.body)) == (2, one.coordinator.updates[2].adapter)
-
-
-@pytest.mark.parametrize("began_the_next", [False, True])
-def test_an_update_that_a_rollback_may_have_undone_leaves_no_residual(
-    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch, began_the_next: bool
-) -> None:
-    """A member that was away cannot tell, unless it had begun the next round from the adapter from
-    which that round starts again.
-    """
-    one, owed = world(method="fedavg", wire=INT8, local_steps=1), list[bool]()
-    encode = round_module.encode_update
-
-    def encoded(*given: Any) -> tuple[bytes, Adapter]:
-        owed.append(bool(given[-1]))
-        return encode(*given)
-
-    monkeypatch.setattr(round_module, "encode_update", encoded)
-    worked(one, training(one))
-    if began_the_next:
-        begun = training(one, 2)
-        with monkeypatch.context() as patched, pytest.raises(Killed):
-            patched.setattr(LocalRound, "hand_in", _dying)
-            worked(one, begun)
-    worked(one, training(one, 2).model_copy(update={"rollbacks": 1}))
-    assert owed == [False, began_the_next]
-    kept = kept_update(one)
-    assert kept is not None
-    assert (kept.key.round, kept.key.rollbacks) == (2, 1)
-
-
-def test_a_late_update_leaves_no_residual_and_is_late_in_the_history(
-    world: Callable[..., World],
-) -> None:
-    """An update that was not used has no residual, and no part in what an audit examines."""
-    in_time, other = world(method="fedavg", wire=INT8), world(method="fedavg", wire=INT8)
+def test_a_late_update_is_late_in_the_history(world: Callable[..., World]) -> None:
+    """An update that was not used has no part in what an audit examines."""
+    in_time, other = world(method="fedavg"), world(method="fedavg")
     in_time.live(recorder(in_time))
-    assert kept_update(in_time) is not None
     assert [each["late"] for each in rounds_of(in_time)] == [False, False]
     submit = other.coordinator.submit_update
 
@@ -629,7 +503,6 @@ def test_a_late_update_leaves_no_residual_and_is_late_in_the_history(
 
     other.coordinator.submit_update = late  # type: ignore[method-assign]
     other.live(recorder(other))
-    assert kept_update(other) is None
     assert [each["late"] for each in rounds_of(other)] == [True, True]
 
 
@@ -715,18 +588,6 @@ def test_a_round_before_the_first_is_not_trained(
     worked(one, training(one, 0))
     assert not one.coordinator.updates
     assert "Round 0 goes on without us: The coordinator gave a training task" in caplog.text
-
-
-@pytest.mark.parametrize(("rule", "round_"), [("fedit", 2), ("fedex", 1)])
-def test_more_residuals_than_the_rule_can_produce_are_not_fetched(
-    world: Callable[..., World], caplog: pytest.LogCaptureFixture, rule: str, round_: int
-) -> None:
-    """Each may be as large as the base model, and is kept in the state folder."""
-    one = world(method="fedavg", aggregation=AggregationSettings(rule=rule))
-    task = training(one, round_)
-    worked(one, task.model_copy(update={"residuals": [task.adapter]}))
-    assert "named 1 residuals, but the run's rule has produced at most 0" in caplog.text
-    assert not one.coordinator.updates
 
 
 @pytest.fixture
@@ -836,7 +697,7 @@ def test_a_round_that_starts_again_hands_in_its_new_result(
     """After a rollback in the middle of the next round, an update that was kept for sending is not
     reused.
     """
-    one, fresh = world(wire=INT8), world(wire=INT8)
+    one, fresh = world(wire=HALF), world(wire=HALF)
 
     class EndsInTheNext(LogLines):
         def step(self, report: StepReport) -> None:
@@ -859,7 +720,7 @@ def test_a_rollback_to_the_same_adapter_restarts_the_round(
     world: Callable[..., World], last: int
 ) -> None:
     """It restarts from its first public step, for which peers wait, even if it was complete."""
-    one, fresh = world(wire=INT8), world(wire=INT8)
+    one, fresh = world(wire=HALF), world(wire=HALF)
 
     class Ends(Recorder):
         def doing(self, what: str) -> None:
@@ -921,7 +782,7 @@ def test_a_public_step_has_the_exchange_s_number(world: Callable[..., World]) ->
 
 
 def test_responses_to_other_prompts_are_not_sent_again(world: Callable[..., World]) -> None:
-    """After a rollback a public step may ask other prompts, for instance informative ones."""
+    """After a rollback a public step may ask other prompts."""
     one = world()
     one.coordinator.exchanged = _dying  # type: ignore[method-assign]
     with pytest.raises(Killed):

@@ -17,12 +17,10 @@ STEP = StepMetrics(0, 0, 0, 0, 0, 0, 0, seconds=3, grad_norm=0, waited=1)
 
 @pytest.mark.parametrize(
     ("own", "made"),
-    [({}, 8), ({"round_steps": 3}, 3), ({"round_seconds": 9}, 3), ({"round_seconds": 0.1}, 2)],
+    [({}, 8), ({"round_steps": 3}, 3), ({"round_steps": 2}, 2)],
 )
-def test_a_round_ends_at_its_limit_but_not_below_the_fewest_steps(
-    own: dict[str, Any], made: int
-) -> None:
-    """Waiting counts towards the time, and so do steps of an earlier process."""
+def test_a_round_ends_at_its_limit(own: dict[str, Any], made: int) -> None:
+    """Steps of an earlier process count."""
     limits = RoundLimits.of(ClientSettings(**own), RUN)
     over = [limits.over([replace(STEP)] * done) for done in range(8)]
     assert (over.index(True) if True in over else 8) == made
@@ -32,13 +30,7 @@ def test_a_round_ends_at_its_limit_but_not_below_the_fewest_steps(
     ("own", "run", "said"),
     [
         ({"round_steps": 3}, {}, "accepts only updates of all 40"),
-        ({"round_seconds": 3}, {}, "accepts only updates of all 40"),
         ({"round_steps": 1}, {"members": {"fewest_steps": 2}}, "below 2, the fewest local steps"),
-        (
-            {"round_seconds": 3},
-            {"members": {"fewest_steps": 2}, "privacy": {"epsilon": 1.0}},
-            "does not account for",
-        ),
     ],
 )
 def test_limits_that_the_run_does_not_allow_are_refused(

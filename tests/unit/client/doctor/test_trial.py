@@ -163,9 +163,6 @@ def test_a_round_is_predicted_from_a_step() -> None:
     longer = predict(TRIAL, run, layout, ClientSettings(holdout=32))
     assert longer.round_seconds - found.round_seconds == pytest.approx(TRIAL.sampling * 32 / 64)
     assert "held-out problems" in str(longer) and longer.bytes_up == found.bytes_up
-    weighed = run.model_copy(update={"aggregation": AggregationSettings(weights="improvement")})
-    twice = predict(TRIAL, weighed, layout, ClientSettings(holdout=32))
-    assert twice.held_out_seconds == pytest.approx(2 * longer.held_out_seconds)
 
 
 def test_resampling_is_charged_to_private_steps_only() -> None:
@@ -198,21 +195,13 @@ def test_a_prediction_follows_own_limits_and_reduced_updates() -> None:
         method="fedavg",
         lora=LoraSettings(rank=8, min_rank=1),
         aggregation=AggregationSettings(rule="svd"),
-        wire=WireSettings(precision="int8"),
+        wire=WireSettings(precision="bfloat16"),
         members=MembersSettings(fewest_steps=2),
     )
     layout = model_card(MODEL, run.lora, "model", None).layout
     found = predict(TRIAL, run, layout, ClientSettings(rank=2, round_steps=3))
     assert (found.private_steps, found.public_steps) == (3, 0)
-    assert found.bytes_up < layout.file_bytes / 8 and found.bytes_down == layout.file_bytes
-
-
-def test_residuals_of_fedex_lora_count_as_downloads() -> None:
-    """The download is the adapter and at most all clients' factors."""
-    run = RunSettings(method="fedavg", clients=4, aggregation=AggregationSettings(rule="fedex"))
-    layout = model_card(MODEL, run.lora, "model", None).layout
-    found = predict(TRIAL, run, layout, ClientSettings())
-    assert (found.bytes_up, found.bytes_down) == (layout.file_bytes, 5 * layout.file_bytes)
+    assert found.bytes_up < layout.file_bytes / 6 and found.bytes_down == layout.file_bytes
 
 
 def test_without_public_steps_only_adapters_travel() -> None:

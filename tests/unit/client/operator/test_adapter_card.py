@@ -153,6 +153,6 @@ def test_a_base_model_that_is_a_folder_has_a_placeholder_in_the_serving_command(
 
 
 def test_an_adapter_of_too_high_a_rank_for_vllm_is_to_be_merged() -> None:
-    """FedEx-LoRA's rank may become too high over many rounds."""
+    """vLLM serves ranks up to 512."""
     run = finished()
     assert "--format merged" in list(loading(run, adapter_of(run, 513), "a", merged=False))[1]

@@ -21,7 +21,7 @@ from pubswap_client.training.memory import Device, estimate_memory
 from pubswap_protocol.errors import InvalidAdapter, InvalidProblems, InvalidSettings
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.settings import NO_TEMPLATE_OPTIONS, RunSettings
-from pubswap_protocol.tensors.adapter import Adapter, encode_adapter, initial_adapter, open_stack
+from pubswap_protocol.tensors.adapter import Adapter, AdapterFile, encode_adapter, initial_adapter
 from pubswap_protocol.tensors.responses import Response
 from support.client import dense
 
@@ -101,7 +101,7 @@ def test_the_first_adapter_and_the_reference_are_the_base_model(policy: Policy) 
     assert all(parameter.requires_grad for parameter in policy.trainable())
 
 
-def test_residuals_move_the_base_model_and_not_the_reference(
+def test_added_adapters_move_the_base_model_and_not_the_reference(
     policy: Policy, tmp_path: Path, random_adapter: Callable[..., Adapter]
 ) -> None:
     """W = W0 + (alpha / r) sum B A, bitwise equal whether added at once or round by round."""
@@ -110,7 +110,7 @@ def test_residuals_move_the_base_model_and_not_the_reference(
     for seed in (2, 3):
         path = tmp_path / f"{seed}.safetensors"
         path.write_bytes(encode_adapter(layout, random_adapter(layout, seed)))
-        stacks.append(open_stack(path, layout))
+        stacks.append(AdapterFile(path, layout))
     name = sorted(layout.tensors)[0]
     module = policy.model.get_submodule(name.removesuffix(".lora_A.weight"))
     before = module.base_layer.weight.detach().clone()
@@ -205,15 +205,15 @@ def test_after_merging_the_base_has_its_own_tensors_again(policy: Policy) -> Non
             assert torch.equal(weight, copies[name])
 
 
-def test_a_rebased_model_is_merged_from_its_residuals(
+def test_a_rebased_model_is_merged_from_its_adapters(
     policy: Policy, tmp_path: Path, random_adapter: Callable[..., Adapter]
 ) -> None:
     """So it samples from the model that is trained."""
     layout = policy.card.layout
-    path = tmp_path / "residuals.safetensors"
+    path = tmp_path / "added.safetensors"
     path.write_bytes(encode_adapter(layout, random_adapter(layout, seed=2)))
     before = logits(policy)
-    policy.rebase([open_stack(path, layout)])
+    policy.rebase([AdapterFile(path, layout)])
     rebased = logits(policy)
     assert not torch.allclose(rebased, before, atol=1e-2)
     with policy.merged():

@@ -147,13 +147,13 @@ def test_check_says_that_it_does_not_know_the_size_of_a_test_set(tmp_path: Path)
 
 
 def test_check_counts_what_travels_with_the_wire_and_the_rule() -> None:
-    """int8 sends about a quarter of the adapter; under FFA-LoRA only B is sent."""
-    options = ["--set", f"model.source={MODEL}", "--set", "wire.precision=int8"]
+    """bfloat16 sends half of the adapter; under FFA-LoRA only B is sent."""
+    options = ["--set", f"model.source={MODEL}", "--set", "wire.precision=bfloat16"]
     sent = recipe("check", "qwen3-1.7b-math", *options, "--set", "aggregation.rule=ffa").stdout
     size = float(sent.split("a client sends ")[1].split(" kB")[0])
     card = model_card(MODEL, LoraSettings(), "demo", None)
     b = sum(out * r for name, (out, r) in card.layout.tensors.items() if "lora_B" in name)
-    assert b / 1000 < size < 1.5 * b / 1000
+    assert 2 * b / 1000 < size < 2.5 * b / 1000
 
 
 def test_check_says_what_disks_a_run_needs() -> None:
@@ -220,7 +220,7 @@ def test_all_contradictions_of_a_recipe_are_said_at_once(tmp_path: Path) -> None
     path = tmp_path / "r.toml"
     path.write_text(
         'extends = "tour"\nrunds = 2\nswap = {quorum = 9, sampling_check = "exclude"}\n'
-        'grpo = {clipping = "soft", dual_clip = 3.0, overlap = 1, rollout_correction = "none"}\n'
+        'grpo = {clipping = "soft", overlap = 1}\n'
         'aggregation = {quorum = 7, weights = "examples"}\n'
     )
     answer = recipe("check", str(path))
@@ -229,8 +229,8 @@ def test_all_contradictions_of_a_recipe_are_said_at_once(tmp_path: Path) -> None
         "runds: there is no such key; did you mean rounds?",
         "swap.quorum is larger than the number of clients; use at most 2",
         "aggregation.quorum is larger than the number of clients; use at most 2",
-        "grpo: clipping = 'soft' never stops a gradient",
-        "grpo: overlap = 1 trains on responses",
+        "grpo.clipping: removed in 0.1.0; use 'token' or 'sequence'",
+        "grpo.overlap: removed in 0.1.0; swap.mode = 'pipelined'",
         "swap.sampling_check: 'exclude' needs two receivers",
         "aggregation.weights: 'examples' has no effect",
     ):

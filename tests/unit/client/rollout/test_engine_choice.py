@@ -29,7 +29,6 @@ def test_vllm_samples_where_it_is_installed_and_there_is_a_gpu() -> None:
     [
         ({"device": "cpu"}, {}),
         ({"shard": True, "processes": 2}, {}),
-        ({}, {"aggregation": {"rule": "fedex"}}),
         ({}, {"evaluation": {"temperature": 0.001}}),
     ],
 )

@@ -17,7 +17,6 @@ from pubswap_client.rollout.vllm_server_engine import VllmServerEngine
 from pubswap_client.settings import ClientSettings, VllmSettings
 from pubswap_client.state.membership import membership_path
 from pubswap_protocol.errors import EngineFault, InvalidSettings, StaleAdapter
-from pubswap_protocol.tensors.adapter import encode_adapter
 from pubswap_protocol.tensors.peft_folder import WEIGHTS
 from support.vllm.fake_vllm import FakeVllm, fake_vllm
 
@@ -115,25 +114,6 @@ def test_an_adapter_that_comes_back_gets_another_name(
             generate(engine)
             names += fakes[0].adapters
     assert len(set(names)) == 3
-
-
-def test_a_held_adapter_is_served_while_the_policy_is_trained(
-    policy: "Policy", fakes: list[FakeVllm], tmp_path: Path
-) -> None:
-    """Even by a replica that restarts meanwhile; afterwards the new adapter is served."""
-    with closing(engine_on(policy, fakes, tmp_path)) as engine:
-        held = policy.adapter()
-        with engine.holding() as beside:
-            assert beside
-            change(policy)
-            fakes[1].fail["/v1/completions"] = [(404, {"error": {"message": "does not exist"}})]
-            fakes[1].adapters.clear()
-            generate(engine)
-            (folder,) = fakes[1].adapters.values()
-            assert served(folder) == encode_adapter(policy.card.layout, held)
-        generate(engine)
-        (folder,) = fakes[1].adapters.values()
-        assert served(folder) == encode_adapter(policy.card.layout, policy.adapter())
 
 
 def test_a_replica_that_restarts_between_the_check_and_the_prompt_is_loaded_again(

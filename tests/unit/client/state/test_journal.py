@@ -17,35 +17,13 @@ from pubswap_client.state.journal import (
 )
 from pubswap_client.state.sealed import seal, unseal
 from pubswap_client.training.metrics import StepMetrics
-from pubswap_client.training.private_rollout import PrivateGroup, PrivateRollout, encode_rollout
 from pubswap_client.training.trainer import Snapshot
-from pubswap_protocol.tensors.responses import Response
 
 OWNER = JournalOwner(run="r1", client="a", terms="blake3:" + "1" * 64)
 START = "blake3:" + "2" * 64
 ROUND = RoundKey(1, START)
 STEP = ExchangeKey(ROUND, swap=1, prompts=[4, 2])
 METRICS = StepMetrics(0.1, 1e-9, 0.0, 1 / 3, 0.5, 7.25, 58, 0.123456789, float("inf"))
-
-
-def rollout() -> PrivateRollout:
-    """Two groups of two responses that were sampled ahead."""
-    rng = np.random.default_rng(7)
-    groups = [
-        PrivateGroup(
-            problem,
-            [
-                Response(
-                    rng.integers(0, 9, length).astype(np.int32),
-                    -rng.random(length).astype(np.float32),
-                )
-                for length in lengths
-            ],
-            [1.0, 1 / 3],
-        )
-        for problem, lengths in ((4, (3, 1)), (2, (2, 5)))
-    ]
-    return PrivateRollout(3, groups, 0.1 + 0.2, 7, 1)
 
 
 def checkpoint(steps: int = 2) -> Checkpoint:
@@ -58,24 +36,8 @@ def checkpoint(steps: int = 2) -> Checkpoint:
         # Subnormal numbers.
         "exp_avg_sq/layer.lora_A.weight": np.full((3, 5), np.float32(1e-42)),
     }
-    snapshot = Snapshot(
-        *({"layer.lora_A.weight": factor}, state, rollout()),
-        resampled=5,
-        ahead_of=START,
-    )
+    snapshot = Snapshot({"layer.lora_A.weight": factor}, state, resampled=5)
     return Checkpoint(ROUND, (METRICS,) * steps, snapshot)
-
-
-def same_rollout(one: PrivateRollout | None, other: PrivateRollout | None) -> bool:
-    """Whether two rollouts agree in every bit."""
-    if one is None or other is None:
-        return one is other
-    (facts, arrays), (others, more) = encode_rollout(one), encode_rollout(other)
-    same_arrays = all(
-        arrays[name].tobytes() == more[name].tobytes() and arrays[name].dtype == more[name].dtype
-        for name in arrays
-    )
-    return facts == others and same_arrays
 
 
 def same(one: Checkpoint | None, other: Checkpoint) -> bool:
@@ -83,10 +45,6 @@ def same(one: Checkpoint | None, other: Checkpoint) -> bool:
     if one is None or (one.key, one.steps) != (other.key, other.steps):
         return False
     if one.snapshot.resampled != other.snapshot.resampled:
-        return False
-    if one.snapshot.ahead_of != other.snapshot.ahead_of:
-        return False
-    if not same_rollout(one.snapshot.ahead, other.snapshot.ahead):
         return False
     pairs = [
         (one.snapshot.adapter, other.snapshot.adapter),

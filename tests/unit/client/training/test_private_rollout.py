@@ -53,7 +53,7 @@ def test_dead_groups_are_replaced_as_a_plain_loop_does() -> None:
             asked.append((number, count))  # noqa: B023
             return [PrivateGroup(i, (), rewards[i]) for i in range(first, first + count)]  # noqa: B023
 
-        rollout = sample_private(7, draw, 4, draws, size)
+        rollout = sample_private(draw, 4, draws, size)
         batch, taken = plain(rewards, 4, draws)
         assert [group.problem for group in rollout.groups] == batch
         assert rollout.sampled == taken == sum(count for _, count in asked) <= size
@@ -66,7 +66,7 @@ def test_resampling_dead_prompts_ends_with_the_budget_or_the_set() -> None:
     """No group is replaced, and no prompt is sampled again."""
     for size, draws, taken in ((100, 3, 16), (10, 64, 10), (4, 64, 4)):
         rollout = sample_private(
-            1, lambda _, count: [PrivateGroup(0, (), ONE)] * count, 4, draws, size
+            lambda _, count: [PrivateGroup(0, (), ONE)] * count, 4, draws, size
         )
         assert (rollout.sampled, rollout.replaced, len(rollout.groups)) == (taken, 0, 4)
         assert all(group.dead for group in rollout.groups)
@@ -136,20 +136,6 @@ def test_resampling_walks_the_set_without_repeats(make: Make) -> None:
     assert sum(metrics.groups_replaced for metrics in steps) > 0
     for name, factor in trainer.adapter().items():
         assert factor.tobytes() == again.adapter()[name].tobytes()
-
-
-def test_a_discarded_rollout_has_taken_no_prompts(make: Make) -> None:
-    """Sampled again for an edited private file, a step begins at the same place in the walk."""
-    trainer = make(resample=3)
-    seen = asked_of(trainer)
-    taken = trainer.private_step(1, ahead=2).prompts_sampled
-    assert len(seen) > taken + 3
-    again = make(resample=3)
-    again.problems = [problem.model_copy(update={"topic": "edited"}) for problem in again.problems]
-    later = asked_of(again)
-    again.restore(trainer.snapshot())
-    again.private_step(2)
-    assert later[:3] == seen[taken : taken + 3]
 
 
 def test_without_a_budget_nothing_is_resampled(make: Make) -> None:

@@ -30,6 +30,7 @@ pytestmark = [
     for name in ("is_gradient_checkpointing", "gradient_checkpointing")
 ]
 BUDGET = 1 << 20
+TRL_EPSILON = 1e-4  # of advantages
 TRL_LOSS = {"sequence_mean": "grpo", "token_mean": "bnpo"}
 PROMPTS = ([4, 13, 5, 17], [6, 7, 8, 9, 10, 11, 17], [5, 17])
 REWARDS = ([1.0, 0.0, 0.0, 1.0], [1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0])
@@ -37,9 +38,8 @@ LENGTHS = ([3, 12, 1, 6], [5, 2, 9, 9], [7, 2, 12, 4])
 
 
 def grpo(**changes: Any) -> GrpoSettings:
-    # TRL's epsilon; TRL uses importance weights only with vLLM.
-    fixed = {"advantage_epsilon": 1e-4, "rollout_correction": "none"}
-    return GrpoSettings.model_validate(fixed | changes)
+    # TRL uses importance weights only with vLLM.
+    return GrpoSettings.model_validate({"rollout_correction": "none"} | changes)
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def groups(make_responses: Callable[..., list[Response]]) -> list[Group]:
 @pytest.fixture
 def batch(groups: list[Group]) -> Batch:
     """The groups as our batch, with TRL's epsilon."""
-    return collate(groups, grpo().advantage_epsilon)
+    return collate(groups, TRL_EPSILON)
 
 
 @pytest.fixture(params=["tiny_mild_qwen3", "tiny_qwen3"])
