@@ -78,7 +78,7 @@ def norms_of(updates: Updates) -> Matrix:
     """|theta_n - theta_round| of each client (N,): one pass over all files."""
     squares = np.zeros(len(updates.sources))
     for slice_ in slices(updates.layout, width_for(len(updates.sources))):
-        centre = slice_.of(updates.origin)
+        centre = slice_.of(updates.previous)
         for number, source in enumerate(updates.sources):
             moved = (slice_.of(source) - centre).astype(np.float64)
             squares[number] += moved @ moved
@@ -92,7 +92,7 @@ def gram_of(updates: Updates, chosen: Sequence[int] | None = None) -> Matrix:
     total = GramSum(updates)
     for slice_ in slices(updates.layout, width_for(len(updates.sources))):
         rows = [slice_.of(source) for source in updates.sources]
-        total.add(rows, slice_.of(updates.origin))
+        total.add(rows, slice_.of(updates.previous))
     return total.matrix
 
 

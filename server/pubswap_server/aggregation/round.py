@@ -123,7 +123,7 @@ def _prepared(
         for n, norm in enumerate(norms):
             if norm > bound and (scale := bound / norm) < 1:
                 by[n] = scale
-                sources[n] = Clipped(sources[n], updates.origin, scale)
+                sources[n] = Clipped(sources[n], updates.previous, scale)
                 details = {"member": updates.members[n], "norm": norm, "scale": scale}
                 notes.append(Note("update clipped", details))
         updates = replace(updates, sources=tuple(sources))

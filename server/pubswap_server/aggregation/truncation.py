@@ -95,11 +95,7 @@ class Truncation:
         for source, share, rank in zip(updates.sources, updates.shares, ranks, strict=True):
             previous_shares[rank:] += share
             sent.append((source, np.full(rank, share)))
-        if updates.trained_from is None:
-            return [(updates.previous, previous_shares), *sent]
-        # M is the start's product plus the sum of the members' changes.
-        start = (updates.previous, np.ones(self._rank))
-        return [start, (updates.trained_from, previous_shares - 1), *sent]
+        return [(updates.previous, previous_shares), *sent]
 
 
 def _stacks(terms: Sequence[Term], a: str, b: str) -> tuple[Matrix, Matrix]:

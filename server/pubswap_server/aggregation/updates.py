@@ -5,8 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from pubswap_protocol.settings import largest_share
 from pubswap_protocol.tensors.adapter import AdapterLayout, AdapterSource, Array
 
@@ -18,8 +16,7 @@ class Updates:
     Sums of floats depend on their order, so this order does not depend on that of arrival.
     `weights` need not sum to 1; no share of the mean exceeds `largest_share`, or its default if
     that is None. `previous` is the round's global adapter, and may have tensors that clients do not
-    send. If a round is averaged again from another `previous`, `trained_from` may be the round's
-    own. `ranks` are the ranks that the clients have trained; if empty, all have trained the
+    send. `ranks` are the ranks that the clients have trained; if empty, all have trained the
     adapter's own.
     """
 
@@ -28,13 +25,7 @@ class Updates:
     weights: tuple[float, ...]
     previous: AdapterSource
     largest_share: float | None = 1.0
-    trained_from: AdapterSource | None = None
     ranks: tuple[int, ...] = ()
-
-    @property
-    def origin(self) -> AdapterSource:
-        """The adapter that members trained from: the round's, even if `previous` is another."""
-        return self.trained_from or self.previous
 
     @property
     def layout(self) -> AdapterLayout:
@@ -130,29 +121,3 @@ class DerivedSource(AdapterSource):
     @property
     def layout(self) -> AdapterLayout:  # type: ignore[override]
         return self.source.layout
-
-
-@dataclass(frozen=True)
-class Moved(DerivedSource):
-    """An update as if its round had begun elsewhere: start + (theta_n - theta_round)."""
-
-    source: AdapterSource
-    trained_from: AdapterSource
-    start: AdapterSource
-
-    def rows(self, name: str, first: int, last: int) -> Array:
-        moved = self.start.rows(name, first, last).astype(np.float64)
-        moved -= self.trained_from.rows(name, first, last)
-        return (self.source.rows(name, first, last) + moved).astype(np.float32)
-
-
-def moved_to(updates: Updates, start: AdapterSource, *, products: bool = False) -> Updates:
-    """The same changes by the same clients, starting from another adapter than the round's.
-
-    A change is one of the factors, or of their `products` if factors are recomputed after every
-    round: the factors of two starts then have nothing to do with each other.
-    """
-    if products:
-        return replace(updates, previous=start, trained_from=updates.previous)
-    sources = tuple(Moved(source, updates.previous, start) for source in updates.sources)
-    return replace(updates, sources=sources, previous=start)
