@@ -180,8 +180,9 @@ class LocalRound:
 
     def _update(self) -> bytes:
         """The bytes to hand in; a restarted process makes the same ones from the checkpoint."""
-        settings, adapter, base = self.run.settings, self.trainer.adapter(), self._base
+        settings, factors, base = self.run.settings, self.trainer.adapter(), self._base
         layout = sent_layout(self.run.model.layout, settings.aggregation.rule)
+        adapter = {name: factors[name] for name in layout.tensors}
         if (rank := self.trainer.own_rank) is not None:
             layout = at_rank(layout, rank)
             adapter, base = leading(adapter, rank), leading(base, rank)
