@@ -37,28 +37,28 @@ venv-vllm: .venv-vllm/stamp
 bench: bench-grpo bench-coordinator bench-sampling bench-scale  ## all benchmarks
 
 bench-grpo: .venv/dev.stamp  ## a GRPO step against TRL's trainers, in about an hour
-	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/grpo.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/grpo.py
 
 bench-sampling: .venv/dev.stamp  ## how well responses that were not sampled are detected; 5 minutes
-	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/sampling.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/sampling.py
 
 bench-coordinator: .venv/dev.stamp venv-bench  ## rounds against Flower, NVFlare and a floor; 35 minutes
-	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/coordinator.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/coordinator.py
 
 bench-scale: .venv/dev.stamp  ## rounds of 64, 250 and 1,000 members, SQLite and PostgreSQL; an hour
-	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python tests/benchmarks/scale.py
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python benchmarks/scale.py
 
 # PART=tests|update|rollout|step|learning, LIMIT=seconds a part, WHEELS=folder, DRY=1. Uses the
 # machine's Python, because a venv would not see its torch.
 gpu:  ## CUDA tests and a benchmark on a machine with one NVIDIA GPU, parts of 9 minutes
-	$(PYTHON) tests/gpu/run.py $(if $(PART),--part $(PART)) $(if $(MODEL),--model $(MODEL)) $(if $(WHEELS),--wheels $(WHEELS)) $(if $(LIMIT),--seconds $(LIMIT)) $(if $(DRY),--dry) $(if $(OUT),--out $(OUT))
+	$(PYTHON) benchmarks/gpu/run.py $(if $(PART),--part $(PART)) $(if $(MODEL),--model $(MODEL)) $(if $(WHEELS),--wheels $(WHEELS)) $(if $(LIMIT),--seconds $(LIMIT)) $(if $(DRY),--dry) $(if $(OUT),--out $(OUT))
 
 # For the GPU machine's Python and platform, not this machine's.
 GPU_PYTHON ?= 3.12
 gpu-wheels: .venv/demo.stamp  ## a folder of wheels that `make gpu` needs beside torch and transformers
 	$(BIN)/python -m pip download --quiet --dest $@ --no-deps --only-binary :all: --python-version $(GPU_PYTHON) \
 		--platform manylinux2014_x86_64 --platform manylinux_2_28_x86_64 -c constraints.txt \
-		$$($(PYTHON) tests/gpu/needed.py)
+		$$($(PYTHON) benchmarks/gpu/needed.py)
 
 venv-bench: .venv-bench-flower/stamp .venv-bench-nvflare/stamp
 
@@ -158,7 +158,7 @@ install: .venv/dev.stamp
 
 # The peers of the coordinator's benchmark, each in an environment of its own. pip resolves nothing,
 # because flwr 1.42 requires a certifi that not every index has. torch as above.
-.venv-bench-%/stamp: tests/benchmarks/peers/%.txt
+.venv-bench-%/stamp: benchmarks/peers/%.txt
 	$(PYTHON) -m venv $(@D)
 	if [ $* = nvflare ]; then $(INSTALL_APART) "$$(grep '^torch==' constraints.txt)"; fi
 	$(INSTALL_APART) --no-deps -r $<

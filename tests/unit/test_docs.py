@@ -52,7 +52,7 @@ PACKAGES = {
     f"{name}/…/": f"{name}/pubswap_{name}/"
     for name in ("protocol", "server", "client", "simulation")
 }
-FOLDERS = ("tests/", "scripts/", "docs/", "deploy/")
+FOLDERS = ("benchmarks/", "tests/", "scripts/", "docs/", "deploy/")
 
 
 @cache

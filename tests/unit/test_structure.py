@@ -32,7 +32,7 @@ def files() -> list[PurePath]:
 
 def most(folder: PurePath) -> int:
     """How many files may be directly in a folder."""
-    if folder.parts[0] == "tests":
+    if folder.parts[0] in ("benchmarks", "tests"):
         return TESTS
     tops = {PurePath("server/pubswap_server"), PurePath("client/pubswap_client")}
     return TOP if folder in tops else FOLDER

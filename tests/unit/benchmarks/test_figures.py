@@ -7,10 +7,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from gpu.plan import FIRST
+from benchmarks.gpu.plan import FIRST
 
 ROOT = Path(__file__).parents[3]
-RESULTS = ROOT / "tests" / "benchmarks" / "results"
+RESULTS = ROOT / "benchmarks" / "results"
 PAGE = (ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
 SPEED = PAGE.replace("\u00d7", "x").replace("\u2013", "-").splitlines()
 

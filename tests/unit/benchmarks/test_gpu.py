@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from gpu import needed, run
-from gpu.goals import lines
-from gpu.job import make
-from gpu.plan import FIRST, MEASUREMENTS, PARTS, Measurement, batches
-from gpu.table import plain
+from benchmarks.gpu import needed, run
+from benchmarks.gpu.goals import lines
+from benchmarks.gpu.job import make
+from benchmarks.gpu.plan import FIRST, MEASUREMENTS, PARTS, Measurement, batches
+from benchmarks.gpu.table import plain
 
 ROOT = Path(__file__).parents[3]
 EVERY = [one for part in MEASUREMENTS.values() for one in part]
@@ -248,11 +248,11 @@ OPTIONAL |= {"triton"}  # torch's own builds for CUDA bring it
 
 def test_all_that_is_imported_is_looked_for_beforehand() -> None:
     """Every third-party name in our own files that a measurement loads, and those of the tests."""
-    files = _files_of("gpu.measures", "gpu.job")
+    files = _files_of("benchmarks.gpu.measures", "benchmarks.gpu.job")
     assert len(files) > 40
-    files |= set((ROOT / "tests" / "gpu").rglob("*.py"))
+    files |= set((ROOT / "benchmarks" / "gpu").rglob("*.py"))
     names = {name.partition(".")[0] for file in files for name in _imported(file)}
-    inside = {"gpu", "benchmarks", "support", "workload", "trl_side", "trl_async_side"}
+    inside = {"benchmarks", "support", "workload", "trl_side", "trl_async_side"}
     known = {*needed.ON_THE_MACHINE, *needed.WHEELS, *OPTIONAL, *inside, *sys.stdlib_module_names}
     strange = {name for name in names if not name.startswith("pubswap_")} - known
     assert not strange
@@ -263,7 +263,7 @@ def _files_of(*modules: str) -> set[Path]:
     found, left = set[Path](), list(modules)
     while left:
         name = left.pop()
-        for top in ("protocol", "client", "tests"):
+        for top in ("protocol", "client", "."):
             path = (ROOT / top).joinpath(*name.split("."))
             for file in (path.with_suffix(".py"), path / "__init__.py"):
                 if file.exists() and file not in found:
@@ -289,7 +289,7 @@ def test_the_whole_command_runs_in_a_copy_that_is_not_installed(tmp_path: Path) 
     """`make gpu DRY=1` as it is typed: processes, tests and table, from a copied tree."""
     parts = ["tests", "learning"]  # the others differ in what they measure alone
     copy = tmp_path / "copy"
-    for name in ("protocol", "client", "tests/gpu", "tests/benchmarks"):
+    for name in ("protocol", "client", "benchmarks"):
         # All but one of the CUDA tests run with the other tests alone.
         ignored = shutil.ignore_patterns(
             "__pycache__", "results", "test_packed.py", "test_rollout.py", "test_memory.py"
@@ -311,4 +311,4 @@ def test_the_whole_command_runs_in_a_copy_that_is_not_installed(tmp_path: Path) 
     assert outcomes
     assert set(outcomes.values()) <= {"passed", "skipped"}
     assert "failed" not in done.stdout
-    assert not (copy / "tests" / "benchmarks" / "results").exists()
+    assert not (copy / "benchmarks" / "results").exists()
