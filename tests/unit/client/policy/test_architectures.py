@@ -185,7 +185,7 @@ def test_the_sizes_of_each_architecture_are_read_from_its_own_config(kind: str) 
 
 def test_the_page_lists_the_architectures() -> None:
     """docs/models.md lists each architecture with the path tested here."""
-    listed = {}
+    listed: dict[str, tuple[str, str | None]] = {}
     for line in PAGE.read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if len(cells) == 3 and cells[0] in ("packed", "padded", "refused"):
