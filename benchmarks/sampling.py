@@ -9,7 +9,7 @@ Four clients train on their private problems and average their adapters after ea
 middle of the first round and at the end of the last one, all respond to the public problems, and
 each judges the others' right responses with its current policy: these are honest. Then client 2's
 responses to client 1 are replaced by each attack's. A score is the evidence against a set of
-responses (see docs/learning.md).
+responses (see training/evidence.py).
 
 An attack often produces exactly the tokens that the seed gives, above all where right answers are
 nearly certain. `altered` is the share of its right responses that differ. `auc_single` and

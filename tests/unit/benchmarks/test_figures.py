@@ -170,12 +170,10 @@ def test_the_sampling_check_s_figures_are_those_that_were_measured() -> None:
     page = (ROOT / "docs" / "learning.md").read_text(encoding="utf-8")
     found = read("sampling")
     names = {"replayed": "replayed from another step"}
-    keys = ("altered", "auc_single", "auc_pooled", "detected")
     for name, figures in found["attacks"].items():
-        row = " | ".join(f"{figures[key]:.3f}" for key in keys)
-        assert f"\n| {names.get(name, name)} | {row} |\n" in page, name
+        assert f"\n| {names.get(name, name)} | {figures['detected']:.3f} |\n" in page, name
         assert figures["auc_pooled"] >= 0.99
-    assert f"\n| honest | | | | {found['false_alarm_rate']:.5f} |\n" in page
+    assert f"\n| honest | {found['false_alarm_rate']:.5f} |\n" in page
     assert found["false_alarm_rate"] <= 1e-3
     cost = f"takes {100 * found['cost_share']:.1f} % of the update's CPU time"
     assert cost in page.replace("\n", " ")
