@@ -7,7 +7,7 @@ _CERTIFICATES = "removed in 0.1.0; let the proxy demand certificates, see deploy
 _TIMES = "removed in 0.1.0; start and stop the daemon by a timer, it continues where it was"
 
 REMOVED: dict[str, str] = {
-    "counters": "removed in 0.1.0; all counters of the messages are sent, see docs/organisation.md",
+    "counters": "removed in 0.1.0; all counters of the messages are sent, see docs/security.md",
     "days": _TIMES,
     "hours": _TIMES,
     "keep_sent_adapters": "removed in 0.1.0; the ledger keeps the digests of sent adapters",

@@ -86,7 +86,7 @@ _CONDITIONS = {
     "If-Range": "An ETag: apply Range only if it still matches.",
     "If-None-Match": "An ETag: 304 if it still matches.",
 }
-# A request's whole head is limited to 16 KiB, so no condition is longer.
+# Far above what a client sends; the proxy limits the whole head.
 _CONDITION: Json = {"type": "string", "maxLength": 16 << 10}
 CONDITIONAL: Json = {
     "parameters": [
