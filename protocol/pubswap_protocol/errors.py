@@ -70,7 +70,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, Field, ValidationError
 
 from pubswap_protocol.bounds import NAME_FORM, NAME_PATTERN, safe_text
-from pubswap_protocol.command_line.removed import removal
+from pubswap_protocol.command_line.removed import removal, removed_value
 
 
 class ProblemDetails(BaseModel, extra="ignore"):
@@ -381,7 +381,9 @@ _PLAIN = {
 def fault_text(fault: Mapping[str, Any]) -> str:
     """A validation error as text: `key: message`, or the message alone if it has no key."""
     key = ".".join(map(str, fault["loc"]))
-    if gone := removal(key.removeprefix("body.").removeprefix("settings."), fault.get("input")):
+    setting = key.removeprefix("body.").removeprefix("settings.")
+    unknown = fault["type"] == "extra_forbidden"
+    if gone := removal(setting) if unknown else removed_value(setting, fault.get("input")):
         return f"{key}: {gone}"
     message = _PLAIN.get(fault["type"]) or fault["msg"].removeprefix("Value error, ")
     if fault["type"] == "string_too_short" and not fault["input"]:

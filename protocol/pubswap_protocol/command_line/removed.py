@@ -59,7 +59,11 @@ One table for run files and for the settings of clients and coordinators, whose 
 """
 
 
-def removal(key: str, value: object = None) -> str | None:
-    """The sentence for a removed key, or for a removed value of another one; else None."""
-    text = "{…}" if isinstance(value, Mapping) else value
-    return REMOVED.get(key) or REMOVED.get(f"{key} = {text}")
+def removal(key: str) -> str | None:
+    """The sentence for a removed key, else None."""
+    return REMOVED.get(key)
+
+
+def removed_value(key: str, value: object) -> str | None:
+    """The sentence for a removed value of a key that stays, else None."""
+    return REMOVED.get(f"{key} = {'{…}' if isinstance(value, Mapping) else value}")

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pubswap_protocol.command_line.removed import removal
+from pubswap_protocol.command_line.removed import removal, removed_value
 from pubswap_protocol.draws import rng_for
 from pubswap_protocol.messages import (
     Drift,
@@ -73,7 +73,11 @@ def make_result(
     if clients == 1:
         table["method"] = "fedavg"
     for key, value in setting.items():
-        if key != "members" and not key.startswith("data.") and not removal(key, value):
+        if (
+            key != "members"
+            and not key.startswith("data.")
+            and not (removal(key) or removed_value(key, value))
+        ):
             _set(table, key, value)
     settings = RunSettings.model_validate(table)
     rounds = [
