@@ -17,8 +17,9 @@ PACKAGES = (
 
 def describe(device: str) -> dict[str, Any]:
     """Versions, and the GPU; raises RuntimeError if a GPU is asked for and there is none."""
-    import benchmarks.gpu.measures  # noqa: F401
     import torch
+
+    import benchmarks.gpu.measures  # noqa: F401
 
     machine = {"python": platform.python_version(), "packages": _versions()}
     if device == "cpu":
