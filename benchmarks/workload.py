@@ -168,7 +168,9 @@ def save_model(folder: Path, shape: dict[str, Any], dtype: torch.dtype) -> Path:
 def save_tokenizer(folder: Path, vocabulary: int) -> None:
     """One word for each token id, see `text`."""
     words = {f"w{i}": i for i in range(FIRST_WORD, vocabulary)}
-    tokenizer = Tokenizer(models.WordLevel({"<pad>": PAD, "<eos>": EOS} | words, unk_token="<pad>"))
+    # An unknown word is not a control token, or the check of prompts would take it for one.
+    unknown = f"w{FIRST_WORD}"
+    tokenizer = Tokenizer(models.WordLevel({"<pad>": PAD, "<eos>": EOS} | words, unk_token=unknown))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>"
