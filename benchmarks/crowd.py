@@ -201,4 +201,4 @@ def settings() -> dict[str, Any]:
         "max_response_tokens": TOKENS,
     }
     swap = {"period": 1, "deadline_seconds": 3600}
-    return {"method": "pubswap", "local_steps": STEPS, "grpo": grpo, "swap": swap}
+    return {"local_steps": STEPS, "grpo": grpo, "method": swap}

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from timing import Clock, Outcome, Times
 from torch import Tensor
-from workload import EOS, TRL_EPSILON, Workload, frozen_groups, start_adapter, text
+from workload import EOS, AsTrl, Workload, frozen_groups, start_adapter, text
 
 from pubswap_client.policy.groups import collate
 from pubswap_client.policy.policy import Policy
@@ -52,7 +52,7 @@ class OurSide:
         """The update phase: `gradient_epochs` steps on known responses and rewards."""
         groups = frozen_groups(workload)
         started = self.clock()
-        batch = collate(groups, TRL_EPSILON)
+        batch = collate(groups, AsTrl())
         metrics = update(
             self.policy, self._optimizer, batch, self.settings, self._round_start, self.budget
         )

@@ -28,7 +28,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AutoTokenizer, PrinterCallback, TrainerCallback
 from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
 from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
-from workload import TRL_EPSILON, Workload, frozen_groups, start_adapter
+from workload import AsTrl, Workload, frozen_groups, start_adapter
 
 from pubswap_client.policy.groups import collate
 from pubswap_client.policy.logprobs import response_logprobs
@@ -119,7 +119,7 @@ class TrlAsyncSide:
 
     def _samples(self, workload: Workload) -> list[RolloutSample]:
         """TRL's samples; their log-probabilities are the start policy's own."""
-        batch = collate(frozen_groups(workload), TRL_EPSILON)
+        batch = collate(frozen_groups(workload), AsTrl())
         old = response_logprobs(self._policy, batch, self.settings.grpo.temperature, TOKENS)
         samples = []
         for row in range(batch.rows):
@@ -304,7 +304,7 @@ def _config(settings: RunSettings, device: str, scratch: Path) -> AsyncGRPOConfi
         learning_rate=grpo.learning_rate,
         weight_decay=grpo.weight_decay,
         max_grad_norm=grpo.max_grad_norm,
-        epsilon=grpo.clip_low,
-        epsilon_high=grpo.clip_high,
+        epsilon=grpo.clipping.low,
+        epsilon_high=grpo.clipping.high,
         temperature=grpo.temperature,
     )

@@ -209,8 +209,8 @@ def _config(settings: RunSettings, device: str, rows: int, scratch: Path) -> Any
         max_grad_norm=grpo.max_grad_norm,
         loss_type="grpo",
         beta=grpo.kl_beta,
-        epsilon=grpo.clip_low,
-        epsilon_high=grpo.clip_high,
+        epsilon=grpo.clipping.low,
+        epsilon_high=grpo.clipping.high,
         temperature=grpo.temperature,
         use_bias_correction_kl=False,
     )

@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
+from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from pubswap_client.policy.groups import Group
+from pubswap_protocol.methods.advantages import ByStd
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import Adapter, AdapterLayout
 from pubswap_protocol.tensors.responses import Response
@@ -22,7 +24,14 @@ from pubswap_protocol.tensors.responses import Response
 PAD, EOS = 0, 1
 FIRST_WORD = 2  # ids below it are special
 PROMPTS, RESPONSES = 8, 8  # b and K: 64 rows, the paper's step
-TRL_EPSILON = 1e-4  # of advantages, for which TRL has no option
+
+
+class AsTrl(ByStd):
+    """GRPO's advantage with TRL's epsilon, for which TRL has no option."""
+
+    def scale(self, rewards: Tensor) -> Tensor:
+        return rewards.std(dim=1, keepdim=True) + 1e-4
+
 
 SMALL_MODEL: dict[str, Any] = {
     "vocab_size": 32768,

@@ -11,6 +11,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -209,7 +210,7 @@ def _class(name: str, member: type) -> Iterator[str]:
     for inner, attribute in vars(member).items():
         if inner.startswith("_"):
             continue
-        if isinstance(attribute, property):
+        if isinstance(attribute, property | cached_property):
             yield f"\n#### {name}.{inner}\n\n{inspect.getdoc(attribute)}\n"
         elif inspect.isroutine(method := getattr(member, inner)):
             yield from _signature("####", f"{name}.{inner}", method)

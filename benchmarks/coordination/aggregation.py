@@ -14,11 +14,11 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from pubswap_server.aggregation.rules import FedIT, Means
 
 from coordination.payload import TOLERANCE, Array, Payload, shapes, tensors
 from coordination.telling import Tell
 from pubswap_protocol.tensors.adapter import AdapterFile, AdapterLayout
-from pubswap_server.aggregation.rules import FedIT, Means
 from pubswap_server.aggregation.updates import Updates
 
 SIZES = ((4, 35), (16, 35), (4, 140))

@@ -35,7 +35,7 @@ def _exchanges(
 ) -> dict[str, Any]:
     folder = scratch / f"exchange-{clients}-{verifier}"
     swaps = 1 + repeats
-    steps = {"local_steps": swaps, "swap": {"period": 1, "deadline_seconds": 3600}}
+    steps = {"local_steps": swaps, "method": {"period": 1, "deadline_seconds": 3600}}
     seconds, went = [], None
     with serving(folder) as coordinator:
         run = opened(

@@ -29,7 +29,7 @@ Round = Annotated[
 ]
 Changes = Annotated[
     list[str] | None,
-    typer.Option("--set", help="KEY=VALUE overrides the file, such as swap.period=4; repeatable."),
+    typer.Option("--set", help="KEY=VALUE overrides it, such as method.period=4; repeatable."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

@@ -172,7 +172,7 @@ class ClientSettings(BaseSettings):
     rank: Positive | None = Field(
         default=None,
         description="Rank that this member trains and sends, if the run allows lower ranks "
-        "(lora.min_rank).",
+        "(aggregation.rule.min_rank).",
     )
     micro_batch_tokens: Positive | None = Field(
         default=None,

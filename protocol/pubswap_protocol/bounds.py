@@ -39,6 +39,12 @@ Norm = Annotated[float, Field(ge=0, le=MAX_MEASURED, strict=True)]
 Factor = Annotated[float, Field(ge=0, le=MAX_FACTOR, strict=True)]
 PositiveFactor = Annotated[float, Field(ge=SMALLEST, le=MAX_FACTOR, strict=True)]
 Decay = Annotated[float, Field(ge=0, lt=1, strict=True)]
+PositiveShare = Annotated[float, Field(ge=SMALLEST, le=1, strict=True)]
+# Far above any sensible value, and far below overflow.
+Rounds = Annotated[int, Field(gt=0, le=10**6, strict=True)]
+Clients = Annotated[int, Field(gt=0, le=10**5, strict=True)]
+Group = Annotated[int, Field(gt=0, le=1 << 16, strict=True)]
+Tokens = Annotated[int, Field(gt=0, le=1 << 24, strict=True)]
 
 # For a machine's own settings, which may come as text from the environment.
 TimeSpan = Annotated[float, Field(ge=0.001, le=MAX_SECONDS)]

@@ -378,11 +378,18 @@ _PLAIN = {
 }
 
 
+def _setting(key: str) -> str:
+    return key.removeprefix("body.").removeprefix("settings.")
+
+
 def fault_text(fault: Mapping[str, Any]) -> str:
     """A validation error as text: `key: message`, or the message alone if it has no key."""
     key = ".".join(map(str, fault["loc"]))
-    setting = key.removeprefix("body.").removeprefix("settings.")
     unknown = fault["type"] == "extra_forbidden"
+    if unknown and isinstance(fault.get("input"), Mapping):
+        inner = (f"{key}.{name}" for name in fault["input"])
+        key = next((each for each in inner if removal(_setting(each))), key)
+    setting = _setting(key)
     if gone := removal(setting) if unknown else removed_value(setting, fault.get("input")):
         return f"{key}: {gone}"
     message = _PLAIN.get(fault["type"]) or fault["msg"].removeprefix("Value error, ")

@@ -18,6 +18,7 @@ from pubswap_protocol.bounds import (
     MAX_SHOWN,
     MAX_TERMS,
     MAX_TOPICS,
+    Clients,
     Count,
     Id,
     Label,
@@ -38,7 +39,7 @@ from pubswap_protocol.bounds import (
 )
 from pubswap_protocol.model import ModelCard, ModelDigests
 from pubswap_protocol.problems import Problem
-from pubswap_protocol.settings import Clients, RunSettings
+from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.safetensors_header import MAX_TENSORS
 
 Digest = Annotated[str, Field(pattern=digests.PATTERN)]

@@ -9,16 +9,14 @@ def public_step(settings: RunSettings, step: int) -> int | None:
 
     Step s is public if s mod period = 0 (paper, section 3.4). The baselines have none.
     """
-    if settings.method != "pubswap" or step % settings.swap.period:
+    if settings.exchange is None or step % settings.exchange.period:
         return None
-    return step // settings.swap.period
+    return step // settings.exchange.period
 
 
 def public_steps_per_round(settings: RunSettings) -> int:
     """The number of public steps among a round's tau steps."""
-    if settings.method != "pubswap":
-        return 0
-    return settings.local_steps // settings.swap.period
+    return settings.local_steps // settings.exchange.period if settings.exchange else 0
 
 
 def private_steps_per_round(settings: RunSettings) -> int:
@@ -57,7 +55,7 @@ def overtaken(settings: RunSettings, step: int) -> int | None:
 
     The public step is sampled before the private one, but its update comes after.
     """
-    pipelined = settings.swap.mode == "pipelined"
+    pipelined = settings.exchange is not None and settings.exchange.mode == "pipelined"
     if not pipelined or step == 1 or public_step(settings, step) is not None:
         return None
     return step - 1 if public_step(settings, step - 1) is not None else None

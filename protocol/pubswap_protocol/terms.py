@@ -4,21 +4,23 @@ The coordinator makes them when a run is opened. It never writes them anew, so t
 other defaults or more settings asks nobody again; only `clients` can change, before the start.
 
 A client ignores a setting that it does not know unless the run requires it. So the default of a new
-setting must change nothing, and no setting is ever renamed.
+setting must change nothing, and a renamed setting is read by its older name, too.
 """
 
 import json
 from collections.abc import Iterable, Mapping
-from operator import attrgetter
 from typing import Any
 
 from pydantic import ValidationError
 
 from pubswap_protocol.bounds import MAX_TERMS, Label, Name, Strict
 from pubswap_protocol.command_line.keys import dotted_keys, flat
+from pubswap_protocol.command_line.older_settings import converted
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import Invalid, OtherTerms, UnknownSetting, first_fault
 from pubswap_protocol.messages import Digest, RunView
+from pubswap_protocol.methods.registries import REGISTRIES
+from pubswap_protocol.methods.registry import NAME, read_newer
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.settings import RunSettings
 
@@ -66,14 +68,15 @@ def with_clients(terms: str, clients: int) -> str:
 
 
 def read_terms(text: str) -> Terms:
-    """Parse terms, without the fields that this version does not know.
+    """Parse terms of any earlier version, without the fields that this version does not know.
 
     Raises OtherTerms unless they are canonical, so that no key occurs twice and everybody reads the
     same.
     """
     try:
-        canonical = _canonical(json.loads(text)) == text
-        terms = Terms.model_validate_json(text, extra="ignore")
+        values = json.loads(text)
+        canonical = _canonical(values) == text
+        terms = read_newer(Terms, json.dumps(_in_todays_form(values)))
     except ValidationError as error:
         raise OtherTerms(
             f"The run's terms cannot be read ({first_fault(error)}). Upgrade pubswap to the "
@@ -84,6 +87,21 @@ def read_terms(text: str) -> Terms:
     if not canonical:
         raise OtherTerms("The run's terms are not canonical JSON; ask the run's operator.")
     return terms
+
+
+def _in_todays_form(values: Any) -> Any:
+    if not isinstance(values, dict) or not isinstance(values.get("settings"), dict):
+        return values
+    return values | {"settings": converted(_without_paths(values["settings"]))}
+
+
+def _without_paths(table: Mapping[str, Any]) -> dict[str, Any]:
+    """A table without keys such as `grpo.resample`, which are none and could hide another."""
+    return {
+        key: _without_paths(value) if isinstance(value, dict) else value
+        for key, value in table.items()
+        if "." not in key
+    }
 
 
 def agreed(view: RunView) -> RunView:
@@ -161,10 +179,24 @@ def _line(value: Any) -> str:
 
 
 def required(settings: RunSettings) -> list[str]:
-    """The settings whose values differ from their defaults."""
-    defaults = RunSettings()
-    values = ((name, attrgetter(name)) for name in dotted_keys(RunSettings))
-    return [name for name, value in values if value(settings) != value(defaults)]
+    """The settings that a client must know: those whose values differ from their defaults."""
+    return [*given(settings)]
+
+
+def given(settings: RunSettings) -> dict[str, Any]:
+    """The values that differ from their defaults, by dotted key.
+
+    A named value's parameters are compared with its own defaults.
+    """
+    values, defaults = (
+        flat(each.model_dump(mode="json"), whole=("chat_template_options",))
+        for each in (settings, RunSettings())
+    )
+    for key, kind in REGISTRIES.items():
+        if (chosen := kind.class_of(values.get(key))) and chosen.model_fields:
+            own = flat({NAME: chosen.name} | chosen().model_dump(), prefix=f"{key}.")
+            defaults |= {name: value for name, value in own.items() if name not in REGISTRIES}
+    return {name: value for name, value in values.items() if value != defaults.get(name)}
 
 
 def check_required(names: Iterable[str]) -> None:

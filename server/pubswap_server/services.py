@@ -99,7 +99,7 @@ class Services:
         limit = PromptLimit(run.grpo.max_prompt_tokens, count)
         for kind, digest in sets.items():
             # Without public steps, nobody draws from the public set.
-            if kind is SetKind.TEST or run.method == "pubswap":
+            if kind is SetKind.TEST or run.exchange:
                 limit.check(self.problems(digest), f"The {kind} set")
 
     def initial_adapter(self, layout: AdapterLayout, settings: RunSettings) -> str:

@@ -67,7 +67,7 @@ class Coordinator:
         Sends the public and the test set to the coordinator. A recipe with `data.prepare` writes
         its sets to the folder `data`, by default NAME-data; the private ones stay there, for you
         to hand to their organisations. `set` overrides values of the file by dotted key:
-        `{"swap.period": 4}`. `initial_adapter` is the folder of the adapter to start from, as
+        `{"method.period": 4}`. `initial_adapter` is the folder of the adapter to start from, as
         `Run.adapter` or PEFT writes it.
 
         Raises InvalidSettings, InvalidProblems or InvalidAdapter before anything is sent.

@@ -41,6 +41,7 @@ class Federation:
         device: str | None = None,
         engine: str | None = None,
         threads: int | None = None,
+        plugin: Path | str | None = None,
     ) -> Self:
         """Run a recipe's whole federation with a progress bar, and return when it is done.
 
@@ -49,8 +50,9 @@ class Federation:
         call it again: it continues where it stopped and repeats nothing.
 
         `recipe` is a file, or a shipped recipe's name. `out` is the results store. `set` overrides
-        values of the recipe by dotted key: `{"swap.period": 4}`. `config` is a client.toml with
+        values of the recipe by dotted key: `{"method.period": 4}`. `config` is a client.toml with
         settings for all members; `device`, `engine` and `threads` are three of them.
+        `plugin` is a file with a strategy, rule or advantage of your own.
 
         Raises InvalidSettings or InvalidProblems for a recipe that cannot be run, and LocalFault,
         with the process's own message, if the process fails.
@@ -60,7 +62,9 @@ class Federation:
             from pubswap_simulation.results import read_result
 
             store = Path(out)
-            jobs = Planner(recipe, store, dict(set or {})).jobs(seed)
+            jobs = Planner(recipe, store, dict(set or {}), Path(plugin) if plugin else None).jobs(
+                seed
+            )
             if len(jobs) > 1:
                 raise InvalidSettings(
                     "members = 'alone' is a simulation for each client, and this is for one; "

@@ -30,7 +30,7 @@ def simulate(
     vary: Annotated[
         list[str] | None,
         typer.Option(
-            help="With --sweep, one more axis: key=value,value,..., such as swap.period=2,4,8."
+            help="With --sweep, one more axis: key=value,value,..., such as method.period=2,4,8."
         ),
     ] = None,
     seeds: Annotated[
@@ -67,6 +67,10 @@ def simulate(
         int | None,
         typer.Option(help="CPU threads of each run; by default all cores, divided among the runs."),
     ] = None,
+    plugin: Annotated[
+        Path | None,
+        typer.Option(help="A Python file with a strategy, rule or advantage of your own."),
+    ] = None,
     keep_work: Annotated[
         bool, typer.Option("--keep-work", help="Keep the coordinator's and the members' state.")
     ] = False,
@@ -78,7 +82,7 @@ def simulate(
 
     It uses the real coordinator and the real daemons, which share one model and take turns. On a
     CPU the final adapter equals that of separate daemons bit for bit, if these have a quorum of all
-    and swap.sampling_check = "off", as here. You can stop it at any time and start it again: it
+    and method.sampling_check = "off", as here. You can stop it at any time and start it again: it
     continues where it was and repeats nothing.
 
     `--sweep` runs each setting with each seed in its own process. The axis `members` adds
@@ -102,7 +106,7 @@ def simulate(
             "--backend is for --sweep, without --devices: ask for GPUs with --resource."
         )
     with until_stopped():
-        planner = Planner(recipe, out, parse_values(overrides or ()))
+        planner = Planner(recipe, out, parse_values(overrides or ()), plugin)
         if sweep:
             single_seed = () if seed is None else (seed,)
             planned = planner.sweep(parse_seeds(seeds) or single_seed, parse_axes(vary or ()))

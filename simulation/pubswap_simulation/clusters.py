@@ -37,7 +37,7 @@ class Order:
 
     def __call__(self) -> str | None:
         """Carry it out on this node; returns why it failed, or None if it is done."""
-        spec = RunSpec.model_validate_json(self.spec)
+        spec = RunSpec.read(self.spec)
         deadline = time.monotonic() + _LOCK_SECONDS
         while holder(spec.folder) is not None and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)

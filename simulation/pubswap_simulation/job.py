@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Set
 from functools import cache
 from pathlib import Path
+from typing import Self
 
 from pydantic import BaseModel, ValidationError
 
@@ -17,9 +18,12 @@ from pubswap_client.settings import ClientSettings, load_settings
 from pubswap_protocol.digests import sha256_of
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings, first_fault
 from pubswap_protocol.messages import CreateRun, SetKind
+from pubswap_protocol.methods.method import Method
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.problems import Problem, read_problems
 from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.terms import given
+from pubswap_simulation.plugin import load_plugin
 from pubswap_simulation.results import RESULT
 
 _SLUG = 120  # characters of a key before its digest; file systems take 255
@@ -40,6 +44,7 @@ class Job(BaseModel, extra="forbid", frozen=True):
     private: dict[str, tuple[Path, ...]]
     members: Members = "federated"
     client: str | None = None
+    plugin: Path | None = None
 
     @property
     def steps(self) -> int:
@@ -73,13 +78,15 @@ class Job(BaseModel, extra="forbid", frozen=True):
         card = self.card()
         facts: dict[str, object] = {
             # Without defaults, so that a setting added later does not rename a store's old runs.
-            "settings": self.settings.model_dump(mode="json", exclude_defaults=True),
+            "settings": given(self.settings),
             "setting": self.setting,
             "members": [self.members, self.client],
             "model": [card.config_digest, card.tokenizer_digest, card.weights_digest],
             "sets": [_digest(path) for path in (self.public, self.test)],
             "private": {name: [_digest(p) for p in paths] for name, paths in self.private.items()},
         }
+        if self.plugin is not None:
+            facts["plugin"] = load_plugin(self.plugin)
         if self.model.stop_token_ids:
             facts["stops"] = list(self.model.stop_token_ids)
         if client_settings is not None and (
@@ -137,6 +144,14 @@ class RunSpec(BaseModel, extra="forbid", frozen=True):
     keep_work: bool = False
     keep_adapters: bool = False
 
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """A spec from its JSON, after its plugin, whose names its settings may have."""
+        plugin = json.loads(text)["job"]["plugin"]
+        if plugin is not None:
+            load_plugin(Path(plugin))
+        return cls.model_validate_json(text)
+
     @property
     def key(self) -> str:
         return self.folder.name
@@ -155,7 +170,7 @@ def wait_for_all(settings: RunSettings) -> RunSettings:
     """The settings with every quorum at all clients: as members take turns, nobody is late."""
     return settings.model_copy(
         update={
-            "swap": settings.swap.model_copy(update={"quorum": settings.clients}),
+            **_with(settings, quorum=settings.clients),
             "aggregation": settings.aggregation.model_copy(update={"quorum": settings.clients}),
         }
     )
@@ -163,8 +178,13 @@ def wait_for_all(settings: RunSettings) -> RunSettings:
 
 def repeatable(settings: RunSettings) -> RunSettings:
     """The settings without the sampling check, whose draws are different in every run."""
-    swap = settings.swap.model_copy(update={"sampling_check": "off"})
-    return settings.model_copy(update={"swap": swap})
+    return settings.model_copy(update=_with(settings, sampling_check="off"))
+
+
+def _with(settings: RunSettings, **values: object) -> dict[str, Method]:
+    """The method with other parameters of the exchange, if it has one."""
+    exchange = settings.exchange
+    return {"method": exchange.model_copy(update=values)} if exchange else {}
 
 
 def _digest(path: Path) -> str:

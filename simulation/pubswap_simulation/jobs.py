@@ -13,14 +13,17 @@ from pubswap_client.recipes.recipe import Recipe, load_recipe
 from pubswap_client.recipes.tables import MEMBERS, MEMBERSHIPS, Members, Sweep, Value
 from pubswap_client.settings import ClientSettings, load_settings
 from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.methods.method import FedAvg
+from pubswap_protocol.settings import AggregationSettings
 from pubswap_simulation.job import Job, RunSpec, wait_for_all
+from pubswap_simulation.plugin import load_plugin
 from pubswap_simulation.results import RUNS
 
 DATA = "data"
 
 # These settings mean nothing to a single client. Baselines keep their defaults, so that a sweep
 # over them does not repeat a baseline.
-_AMONG_MANY = ("swap", "fedprox", "aggregation")
+_AMONG_MANY = ("method", "aggregation")
 
 Setting = dict[str, Value]
 
@@ -28,8 +31,16 @@ Setting = dict[str, Value]
 class Planner:
     """Make the jobs of one recipe, and the data splits that they need."""
 
-    def __init__(self, source: Path | str, store: Path, overrides: Setting) -> None:
-        """Plan a recipe for a results store; `overrides` replace its values by dotted key."""
+    def __init__(
+        self, source: Path | str, store: Path, overrides: Setting, plugin: Path | None = None
+    ) -> None:
+        """Plan a recipe for a results store; `overrides` replace its values by dotted key.
+
+        `plugin` is a file with a researcher's own named values, loaded here.
+        """
+        self._plugin = plugin and plugin.resolve()
+        if self._plugin is not None:
+            load_plugin(self._plugin)
         self._source = source
         self._store = store
         self._overrides = overrides
@@ -97,6 +108,7 @@ class Planner:
                 f"client-{number}": (path.resolve(),)
                 for number, path in enumerate(files.private, start=1)
             },
+            plugin=self._plugin,
         )
 
     def _split(self, recipe: Recipe) -> Path | None:
@@ -119,17 +131,16 @@ def _baseline(
 ) -> Job:
     """The same total steps with one client, without exchanges."""
     settings = job.settings
-    unused = {name: type(getattr(settings, name))() for name in _AMONG_MANY} | {
-        "lora": settings.lora.model_copy(update={"min_rank": None}),
+    unused = {
+        "method": FedAvg(),
+        "aggregation": AggregationSettings(),
         "members": settings.members.model_copy(update={"minimum": None}),
     }
     update = {
         "setting": {
-            key: value
-            for key, value in job.setting.items()
-            if key.split(".")[0] not in ("method", *_AMONG_MANY)
+            key: value for key, value in job.setting.items() if key.split(".")[0] not in _AMONG_MANY
         },
-        "settings": settings.model_copy(update={"clients": 1, "method": "fedavg", **unused}),
+        "settings": settings.model_copy(update={"clients": 1, **unused}),
         "private": private,
         "members": members,
         "client": client,

@@ -7,13 +7,17 @@ STORE/runs/KEY/work/           the coordinator's and the members' state, while i
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from pubswap_client.recipes.tables import Members, Value
+from pubswap_protocol.command_line.older_settings import converted
+from pubswap_protocol.command_line.removed import RENAMED
 from pubswap_protocol.errors import InvalidSettings, first_fault
 from pubswap_protocol.messages import Evaluation, WholeRun
+from pubswap_protocol.methods.registries import REGISTRIES
+from pubswap_protocol.methods.registry import NAME, Named, Registry
 from pubswap_protocol.settings import RunSettings
 
 RUNS = "runs"
@@ -40,22 +44,48 @@ def _recorded(model: type[BaseModel], values: Any) -> Any:
     settings = dict(values)
     for name in model.model_fields.keys() & settings.keys():
         default = model.model_fields[name].default
-        if isinstance(default, BaseModel):
+        if isinstance(default, Named):
+            settings[name] = _named(default, settings[name])
+        elif isinstance(default, BaseModel):
             settings[name] = _recorded(type(default), settings[name])
     return model.model_construct(**settings)
+
+
+def _named(default: Named, value: Any) -> Named:
+    """A named value; one that is gone has its name and nothing else."""
+    base: type[Named] = next(cls for cls in type(default).__mro__ if Named in cls.__bases__)
+    kind: Registry[Named] = next(kind for kind in REGISTRIES.values() if type(default) in kind)
+    parameters = dict(value) if isinstance(value, Mapping) else {NAME: value}
+    name = parameters.pop(NAME, kind.default)
+    if (known := kind.class_of(name)) is not None:
+        return cast(Named, _recorded(known, parameters))
+    gone: type[Named] = type("Gone", (base,), {"name": name})
+    return gone.model_construct(**dict.fromkeys(base.model_fields))
 
 
 def _with_recorded_settings(run: Any) -> Any:
     if not isinstance(run, Mapping) or "settings" not in run:
         return run
-    return {**run, "settings": _recorded(RunSettings, run["settings"])}
+    return {**run, "settings": _recorded(RunSettings, converted(run["settings"]))}
+
+
+def _by_todays_axes(setting: Any) -> Any:
+    if not isinstance(setting, Mapping):
+        return setting
+    if setting.get("swap.max_donated_tokens") == 1:  # how older studies switched the exchange off
+        setting = {**setting, "method.strategy": "none"}
+    return {
+        RENAMED.get(axis, axis): value
+        for axis, value in setting.items()
+        if axis != "swap.max_donated_tokens"
+    }
 
 
 class Result(BaseModel, extra="forbid", frozen=True):
     """One complete run, with everything that a report needs."""
 
     recipe: str = Field(description="The recipe's name.")
-    setting: dict[str, Value] = Field(
+    setting: Annotated[dict[str, Value], BeforeValidator(_by_todays_axes)] = Field(
         description="The run's value on each axis of the sweep, by dotted key; without the seed."
     )
     seed: int
@@ -103,6 +133,19 @@ class Result(BaseModel, extra="forbid", frozen=True):
     def best(self) -> float:
         """pass@1 of the best round's adapter; the base model does not count."""
         return max(evaluation.pass_at_1 for evaluation in self.evaluations[1:])
+
+
+def value_of(settings: RunSettings, axis: str) -> Value | None:
+    """A setting by its dotted key, such as `method.mu`; a named value's name.
+
+    None for a table, and for what the run's method does not have. The settings are read as parsed,
+    because a dump by an older version lacks the defaults added since.
+    """
+    found: object = settings
+    for part in axis.split("."):
+        found = getattr(found, part, None)
+    found = found.name if isinstance(found, Named) else found
+    return found if isinstance(found, bool | int | float | str) else None
 
 
 def read_result(folder: Path) -> Result:

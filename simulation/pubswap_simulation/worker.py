@@ -63,7 +63,7 @@ def main() -> None:
             reports.write(JobReport.model_validate(values).model_dump_json() + "\n")
 
         try:
-            spec = RunSpec.model_validate_json(sys.argv[1])
+            spec = RunSpec.read(sys.argv[1])
             simulate(spec, lambda steps, score: report(steps=steps, score=score))
         except Exception as error:
             traceback.print_exc()

@@ -10,7 +10,7 @@ from support.coordinator.processes import federated_adapter
 
 pytestmark = [pytest.mark.full, pytest.mark.usefixtures("unmeasured")]
 
-PERIOD_2 = {"local_steps": 4, "swap.period": 2}
+PERIOD_2 = {"local_steps": 4, "method.period": 2}
 
 
 def test_donor_ratios_train_different_adapters(tmp_path: Path) -> None:
@@ -20,8 +20,8 @@ def test_donor_ratios_train_different_adapters(tmp_path: Path) -> None:
     for ratio in ("local", "decoupled"):
         settings = {
             "rounds": 1,
-            "swap.period": 2,
-            "grpo.donor_ratio": ratio,
+            "method.period": 2,
+            "method.donor_ratio": ratio,
         }
         [result], _ = simulated(recipe, tmp_path / ratio, *options_of(settings))
         assert sum(swap.replaced for summary in result.run.rounds for swap in summary.swaps) > 0
@@ -32,7 +32,7 @@ def test_donor_ratios_train_different_adapters(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"grpo.donor_ratio": "decoupled", "grpo.clipping": "sequence"},
+        {"method.donor_ratio": "decoupled", "grpo.clipping": "sequence"},
     ],
     ids=["decoupled, by sequence"],
 )
@@ -57,7 +57,7 @@ def test_everything_beyond_the_paper_is_bit_identical_in_any_order(tmp_path: Pat
     """
     settings = {
         **PERIOD_2,
-        "swap.mode": "pipelined",
+        "method.mode": "pipelined",
         "grpo.resample": 2,
     }
     view, adapter = federated_adapter(tmp_path / "daemons", settings, order=CLIENTS[::-1])

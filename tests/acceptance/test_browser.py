@@ -52,7 +52,7 @@ def browser() -> Iterator[Browser]:
 def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     """A run of two rounds in round 1."""
     with serving(settings_for(tmp_path_factory.mktemp("c"))) as server, server.closing:
-        yield begun(server, rounds=2, swap={"period": 1})
+        yield begun(server, rounds=2, method={"period": 1})
 
 
 def opened(
@@ -248,7 +248,7 @@ def test_a_run_from_creation_to_finish_while_real_daemons_train(
         coordinator = serve(processes, tmp_path)
         with coordinator.api as api:
             length = {"local_steps": 4, "rounds": 3} if PICTURES else {"local_steps": 2}
-            first = create_run(coordinator, {"swap": {"period": 2 if PICTURES else 1}, **length})
+            first = create_run(coordinator, {"method": {"period": 2 if PICTURES else 1}, **length})
             token = operator_token(tmp_path / "c" / "operator-token")
             size = {"width": 1280, "height": 1240}
             page, said = opened(browser, api.url, token, viewport=size)

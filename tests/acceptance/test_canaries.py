@@ -46,7 +46,7 @@ CANARIES = draw_canaries(1000, seed=1)
 # Three private steps of 16 prompts in each of two rounds: 96 of a client's problems.
 SETTINGS = {
     "local_steps": 4,
-    "swap.period": 4,
+    "method.period": 4,
     "grpo.prompts_per_step": 16,
     "grpo.responses_per_prompt": 2,
     "grpo.max_response_tokens": 8,

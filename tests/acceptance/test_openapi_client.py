@@ -109,7 +109,7 @@ def answer(stranger: Stranger, run: str, right: bool) -> Tensors:
     assert {n: list(t.shape) for n, t in adapter.items()} == view["model"]["layout"]["tensors"]
 
     settings = view["settings"]
-    last = settings["local_steps"] // settings["swap"]["period"]
+    last = settings["local_steps"] // settings["method"]["period"]
     names = {"run": run, "round": task["round"], "swap": 1}
     beyond = stranger.call("get_swap", names | {"swap": last + 1})
     assert beyond.json()["code"] in stranger.codes("get_swap", 404)

@@ -26,7 +26,7 @@ from support.forked import ForkedProcesses
 
 pytestmark = [pytest.mark.full, pytest.mark.usefixtures("unmeasured")]
 
-SETTINGS = {"rounds": 1, "local_steps": 5, "swap.period": 2}
+SETTINGS = {"rounds": 1, "local_steps": 5, "method.period": 2}
 SEEDS = {"alpha": 3, "beta": 4}
 SENDS = {"responses", "update", "upload", "adapter"}
 HELD = "The operator has paused the run: this member holds its"
@@ -109,7 +109,7 @@ def test_nothing_is_sent_in_a_pause_and_kills_in_it_change_no_bit(
     tmp_path: Path, mode: str
 ) -> None:
     """Both members hold their responses, later their updates; the adapter is as undisturbed."""
-    overrides = SETTINGS | {"swap.mode": mode}
+    overrides = SETTINGS | {"method.mode": mode}
     _, expected = federated_adapter(tmp_path / "undisturbed", overrides)
     folder = tmp_path / "paused"
     folder.mkdir()

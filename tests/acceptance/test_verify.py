@@ -27,7 +27,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerSetting
     """A run of two rounds, weighted by examples, with an exchange."""
     settings = settings_for(tmp_path_factory.mktemp("finished"))
     with serving(settings) as server, server.closing:
-        fed = begun(server, aggregation={"weights": "examples", "max_weight_share": 1.0})
+        fed = begun(server, aggregation={"weights": {"name": "examples", "max_share": 1.0}})
         for name, right in (("a", [0, 3]), ("b", [4, 2])):
             body = fed.responses(name, 1, 1, right)
             fed.members[name].submit_responses(fed.run.id, 1, 1, body)

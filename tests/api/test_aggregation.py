@@ -70,8 +70,8 @@ def test_a_private_rounds_epsilon_is_the_most_that_a_member_has_spent(server: Se
     "rules",
     [
         {"rule": "median"},
-        {"rule": "trimmed_mean", "trim": 0.2},
-        {"rule": "multi_krum", "krum_f": 1},
+        {"rule": {"name": "trimmed_mean", "trim": 0.2}},
+        {"rule": {"name": "multi_krum", "bad": 1}},
         {"rule": "fedit", "clip_norm": 1.0},
     ],
 )
@@ -94,11 +94,12 @@ def test_a_robust_run_is_not_moved_by_one_bad_member(
     assert told.details["median_of_others"] == pytest.approx(
         np.median(norms[:2] + norms[3:]), rel=1e-6
     )
-    if rules["rule"] == "median":
+    rule = fed.run.settings.aggregation.rule.name
+    if rule == "median":
         expected = np.median(np.array(vectors), axis=0)
-    elif rules["rule"] == "trimmed_mean":
+    elif rule == "trimmed_mean":
         expected = dense.trimmed_mean(vectors, 1)
-    elif rules["rule"] == "multi_krum":
+    elif rule == "multi_krum":
         kept = sorted(dense.krum_order(vectors, 1)[:4])
         expected = np.mean([vectors[n] for n in kept], axis=0)
         (left_out,) = events(fed, "update excluded")
@@ -151,7 +152,7 @@ def test_members_of_unequal_rank_are_averaged_by_their_products(server: Server) 
 
     A rank outside the run's range is refused at upload, and the error names the range.
     """
-    ranks = {"lora": {"rank": 4, "min_rank": 2}, "aggregation": {"rule": "svd"}}
+    ranks = {"lora": {"rank": 4}, "aggregation": {"rule": {"name": "svd", "min_rank": 2}}}
     fed = begun(server, method="fedavg", **ranks)
     layout = fed.run.model.layout
     before = decode_adapter(layout, fed.operator.global_adapter(fed.run.id, "0"))

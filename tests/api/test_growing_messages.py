@@ -193,9 +193,9 @@ def answer(view: dict[str, Any]) -> CoordinatorClient:
 
 def test_a_run_lists_the_settings_that_a_client_must_know(server: Server) -> None:
     """Those that differ from their defaults; an unknown setting is ignored unless listed."""
-    view = create(server, swap={"quorum": 2}).run
-    assert {"swap.quorum", "grpo.prompts_per_step", "lora.rank"} <= set(view.requires)
-    assert not {"swap.period", "seed", "lora", "swap"} & set(view.requires)
+    view = create(server, method={"quorum": 2}).run
+    assert {"method.quorum", "grpo.prompts_per_step", "lora.rank"} <= set(view.requires)
+    assert not {"method.period", "seed", "lora", "method"} & set(view.requires)
     check_required(view.requires)
     later = view.model_dump(mode="json")
     later["settings"]["grpo"]["tempering"] = 0.5
@@ -208,12 +208,12 @@ def test_a_run_lists_the_settings_that_a_client_must_know(server: Server) -> Non
 def test_an_unknown_value_of_a_setting_asks_for_an_upgrade(server: Server) -> None:
     """With its own error code, which an older version reads as the parent class."""
     later = create(server).run.model_dump(mode="json")
-    later["settings"]["swap"]["strategy"] = "later"
-    with pytest.raises(UnknownSetting, match=r"swap\.strategy has a value.*Upgrade") as caught:
+    later["settings"]["method"]["strategy"] = "later"
+    with pytest.raises(UnknownSetting, match=r"method\.strategy has a value.*Upgrade") as caught:
         answer(later).run("r")
     assert (caught.value.code, caught.value.status) == ("unknown_setting", 426)
     assert isinstance(caught.value, ProtocolMismatch)
-    later["settings"]["swap"]["strategy"] = "keep"
+    later["settings"]["method"]["strategy"] = "keep"
     later["settings"]["chat_template_options"] = {"tools": True}
     with pytest.raises(UnknownSetting, match=r"The run's settings are a combination .*Upgrade"):
         answer(later).run("r")

@@ -368,7 +368,7 @@ def test_a_round_ends_whose_only_answer_to_a_public_step_was_damaged(
     own: Callable[..., Server],
 ) -> None:
     """Both have submitted updates, so no more answers come: the exchange ends with its round."""
-    fed = begun(own(), rounds=1, swap={"deadline_seconds": 3600})
+    fed = begun(own(), rounds=1, method={"deadline_seconds": 3600})
     body = fed.responses("a", 1, 1, [1, 1])
     fed.members["a"].submit_responses(fed.run.id, 1, 1, body)
     damage(fed, body)
@@ -379,7 +379,7 @@ def test_a_round_ends_whose_only_answer_to_a_public_step_was_damaged(
 
 def test_nobody_waits_for_an_answer_that_was_damaged(own: Callable[..., Server]) -> None:
     """Its sender trains on its own responses, and waits for the others in the next public step."""
-    fed = begun(own(), rounds=1, swap={"quorum": 2, "deadline_seconds": 3600})
+    fed = begun(own(), rounds=1, method={"quorum": 2, "deadline_seconds": 3600})
     body = fed.responses("a", 1, 1, [1, 1])
     fed.members["a"].submit_responses(fed.run.id, 1, 1, body)
     damage(fed, body)
@@ -395,7 +395,7 @@ def test_nobody_waits_in_a_step_for_a_member_that_is_in_a_later_one(
 ) -> None:
     """A coordinator restored from a mid-round backup lacks answers that were sent since."""
     swap = {"quorum": 2, "deadline_seconds": 3600}
-    fed = begun(own(), rounds=1, local_steps=4, swap=swap)
+    fed = begun(own(), rounds=1, local_steps=4, method=swap)
     for name, step in (("a", 2), ("b", 1)):
         body = fed.responses(name, 1, step, [1, 1])
         fed.members[name].submit_responses(fed.run.id, 1, step, body)

@@ -132,7 +132,7 @@ def test_many_small_requests_of_one_member_stop_no_transfer(verifying: Server) -
 def test_who_came_in_time_is_in_however_long_another_s_answers_take(verifying: Server) -> None:
     """The deadline applies to arrival, not to verification, which does not extend it."""
     swap = {"quorum": 2, "deadline_seconds": 2.0}
-    fed = begun(verifying, **SETTINGS, clients=3, swap=swap)
+    fed = begun(verifying, **SETTINGS, clients=3, method=swap)
     towers, bodies = answers(fed, "a", bomb), {n: answers(fed, n, honest) for n in "bc"}
     send = {name: fed.members[name].submit_responses for name in "abc"}
     assert send["a"](fed.run.id, 1, 1, towers).status == "accepted"
@@ -149,7 +149,7 @@ def test_who_comes_after_the_deadline_is_in_until_a_quorum_has_come(verifying: S
     """Also while another's verdicts are missing; once only those hold it up, one is too late, and
     nobody verifies what it sent."""
     swap = {"quorum": 2, "deadline_seconds": 0.1}
-    fed = begun(verifying, clients=3, swap=swap)
+    fed = begun(verifying, clients=3, method=swap)
     bodies = {name: fed.responses(name, 1, 1, [1, 1]) for name in "abc"}
     send = {name: fed.members[name].submit_responses for name in "abc"}
     assert send["a"](fed.run.id, 1, 1, bodies["a"]).status == "accepted"

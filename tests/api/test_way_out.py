@@ -67,7 +67,7 @@ def kinds(fed: Federation) -> list[str]:
     return [event.kind for event in fed.operator.events(fed.run.id).events]
 
 
-BLOWN_UP: dict[str, Any] = {"server_optimizer": "momentum", "server_learning_rate": 10.0}
+BLOWN_UP: dict[str, Any] = {"server_optimizer": {"name": "momentum", "rate": 10.0}}
 
 
 def test_an_average_that_no_upload_could_be_is_a_stall_until_its_update_is_excluded(

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.full
 
 STEPS = 4
 PERIOD = 2
-SETTINGS = {"local_steps": STEPS, "swap.period": PERIOD, "verifier": "exact"}
+SETTINGS = {"local_steps": STEPS, "method.period": PERIOD, "verifier": "exact"}
 BEYOND = {"mode": "pipelined"}
 WAITING = "1.2 exchanged waiting"
 
@@ -176,7 +176,7 @@ def test_a_client_killed_at_any_point_ends_in_the_same_adapter(tmp_path: Path) -
 
 def test_a_client_killed_in_pipelined_rounds_ends_in_the_same_adapter(tmp_path: Path) -> None:
     """With what is sampled, sent and chosen apart from its update, nothing is lost in between."""
-    overrides = SETTINGS | {f"swap.{key}": value for key, value in BEYOND.items()}
+    overrides = SETTINGS | {f"method.{key}": value for key, value in BEYOND.items()}
 
     def killed(live: Live, start_beta: Callable[[], None]) -> None:
         start_beta()

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from pubswap_protocol import paths
 from pubswap_protocol.messages import Away, DonorEvidence, SwapSummary, TaskKind
+from pubswap_protocol.methods.strategies import Pool, Strategy
 from pubswap_server import services
 from pubswap_server.clock import now
 from pubswap_server.conductor import stalls
@@ -118,13 +119,13 @@ def test_what_an_exchange_comes_to_is_computed_while_others_write(
     under_way, written = threading.Event(), threading.Event()
     waited: list[bool] = []
 
-    def slowly(exchange: Any) -> SwapSummary:
+    def slowly(strategy: Strategy, pool: Pool) -> SwapSummary:
         under_way.set()
         waited.append(written.wait(60))
-        return summary_of(exchange)
+        return summary_of(strategy, pool)
 
     monkeypatch.setattr(exchanges, "summary_of", slowly)
-    fed, other = begun(server, swap={"strategy": "random"}), create(server)
+    fed, other = begun(server, method={"strategy": "random"}), create(server)
     for name in "ab":
         fed.members[name].submit_responses(fed.run.id, 1, 1, fed.responses(name, 1, 1, [2, 1]))
     assert under_way.wait(60)
@@ -144,14 +145,14 @@ def test_who_answers_while_the_outcome_is_computed_is_in_it(
     seen: list[int] = []
     statuses: list[str] = []
 
-    def watched(exchange: Any) -> SwapSummary:
-        seen.append(len(exchange.correct))
+    def watched(strategy: Strategy, pool: Pool) -> SwapSummary:
+        seen.append(len(pool.correct))
         if len(seen) == 1:
             receipt = fed.members["b"].submit_responses(fed.run.id, 1, 1, bodies["b"])
             statuses.append(str(receipt.status))
-        return summary_of(exchange)
+        return summary_of(strategy, pool)
 
-    fed = begun(server, swap={"deadline_seconds": 0.2, "quorum": 1})
+    fed = begun(server, method={"deadline_seconds": 0.2, "quorum": 1})
     bodies = {name: fed.responses(name, 1, 1, [2, 1]) for name in "ab"}
     monkeypatch.setattr(exchanges, "summary_of", watched)
     fed.members["a"].submit_responses(fed.run.id, 1, 1, bodies["a"])
@@ -165,7 +166,7 @@ def test_who_answers_while_the_outcome_is_computed_is_in_it(
 def test_six_hundred_members_draw_at_random_and_the_exchange_closes(server: Server) -> None:
     """It must stay within PostgreSQL's time limit."""
     names = [f"m{number:03}" for number in range(600)]
-    fed = begun(server, clients=3, swap={"strategy": "random"})
+    fed = begun(server, clients=3, method={"strategy": "random"})
     fed.members["a"].swap_prompts(fed.run.id, 1, 1)
     where = {"run_id": fed.run.id, "round": 1, "swap": 1}
     answer = {
@@ -200,7 +201,7 @@ def test_the_conductor_looks_at_a_round_without_its_rows(server: Server) -> None
 @on_sqlite
 def test_a_report_of_many_donors_costs_a_few_statements(server: Server) -> None:
     """Whatever the number of donors, and also if there are earlier sums to add to."""
-    fed = begun(server, method="fedavg")
+    fed = begun(server)
     donors = [f"m{number}" for number in range(40)]
 
     def costs(some: list[str]) -> tuple[int, float]:

@@ -13,7 +13,7 @@ from support.coordinator.places import on_sqlite
 def test_a_donated_response_carries_its_donor_s_log_probabilities(
     server: Server,
 ) -> None:
-    """Bit for bit, because `grpo.donor_ratio` = donor and decoupled divide by them."""
+    """Bit for bit, because `method.donor_ratio` = donor and decoupled divide by them."""
     fed = begun(server)
     asked = fed.members["a"].swap_prompts(fed.run.id, 1, 1).prompts
     indices = [entry.index for entry in asked]

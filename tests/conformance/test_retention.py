@@ -65,7 +65,7 @@ def test_a_long_run_keeps_global_adapters_and_its_last_rounds_updates(
 ) -> None:
     """Storage grows by one adapter a round; kept rounds are verified, and freed ones counted."""
     with serving(settings) as server, server.closing:
-        fed = begun(server, rounds=ROUNDS, swap={"deadline_seconds": 0.01})
+        fed = begun(server, rounds=ROUNDS, method={"deadline_seconds": 0.01})
         services = server.app.state.services
         for round_ in range(1, ROUNDS + 1):
             size = one_round(fed, round_)

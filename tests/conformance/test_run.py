@@ -110,7 +110,7 @@ def test_a_run_goes_from_created_to_finished(server: Server) -> None:
 @on_sqlite
 def test_updates_are_weighted_by_examples_when_the_run_says_so(server: Server) -> None:
     """A member with three times the examples has three times the weight."""
-    weighing = {"weights": "examples", "max_weight_share": 1.0}
+    weighing = {"weights": {"name": "examples", "max_share": 1.0}}
     fed = begun(server, method="fedavg", rounds=1, aggregation=weighing)
     mine, theirs = fed.adapter(1), fed.adapter(2)
     fed.submit("a", 1, mine, examples=30)
@@ -197,7 +197,7 @@ def test_keep_replaces_wrong_responses_by_peers_right_ones(server: Server) -> No
 @on_sqlite
 def test_random_gives_every_client_the_same_responses(server: Server) -> None:
     """Both train on the same K of the pool, each with its peer's marked as donated."""
-    fed = begun(server, swap={"strategy": "random"})
+    fed = begun(server, method={"strategy": "random"})
     for name, right in (("a", [1, 1]), ("b", [2, 3])):
         fed.members[name].submit_responses(fed.run.id, 1, 1, fed.responses(name, 1, 1, right))
     prompts = fed.members["a"].swap_prompts(fed.run.id, 1, 1).prompts
@@ -248,7 +248,7 @@ def test_an_exchange_closes_after_its_deadline_and_the_late_client_trains_on_its
     server: Server,
 ) -> None:
     """The punctual client gets its own responses back; the late one is told that it is late."""
-    fed = begun(server, swap={"deadline_seconds": 0.3})
+    fed = begun(server, method={"deadline_seconds": 0.3})
     fed.members["a"].submit_responses(fed.run.id, 1, 1, fed.responses("a", 1, 1, [0, 0]))
     assert fed.members["a"].exchanged(fed.run.id, 1, 1)
     late = fed.members["b"].submit_responses(fed.run.id, 1, 1, fed.responses("b", 1, 1, [4, 4]))

@@ -21,6 +21,7 @@ from pubswap_client.settings import ClientSettings
 from pubswap_protocol.cli import build_app
 from pubswap_protocol.command_line.keys import dotted_keys, flat
 from pubswap_protocol.errors import PubSwapError, tree
+from pubswap_protocol.methods.registries import REGISTRIES
 from pubswap_server.monitoring.metrics import Metrics
 from pubswap_server.settings import ServerSettings
 
@@ -37,7 +38,8 @@ RUN_KEYS = {EXTENDS, *dotted_keys(Recipe)}
 CLIENT_KEYS = set(dotted_keys(ClientSettings))
 LIMITS = {f"limits.{name}.{side}" for name in numbers() for side in ("min", "max")}
 POLICY_KEYS = {*dotted_keys(LocalPolicy), *LIMITS}
-KEYS = RUN_KEYS | CLIENT_KEYS | POLICY_KEYS
+NAMES = {f"{setting}.name" for setting in REGISTRIES}  # beside parameters
+KEYS = RUN_KEYS | CLIENT_KEYS | POLICY_KEYS | NAMES
 FREE = "vllm.extra"  # a table whose keys are vLLM's
 TABLES = {FREE, *(key.rpartition(".")[0] for key in KEYS if "." in key)}
 # Words with an underscore that name something other than a setting, one of its values, or an error.

@@ -49,7 +49,7 @@ def batch_of(policy: Policy) -> Batch:
     workload = Workload.make(
         LENGTHS if policy.device.type == "cuda" else SHORT, policy.card.vocabulary
     )
-    return collate(frozen_groups(workload), 1e-4)
+    return collate(frozen_groups(workload))
 
 
 def updated(policy: Policy, batch: Batch, budget: TokenBudget) -> Adapter:

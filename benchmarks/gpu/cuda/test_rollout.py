@@ -65,7 +65,6 @@ def test_the_engines_log_probabilities_are_the_trainers(context: Context, way: s
         assert len({len(response.tokens) for group in groups for response in group}) > 3
         batch = collate(
             [Group(p, g, [0.0] * COUNT) for p, g in zip(prompts, groups, strict=True)],
-            1e-6,
         )
         trained = response_logprobs(policy, batch, temperature=1.0, budget=4096)
         with policy.reference():

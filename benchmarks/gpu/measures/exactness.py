@@ -137,7 +137,7 @@ def packed_scores(policy: Policy, rows: Rows) -> Scored:
         Response(response.int().numpy(), np.zeros(len(response), np.float32))
         for response in responses
     ]
-    batch = collate([Group(prompt.tolist(), group, [0.0] * len(group))], 1e-6)
+    batch = collate([Group(prompt.tolist(), group, [0.0] * len(group))])
     with policy.packed():
         part = pack(batch, range(len(group)), policy.device)
         logprobs = score_pack(policy, part, policy.settings.grpo.temperature).logprobs

@@ -9,7 +9,7 @@ from benchmarks.flops import ModelShape, update_flops
 from benchmarks.gpu.attention import attend_by
 from benchmarks.gpu.context import Context, reset_peak
 from benchmarks.timing import matmul_rate
-from benchmarks.workload import TRL_EPSILON, Workload, frozen_groups
+from benchmarks.workload import AsTrl, Workload, frozen_groups
 from pubswap_client.policy.groups import collate
 from pubswap_client.policy.memory import Shape
 from pubswap_client.policy.policy import Policy
@@ -47,7 +47,7 @@ def update(
     workload = context.workload(policy)
     settings, shape = context.settings, Shape.of(policy.model.config, policy.dtype)
     grpo = settings.grpo
-    batch = collate(frozen_groups(workload), TRL_EPSILON)
+    batch = collate(frozen_groups(workload), AsTrl())
     start = [factor.detach().clone() for factor in policy.trainable()]
     fused = True if context.device.type == "cuda" else None  # like the trainer
     optimizer = torch.optim.AdamW(policy.trainable(), lr=grpo.learning_rate, fused=fused)

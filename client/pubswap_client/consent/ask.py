@@ -61,7 +61,7 @@ class Ask:
     @property
     def sends_responses(self) -> bool:
         """Whether there are public steps."""
-        return self.settings.method == "pubswap"
+        return self.settings.exchange is not None
 
     @property
     def responses(self) -> int:

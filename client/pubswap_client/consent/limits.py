@@ -1,14 +1,14 @@
-"""A policy's limits on a run's numeric settings by name, such as `swap.period` at least 4."""
+"""A policy's limits on a run's numeric settings by name, such as `method.period` at least 4."""
 
 from collections.abc import Mapping
 from functools import cache
-from operator import attrgetter
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from pubswap_protocol.command_line.keys import flat, unknown_key
 from pubswap_protocol.command_line.schema_text import tables
+from pubswap_protocol.methods.registry import Named
 from pubswap_protocol.settings import RunSettings
 
 Number = Annotated[float, Field(strict=True)]
@@ -50,8 +50,20 @@ def shown(number: float | None) -> str:
 
 def number_of(settings: RunSettings, name: str) -> float | None:
     """A run's setting by its name, such as `grpo.kl_beta`; None if it is unset."""
-    value: float | None = attrgetter(name)(settings)
-    return value
+    value: Any = settings
+    for part in name.split("."):
+        value = getattr(value, part, None)
+    return value if isinstance(value, int | float) else None
+
+
+def concerns(settings: RunSettings, name: str) -> bool:
+    """Whether a run has a setting: one with another method has no parameters of this one."""
+    value: Any = settings
+    for part in name.split("."):
+        if isinstance(value, Named) and part not in type(value).model_fields:
+            return False
+        value = getattr(value, part, None)
+    return True
 
 
 @cache
@@ -79,4 +91,4 @@ def _by_name(values: Any) -> Any:
 
 
 Limits = Annotated[dict[str, Limit], BeforeValidator(_by_name)]
-"""Limits by name. In TOML: limits.swap.period.min = 4, or "swap.period" = {min = 4} in [limits]."""
+"""Limits by name. In TOML: limits.method.period.min = 4, or `"method.period" = {min = 4}`."""

@@ -91,7 +91,7 @@ def load_policy(path: Path) -> LocalPolicy:
 
 def default_text(ask: Ask) -> str:
     """The text of a policy that allows what the run asks now, and no more."""
-    grpo, epsilon = ask.settings.grpo, ask.settings.privacy.epsilon
+    grpo, privacy = ask.settings.grpo, ask.settings.privacy
     pinned = {
         "coordinators": [ask.coordinator],
         "buckets": [ask.bucket] if ask.bucket else None,
@@ -102,7 +102,7 @@ def default_text(ask: Ask) -> str:
         "limits.lora.rank.max": ask.settings.lora.rank,
         "limits.grpo.max_response_tokens.max": grpo.max_response_tokens,
         "limits.grpo.kl_beta.min": grpo.kl_beta,
-        "limits.privacy.epsilon.max": epsilon,
+        "limits.privacy.epsilon.max": privacy and privacy.epsilon,
         "send_responses": ask.sends_responses,
         "max_responses_a_round": ask.responses or None,
         "approve": "first",
@@ -121,6 +121,6 @@ _HEAD = """\
 _MORE = """
 # limits.clients.min = 3
 # limits.grpo.responses_per_prompt.max = 8
-# limits.swap.period.min = 4
+# limits.method.period.min = 4
 # max_bytes_a_day = 2_000_000_000
 """

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from pubswap_client.consent.approval import COORDINATOR, Approval
 from pubswap_client.consent.ask import FACTS, Ask
-from pubswap_client.consent.limits import shown
+from pubswap_client.consent.limits import concerns, shown
 from pubswap_client.consent.local_policy import LocalPolicy
 from pubswap_protocol.command_line.amounts import size_text
 
@@ -97,8 +97,8 @@ def _limited(policy: LocalPolicy, ask: Ask, what: str, setting: str) -> Line:
 
 
 def _other(policy: LocalPolicy, ask: Ask, setting: str) -> Line:
-    if setting.startswith("swap.") and not ask.sends_responses:
-        return Line(setting, str(policy.limits[setting]), asks="no public steps")
+    if not concerns(ask.settings, setting):  # a parameter of another method or rule
+        return Line(setting, str(policy.limits[setting]), asks="not in this run")
     return replace(_limited(policy, ask, setting, setting), asks=shown(ask.number(setting)))
 
 

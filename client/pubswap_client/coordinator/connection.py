@@ -35,6 +35,7 @@ from pubswap_protocol.errors import (
     error_for,
     first_fault,
 )
+from pubswap_protocol.methods.registry import read_newer
 
 log = logging.getLogger(__name__)
 
@@ -288,7 +289,7 @@ def parse(model: type[M], reply: httpx.Response, for_member: bool = True) -> M:
     if for_member and too_many_values(reply.content):
         raise ServerFault(f"{reply.url.path} was answered with more than {VALUE_LIMITS}.")
     try:
-        return model.model_validate_json(reply.content, extra="ignore")
+        return read_newer(model, reply.content)
     except ValidationError as error:
         location = [str(part) for part in error.errors()[0]["loc"]]
         if "settings" in location:

@@ -65,7 +65,7 @@ def open_privacy(
     `private_settings` are those of its private steps. Raises InvalidSettings if dp-accounting is
     not installed.
     """
-    if private_settings.privacy.epsilon is None:
+    if private_settings.privacy is None:
         return None
     budget = PrivacyBudget(state, run, private_settings, records)
     log.info(

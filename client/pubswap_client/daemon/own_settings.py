@@ -34,7 +34,7 @@ def own_rank(client: ClientSettings, run: RunSettings) -> int | None:
     rank, limit = client.rank, run.lora.rank
     if rank is None or rank == limit:
         return None
-    lowest = run.lora.min_rank or limit
+    lowest = run.min_rank or limit
     if not lowest <= rank <= limit:
         takes = f"the rank {limit}" if lowest == limit else f"ranks from {lowest} to {limit}"
         raise InvalidSettings(f"rank = {rank} is not allowed: the run takes {takes} (lora.rank).")

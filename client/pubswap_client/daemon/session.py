@@ -123,7 +123,7 @@ def make_daemon(
             f"{settings.data} holds {len(problems)} problems{besides}; a step takes "
             f"{private_settings.grpo.prompts_per_step} different ones."
         )
-    exchanges = run.settings.method == "pubswap"
+    exchanges = run.settings.exchange is not None
     public = _problem_set(session, SetKind.PUBLIC) if exchanges else []
     policy, engine, score = session.policy, session.engine, session.score
     privacy = open_privacy(settings.state, run.id, private_settings, len(problems))

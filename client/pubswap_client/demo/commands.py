@@ -37,8 +37,8 @@ def demo(
 
     overrides = {
         "method": method,
-        "swap.strategy": strategy,
-        "swap.period": swap_period,
+        "method.strategy": strategy,
+        "method.period": swap_period,
         "rounds": rounds,
         "local_steps": local_steps,
         "seed": seed,

@@ -185,7 +185,7 @@ class Examination:
             return check_prompts(self.settings.state, stored, tokenizer.limit(run.settings), kind)
 
         self._check("end of sequence", end, self._tokenizer, run, needs="a tokenizer")
-        if kind is SetKind.TEST or run is None or run.settings.method == "pubswap":
+        if kind is SetKind.TEST or run is None or run.settings.exchange:
             # The operator's prompts, which this member answers.
             needs, both = "a membership and a tokenizer", (self._stored, self._tokenizer)
             self._check(f"{kind} prompts", prompts, *both, run, needs=needs)

@@ -14,6 +14,7 @@ from pubswap_protocol.digests import digest_of
 from pubswap_protocol.messages import MemberView, RoundSummary, WholeRun
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.peft_folder import ranks_of
+from pubswap_protocol.terms import given
 
 
 def adapter_text(run: WholeRun, number: int) -> str:
@@ -73,7 +74,7 @@ def _head(run: WholeRun, number: int, adapter: bytes, merged: bool) -> Iterator[
     for name in ("config", "tokenizer", "weights"):
         yield f"- Its {name}: `{getattr(model, name + '_digest')}`"
     yield f"- Adapter: `{digest_of(adapter)}`"
-    yield f"- Run: `{run.id}`, {run.state}; method {run.settings.method}"
+    yield f"- Run: `{run.id}`, {run.state}; method {run.settings.method.name}"
     if run.members:  # empty if a member asks
         yield f"- Members: {', '.join(_members(run.members))}"
     yield f"- Written by PubSwap {__version__}"
@@ -92,7 +93,7 @@ def _members(members: list[MemberView]) -> Iterator[str]:
 
 
 def _settings(settings: RunSettings) -> Iterator[str]:
-    differing = flat(settings.model_dump(mode="json", exclude_defaults=True))
+    differing = flat(given(settings))
     yield from ("## Settings that differ from PubSwap's defaults", "")
     for key, value in differing.items():
         yield f"- `{key} = {value_text(value)}`"
@@ -102,7 +103,7 @@ def _settings(settings: RunSettings) -> Iterator[str]:
 
 
 def _privacy(run: WholeRun, number: int) -> Iterator[str]:
-    if run.settings.privacy.epsilon is None:
+    if run.settings.privacy is None:
         return
     spent = [
         summary.means.epsilon

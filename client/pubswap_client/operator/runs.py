@@ -151,7 +151,8 @@ def _read(api: "CoordinatorClient", run: str) -> tuple[RenderableType, bool]:
     rounds = list(api.rounds(view.id, after=max(-1, view.round - SHOWN_ROUNDS)))
     lines = [
         f"[bold]{view.name}[/bold] ({view.id}): {state_text(view)}, round {view.round} of "
-        f"{view.settings.rounds}, {view.settings.method}, base model: {escape(view.model.source)}"
+        f"{view.settings.rounds}, {view.settings.method.name}, "
+        f"base model: {escape(view.model.source)}"
     ]
     if view.activity is not None and not view.state.ended:
         lines.append(escape(view.activity))

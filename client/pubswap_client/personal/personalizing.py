@@ -30,8 +30,9 @@ from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import InvalidAdapter, InvalidProblems, InvalidSettings
 from pubswap_protocol.files import require_vacant, whole_folder
 from pubswap_protocol.messages import RunView
+from pubswap_protocol.methods.method import FedAvg
 from pubswap_protocol.problems import Problem, read_problems
-from pubswap_protocol.settings import AggregationSettings, PrivacySettings, RunSettings
+from pubswap_protocol.settings import AggregationSettings, RunSettings
 from pubswap_protocol.tensors.adapter import (
     Adapter,
     AdapterFile,
@@ -157,8 +158,8 @@ def stacked(shared: AdapterFile, personal: Adapter) -> tuple[AdapterLayout, Adap
 
 def _private(run: RunSettings, steps: int) -> RunSettings:
     """Settings without other members: only private steps, from which nothing is released."""
-    alone = {"method": "fedavg", "local_steps": steps}
-    default = {"aggregation": AggregationSettings(), "privacy": PrivacySettings()}
+    alone = {"method": FedAvg(), "local_steps": steps}
+    default = {"aggregation": AggregationSettings(), "privacy": None}
     return run.model_copy(update={**alone, **default})
 
 

@@ -7,25 +7,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from pubswap_protocol.methods.advantages import Advantage, ByStd
 from pubswap_protocol.tensors.responses import Response
-
-EPSILON = 1e-6  # verl's
-
-
-def zero_variance(rewards: Tensor) -> Tensor:
-    """Mask (G,) of the groups in `rewards` (G, K) whose K rewards are equal."""
-    return (rewards == rewards[:, :1]).all(dim=1)
-
-
-def group_advantages(rewards: Tensor, epsilon: float) -> Tensor:
-    """A_k = (r_k - mean) / (std + epsilon) inside each group of `rewards` (G, K); std unbiased.
-
-    A group whose rewards are all equal has advantage exactly 0. The formula alone does not ensure
-    this: the mean of K equal floats may have a rounding error, and epsilon may be 0.
-    """
-    centred = rewards - rewards.mean(dim=1, keepdim=True)
-    advantages = centred / (rewards.std(dim=1, keepdim=True) + epsilon)
-    return advantages.masked_fill(zero_variance(rewards)[:, None], 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +59,11 @@ class Batch:
         return torch.arange(self.width) < torch.tensor(self.lengths)[:, None]
 
 
-def collate(groups: Sequence[Group], advantage_epsilon: float = EPSILON) -> Batch:
-    """Collate groups of equal size K into a batch. A private draw may have no groups."""
+def collate(groups: Sequence[Group], advantage: Advantage | None = None) -> Batch:
+    """Collate groups of equal size K into a batch, by default with GRPO's advantage.
+
+    A private draw may have no groups.
+    """
     flat = [response for group in groups for response in group.responses]
     longest = max((len(response.tokens) for response in flat), default=0)
     behaviour = torch.zeros(len(flat), longest)
@@ -86,7 +72,7 @@ def collate(groups: Sequence[Group], advantage_epsilon: float = EPSILON) -> Batc
     size = len(groups[0].rewards) if groups else 0
     rewards = torch.tensor([list(group.rewards) for group in groups], dtype=torch.float32)
     rewards = rewards.view(len(groups), size)
-    advantages = group_advantages(rewards, advantage_epsilon) if groups else rewards
+    advantages = (advantage or ByStd()).of(rewards) if groups else rewards
     return Batch(
         prompts=[torch.tensor(group.prompt, dtype=torch.int64) for group in groups],
         responses=[torch.tensor(response.tokens, dtype=torch.int64) for response in flat],

@@ -288,7 +288,7 @@ def mean_logprobs(
         Group(prompt, group, [0.0] * len(group))
         for prompt, group in zip(prompts, responses, strict=True)
     ]
-    batch = collate(groups, advantage_epsilon=0.0)
+    batch = collate(groups)
     logprobs = response_logprobs(policy, batch, policy.settings.grpo.temperature, budget)
     means = logprobs.sum(dim=1) / torch.tensor(batch.lengths)
     by_group: list[list[float]] = means.view(len(groups), -1).tolist()

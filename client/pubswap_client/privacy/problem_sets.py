@@ -55,7 +55,7 @@ def drawn(settings: RunSettings, client: str, size: int, rounds: Mapping[int, in
             "The run replaces groups by fresh problems (grpo.resample), which are not recorded. "
             + _GIVE_BOTH
         )
-    if settings.privacy.epsilon is not None:
+    if settings.privacy is not None:
         raise InvalidSettings(
             "The run draws problems with a secret (privacy.epsilon), and they are not recorded. "
             + _GIVE_BOTH

@@ -52,9 +52,6 @@ def repeated(reading: Reading) -> Iterator[str]:
     first: dict[str, str] = {}
     for setting, varied in variants(reading):
         recipe, unused = varied.sound(), {"sweep", "about", "name"}
-        unused |= {"pubswap": {"fedprox"}, "fedprox": {"swap"}}.get(
-            recipe.method, {"swap", "fedprox"}
-        )
         computed = str(setting.get(MEMBERS, "federated")) + recipe.model_dump_json(exclude=unused)
         name = combination(setting)
         if computed in first:
@@ -82,7 +79,7 @@ def faults_and_layout(reading: Reading) -> tuple[list[str], AdapterLayout | None
 
 
 def combination(setting: dict[str, Value]) -> str:
-    """Such as `method = pubswap, swap.period = 8`."""
+    """Such as `method = pubswap, method.period = 8`."""
     return ", ".join(f"{axis} = {value}" for axis, value in setting.items())
 
 
@@ -91,11 +88,11 @@ def coordinator_bytes(recipe: RunSettings, layout: AdapterLayout) -> int:
 
     Submissions are kept for KEEP_ROUNDS rounds and the current one.
     """
-    grpo, rules = recipe.grpo, recipe.aggregation
+    grpo = recipe.grpo
     responses = grpo.prompts_per_step * grpo.responses_per_prompt * grpo.max_response_tokens
     sent = largest_update(layout, recipe)
     sent += public_steps_per_round(recipe) * responses * RESPONSE_TOKEN_BYTES
-    outcome = layout.file_bytes * (1 + _SERVER_MOMENTS[rules.server_optimizer])
+    outcome = layout.file_bytes * (1 + len(recipe.aggregation.server_optimizer.memory))
     rounds = min(recipe.rounds, KEEP_ROUNDS + 1)
     return (recipe.rounds + 1) * outcome + rounds * recipe.clients * sent
 

@@ -13,6 +13,7 @@ from pubswap_client.toml_files import read_toml
 from pubswap_protocol.command_line.keys import flat
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.files import expanded
+from pubswap_protocol.methods.registries import REGISTRIES
 
 EXTENDS = "extends"
 BASE = "base.toml"
@@ -105,14 +106,28 @@ def _base_of(file: Path, base: Any) -> Path:
 
 def merged(values: Mapping[str, Any], nearer: Mapping[str, Any]) -> dict[str, Any]:
     """Both mappings merged, without those of `values` that conflict with nearer ones."""
-    retained = {key: values[key] for key in values if not any(_drops(near, key) for near in nearer)}
+    retained = {
+        key: value
+        for key, value in values.items()
+        if not any(_drops(near, key) for near in nearer)
+        if not any(
+            _renames(near, key, values, nearer) for near in REGISTRIES.keys() & nearer.keys()
+        )
+    }
     return retained | dict(nearer)
+
+
+def _renames(setting: str, key: str, values: Mapping[str, Any], nearer: Mapping[str, Any]) -> bool:
+    """Whether `key` is a parameter of a named value in place of which `nearer` has another one."""
+    before = values.get(setting, REGISTRIES[setting].default)
+    return key != setting and _within(key, setting) and nearer[setting] != before
 
 
 def _drops(nearer: str, key: str) -> bool:
     if (nearer, key) == ("model.source", "model.folder"):
         return True
-    if nearer != key and (_within(nearer, key) or _within(key, nearer)):
+    parameter = key in REGISTRIES or nearer in REGISTRIES  # beside the value's name, see `flat`
+    if nearer != key and not parameter and (_within(nearer, key) or _within(key, nearer)):
         return True  # a table replaces a value, or a value a table
     return any(
         _within(nearer, one) and _within(key, other) and row[one] != row[other]
@@ -133,20 +148,6 @@ def without(values: Mapping[str, Any], table: str) -> dict[str, Any]:
         for key, value in values.items()
         if not (_within(key, table) or _within(table, key))
     }
-
-
-def nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Nest values by dotted key; raises InvalidSettings if a key is both a value and a table."""
-    tables: dict[str, Any] = {}
-    for key, value in values.items():
-        target = tables
-        *names, last = key.split(".")
-        for name in names:
-            target = target.setdefault(name, {})
-            if not isinstance(target, dict):
-                raise InvalidSettings(f"{key}: {name} has the value {target!r}, not a table.")
-        target[last] = value
-    return tables
 
 
 def absolute(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -175,7 +176,7 @@ def key_and_text(option: str) -> tuple[str, str]:
     """Both sides of the first `=`. Raises InvalidSettings if one is empty, or there is none."""
     key, _, text = option.partition("=")
     if not key.strip() or not text.strip():
-        raise InvalidSettings(f"{option!r}: write KEY=VALUE, such as swap.period=4.")
+        raise InvalidSettings(f"{option!r}: write KEY=VALUE, such as method.period=4.")
     return key.strip(), text.strip()
 
 

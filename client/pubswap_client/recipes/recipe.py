@@ -15,13 +15,12 @@ from pubswap_client.recipes.inheritance import (
     absolute,
     find_recipe,
     merged,
-    nested,
     read_values,
     without,
 )
 from pubswap_client.recipes.tables import MEMBERS, ModelSource, RecipeData, Sweep
 from pubswap_protocol.bounds import Name, Positive
-from pubswap_protocol.command_line.keys import dotted_keys, fault_lines, flat, unknown_key
+from pubswap_protocol.command_line.keys import dotted_keys, fault_lines, flat, nested, unknown_key
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.verifiers import check_verifier
@@ -196,7 +195,7 @@ def faults_of(recipe: Recipe) -> Iterator[str]:
 def set_sizes(recipe: Recipe, public: int, private: dict[str, int]) -> Iterator[str]:
     """Sets with fewer problems than a step takes; `private` has sizes by the set's name."""
     b = recipe.grpo.prompts_per_step
-    if recipe.method == "pubswap" and public < b:
+    if recipe.exchange and public < b:
         yield f"the public set holds {public} problems, but a step takes {b}"
     for name, size in private.items():
         if size < b:

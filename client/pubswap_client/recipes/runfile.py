@@ -115,7 +115,7 @@ def make_sets(recipe: Recipe, folder: Path | None = None) -> DataFiles:
 def check_lengths(model: Path, run: RunSettings, files: DataFiles) -> None:
     """Raises InvalidProblems, with a list, if prompts are too long for a step."""
     limit = prompt_limit(model, run)
-    public = [files.public] if run.method == "pubswap" else []  # other methods never use it
+    public = [files.public] if run.exchange else []  # other methods never use it
     for path in (*public, files.test, *files.private):
         if path.exists():
             limit.check(read_problems(path), str(path))

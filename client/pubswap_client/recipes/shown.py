@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pubswap_client.recipes.recipe import Reading
-from pubswap_protocol.command_line.keys import flat
+from pubswap_protocol.command_line.keys import flat, spelled
 from pubswap_protocol.command_line.toml_values import value_text
 
 DEFAULT = "default"
@@ -36,13 +36,14 @@ def values_and_notes(reading: Reading) -> Iterator[tuple[str, Any, str]]:
 
 def toml_text(reading: Reading) -> str:
     """The same recipe as one TOML file with every value, which extends nothing."""
-    lines = []
-    for key, value, note in values_and_notes(reading):
-        if note in ("", DEFAULT):  # the others will be derived again
-            # Keep a table as it is, because the sweep's other values of local_steps need it.
-            value = reading.values.get(key, value) if key == "total_steps" else value
-            lines.append(f"{key} = {value_text(value)}")
+    given = {
+        # Keep a table as it is, because the sweep's other values of local_steps need it.
+        key: reading.values.get(key, value) if key == "total_steps" else value
+        for key, value, note in values_and_notes(reading)
+        if note in ("", DEFAULT)  # the others will be derived again
+    }
+    lines = [f"{key} = {value_text(value)}" for key, value in spelled(given).items()]
     for table in reading.sound().sweep.grid:
         lines += ["", "[[sweep.grid]]"]
-        lines += [f"{axis} = {value_text(values)}" for axis, values in table.items()]
+        lines += [f"{axis} = {value_text(values)}" for axis, values in spelled(table).items()]
     return "\n".join(lines) + "\n"

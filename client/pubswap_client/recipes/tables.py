@@ -107,7 +107,7 @@ class Sweep(BaseModel, extra="forbid", frozen=True):
     @field_validator("grid", mode="before")
     @classmethod
     def _by_dotted_key(cls, tables: Any) -> Any:
-        """Flatten tables, as `swap.period = [2, 4]` is one in TOML; one value is an axis of one."""
+        """Flatten tables, as `method.period = [2, 4]` is one; one value is an axis of one."""
         if not isinstance(tables, list | tuple):
             return tables
         return [

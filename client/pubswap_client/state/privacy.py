@@ -38,6 +38,7 @@ class PrivacyBudget:
 
         Raises InvalidSettings if the file is damaged, or dp-accounting is not installed.
         """
+        assert settings.privacy is not None
         self._path = state / "privacy-budget.json"
         self._run = run
         self._target = settings.privacy.epsilon

@@ -66,8 +66,8 @@ def releases_of_round(settings: RunSettings, records: int) -> Releases:
     Raises InvalidSettings if dp-accounting is not installed.
     """
     check_installed(settings)
+    assert settings.privacy is not None
     target, grpo = settings.privacy.epsilon, settings.grpo
-    assert target is not None
     steps = private_steps_per_round(settings)
     rate = min(1.0, grpo.prompts_per_step / records)
     whole = Releases(rate, 0.0, grpo.gradient_epochs, steps * settings.rounds)
@@ -77,7 +77,7 @@ def releases_of_round(settings: RunSettings, records: int) -> Releases:
 
 def check_installed(settings: RunSettings) -> None:
     """Raises InvalidSettings if a run is private and dp-accounting is not installed."""
-    if settings.privacy.epsilon is not None and find_spec("dp_accounting") is None:
+    if settings.privacy is not None and find_spec("dp_accounting") is None:
         raise InvalidSettings(
             f"The run has privacy.epsilon = {settings.privacy.epsilon:g}, and dp-accounting is "
             "not installed. Install PubSwap's extra for it, in its checkout: "

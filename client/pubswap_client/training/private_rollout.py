@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import torch
 
-from pubswap_client.policy.groups import zero_variance
 from pubswap_client.training.metrics import mean_of
+from pubswap_protocol.methods.advantages import zero_variance
 from pubswap_protocol.tensors.responses import Response
 
 

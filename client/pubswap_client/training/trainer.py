@@ -123,7 +123,7 @@ class LocalTrainer:
 
     def __post_init__(self) -> None:
         """Raises InvalidProblems if a private prompt is too long: now rather than during a run."""
-        if (self.settings.privacy.epsilon is None) != (self.privacy is None):
+        if (self.settings.privacy is None) != (self.privacy is None):
             raise WrongState("Private draws must be given if and only if privacy.epsilon is set.")
         for problem in self.problems:
             self.policy.encode(problem.prompt)
@@ -357,7 +357,8 @@ class LocalTrainer:
             [
                 Group(self.policy.encode(problem.prompt), group, scores)
                 for problem, group, scores in zip(problems, groups, rewards, strict=True)
-            ]
+            ],
+            self.settings.grpo.advantage,
         )
         return update(
             self.policy,

@@ -14,7 +14,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from pubswap_client.policy.groups import Batch, zero_variance
+from pubswap_client.policy.groups import Batch
 from pubswap_client.policy.logprobs import plan_of, score_pack
 from pubswap_client.policy.memory import is_out_of_memory
 from pubswap_client.policy.packing import Pack, pack
@@ -23,11 +23,13 @@ from pubswap_client.training.evidence import EvidenceTable
 from pubswap_client.training.memory import TokenBudget, memory_used
 from pubswap_client.training.metrics import StepMetrics, mean_of
 from pubswap_client.training.mismatch import check, measure
-from pubswap_client.training.objective import Targets, fedprox_penalty, objective, token_weights
+from pubswap_client.training.objective import Targets, fedprox_penalty, objective
 from pubswap_client.training.own_rank import clear_others, put_others_back
 from pubswap_client.training.privacy import GroupClipping, StepNoise
 from pubswap_client.training.team import SINGLE, Team, Update
 from pubswap_protocol.errors import Diverged, OutOfMemory
+from pubswap_protocol.methods.advantages import zero_variance
+from pubswap_protocol.methods.method import FedProx
 from pubswap_protocol.settings import GrpoSettings, RunSettings
 from pubswap_protocol.tensors.responses import UNVERIFIED
 
@@ -61,7 +63,7 @@ def update(
     budget = budget or TokenBudget(1 << 30)
     clipping = noise.clipping if noise else None
     team.announce(Update(batch, budget.tokens, clipping), policy.factors())
-    passes = _Passes(policy, batch, settings.grpo, budget, team, clipping)
+    passes = _Passes(policy, batch, settings, budget, team, clipping)
     with policy.packed(checkpointing):
         passes.score_reference()
         epochs = []
@@ -100,7 +102,7 @@ def follow_update(policy: Policy, shared: Update, checkpointing: bool, team: Tea
     """A follower's part in an update: its packs' gradients. The leader takes the steps."""
     grpo = policy.settings.grpo
     budget = TokenBudget(shared.tokens)
-    passes = _Passes(policy, shared.batch, grpo, budget, team, shared.clipping)
+    passes = _Passes(policy, shared.batch, policy.settings, budget, team, shared.clipping)
     with policy.packed(checkpointing):
         passes.score_reference()
         for number in range(grpo.gradient_epochs):
@@ -120,12 +122,15 @@ class _Passes:
 
     policy: Policy
     batch: Batch
-    settings: GrpoSettings
+    run: RunSettings
     budget: TokenBudget
     team: Team
     clipping: GroupClipping | None
 
     def __post_init__(self) -> None:
+        exchange = self.run.exchange
+        self.settings = self.run.grpo
+        self.decoupled = exchange is not None and exchange.donor_ratio == "decoupled"
         batch, device = self.batch, self.policy.device
         self.rows = _rows(batch, self.settings)
         self.targets = _targets(batch, self.settings, device)
@@ -186,7 +191,9 @@ class _Passes:
             if old:
                 self.targets.old[part.indices] = scores.logprobs.detach()
             targets = self.targets.take(part.indices)
-            loss = objective(scores.logprobs, targets, self.settings, scores.entropy)
+            loss = objective(
+                scores.logprobs, targets, self.settings, scores.entropy, decoupled=self.decoupled
+            )
             loss.total.backward()  # type: ignore[no-untyped-call]
             shares = [loss.clip_share, loss.donated_clip_share]
             sums.add_(torch.stack([loss.total.detach(), loss.kl, *shares]))
@@ -210,11 +217,12 @@ class _Passes:
         tokens, donated = sum(batch.lengths), self._tokens(batch.donated)
         cut = [int(each[-1]) not in self.policy.card.eos_token_ids for each in batch.responses]
         probabilities = self.targets.old.cpu()[donated].exp()
-        weight = float(self.targets.weights.cpu()[donated].sum())
+        weights = self.targets.weights.cpu()
+        whole, donated_weight = float(weights.sum()) or 1.0, float(weights[donated].sum())
         return StepMetrics(
             loss=loss,
-            kl=kl,
-            clip_share=clipped,
+            kl=kl / whole,
+            clip_share=clipped / whole,
             reward=mean_of(own_rewards if len(own_rewards) else batch.rewards),
             zero_variance_share=mean_of(zero_variance(batch.rewards).float()),
             response_tokens=tokens / max(1, batch.rows),
@@ -226,7 +234,7 @@ class _Passes:
             memory_bytes=memory_used(self.policy.device),
             donated_tokens=len(probabilities),
             donated_probability=mean_of(probabilities),
-            donated_clip_share=donated_clipped / weight if len(probabilities) else 0.0,
+            donated_clip_share=donated_clipped / donated_weight if len(probabilities) else 0.0,
             donors=self.evidence.by_donor(),
         )
 
@@ -302,12 +310,16 @@ def _targets(batch: Batch, settings: GrpoSettings, device: torch.device) -> Targ
     behaviour = batch.behaviour.flatten().to(device)
     return Targets(
         advantages=of_rows(batch.advantages),
-        weights=token_weights(batch.response_mask, settings.loss_aggregation).flatten().to(device),
+        weights=settings.loss_aggregation.coefficients(
+            batch.response_mask, settings.max_response_tokens
+        )
+        .flatten()
+        .to(device),
         old=torch.zeros_like(behaviour),
         donated=of_rows(batch.donated),
         behaviour=behaviour,
         reference=torch.zeros_like(behaviour) if settings.kl_beta else None,
-        sequences=of_rows(torch.arange(batch.rows)) if settings.clipping == "sequence" else None,
+        sequences=of_rows(torch.arange(batch.rows)) if settings.clipping.by_sequence else None,
     )
 
 
@@ -315,8 +327,8 @@ def _backward_fedprox(
     policy: Policy, settings: RunSettings, round_start: Sequence[Tensor]
 ) -> float:
     """Add the proximal term's gradient, once for the whole batch; returns its value."""
-    if settings.method != "fedprox":
+    if not isinstance(settings.method, FedProx):
         return 0.0
-    penalty = fedprox_penalty(policy.trainable(), round_start, settings.fedprox.mu)
+    penalty = fedprox_penalty(policy.trainable(), round_start, settings.method.mu)
     penalty.backward()  # type: ignore[no-untyped-call]
     return penalty.item()

@@ -9,7 +9,9 @@ from pydantic import BaseModel
 
 from pubswap_protocol.command_line.removed import removal
 from pubswap_protocol.command_line.schema_text import tables
-from pubswap_protocol.errors import fault_text
+from pubswap_protocol.errors import InvalidSettings, fault_text
+from pubswap_protocol.methods.registries import REGISTRIES
+from pubswap_protocol.methods.registry import NAME
 
 
 @cache
@@ -21,15 +23,44 @@ def dotted_keys(model: type[BaseModel]) -> tuple[str, ...]:
 
 
 def flat(tables: Mapping[str, Any], whole: Container[str] = (), prefix: str = "") -> dict[str, Any]:
-    """Flatten nested tables to values by dotted key; a table in `whole` stays one value."""
+    """Flatten nested tables to values by dotted key; a table in `whole` stays one value.
+
+    The name of a named value has the setting's own key: `aggregation.rule`, beside
+    `aggregation.rule.trim`.
+    """
     values: dict[str, Any] = {}
     for name, value in tables.items():
         key = prefix + name
         if isinstance(value, Mapping) and key not in whole:
             values |= flat(value, whole, key + ".")
         else:
-            values[key] = value
+            setting = key.removesuffix(f".{NAME}")
+            values[setting if setting in REGISTRIES else key] = value
     return values
+
+
+def spelled(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Flat values by the keys of a TOML file, where a name beside parameters is `rule.name`."""
+    return {
+        f"{key}.{NAME}"
+        if key in REGISTRIES and any(other.startswith(f"{key}.") for other in values)
+        else key: value
+        for key, value in values.items()
+    }
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Nest values by dotted key; raises InvalidSettings if a key is both a value and a table."""
+    tables: dict[str, Any] = {}
+    for key, value in spelled(values).items():
+        target = tables
+        *names, last = key.split(".")
+        for name in names:
+            target = target.setdefault(name, {})
+            if not isinstance(target, dict):
+                raise InvalidSettings(f"{key}: {name} has the value {target!r}, not a table.")
+        target[last] = value
+    return tables
 
 
 MAX_FAULTS = 20  # listed: an unknown key is compared with all keys, and nobody reads thousands
@@ -46,7 +77,9 @@ def key_fault(fault: Mapping[str, Any], keys: Collection[str]) -> str:
     """A validation error as text; for an unknown key, with the key that was probably meant."""
     if fault["type"] != "extra_forbidden":
         return fault_text(fault)
-    return unknown_key(".".join(map(str, fault["loc"])), keys)
+    key, given = ".".join(map(str, fault["loc"])), fault.get("input")
+    inner = flat(given, prefix=f"{key}.") if isinstance(given, Mapping) and not removal(key) else {}
+    return "; ".join(unknown_key(each, keys) for each in inner or [key])
 
 
 def unknown_key(key: str, keys: Collection[str]) -> str:

@@ -1,11 +1,12 @@
 """JSON schemas as text: types, bounds and units of settings and of message fields."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pydantic import BaseModel
 
 from pubswap_protocol.command_line.toml_values import value_text
+from pubswap_protocol.methods.registry import NAME
 
 Json = dict[str, Any]
 
@@ -23,11 +24,38 @@ def tables(model: type[BaseModel]) -> Iterator[tuple[str, str, dict[str, Json]]]
         fields = {}
         for name, field in table["properties"].items():
             inner = [part for part in choices(field, schema) if "properties" in part]
-            if inner:
+            if named := [part for part in inner if NAME in part["properties"]]:
+                fields[name] = field | _named_field(field, named, schema)
+                pending += [(f"{path}.{name}".strip("."), _of_value(part)) for part in named]
+            elif inner:
                 pending.append((f"{path}.{name}".strip("."), inner[0]))
             else:
                 fields[name] = field | {"type_text": type_text(field, schema)}
         yield (path, table.get("description", ""), fields)
+
+
+def _named_field(field: Json, named: Sequence[Json], schema: Json) -> Json:
+    """A named value's field: its names as the type, and what each of them is."""
+    names = next(part for part in field["oneOf"] if "enum" in part)
+    default = field.get("default")
+    each = [f"`{part['properties'][NAME]['const']}`: {part['description']}" for part in named]
+    return {
+        "type_text": type_text(names, schema),
+        "default": default[NAME] if isinstance(default, dict) else default,
+        "description": " ".join([field.get("description", ""), *each]),
+    }
+
+
+def _of_value(part: Json) -> Json:
+    """The table of a named value's parameters, which say whose they are."""
+    fields = {key: field for key, field in part["properties"].items() if key != NAME}
+    whose = f" With `{part['properties'][NAME]['const']}`."
+    return part | {
+        "properties": {
+            key: field | {"description": field.get("description", "") + whose}
+            for key, field in fields.items()
+        }
+    }
 
 
 def choices(field: Json, schema: Json) -> list[Json]:

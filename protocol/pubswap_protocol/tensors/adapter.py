@@ -20,6 +20,7 @@ from pubswap_protocol.bounds import Strict
 from pubswap_protocol.digests import Digester
 from pubswap_protocol.draws import rng_for
 from pubswap_protocol.errors import InvalidAdapter
+from pubswap_protocol.methods.rules import Rule
 from pubswap_protocol.tensors.safetensors_header import (
     MAX_TENSORS,
     TensorSpec,
@@ -278,9 +279,9 @@ def modules(layout: AdapterLayout) -> list[tuple[str, str]]:
     return [(name, name.removesuffix(_A) + _B) for name in sorted(layout.tensors) if is_a(name)]
 
 
-def sent_layout(layout: AdapterLayout, rule: str) -> AdapterLayout:
+def sent_layout(layout: AdapterLayout, rule: Rule) -> AdapterLayout:
     """The tensors that a client sends in a round: all of them, or under FFA-LoRA only the B."""
-    if rule != "ffa":
+    if rule.sends_a:
         return layout
     return AdapterLayout(tensors={n: shape for n, shape in layout.tensors.items() if not is_a(n)})
 

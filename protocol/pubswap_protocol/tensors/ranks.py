@@ -55,8 +55,8 @@ def layout_of_update(path: Path, layout: AdapterLayout, fewest: int | None) -> A
         return layout
     if not fewest <= rank <= full_rank:
         raise InvalidAdapter(
-            f"Your update has rank {rank}; the run takes {fewest} (lora.min_rank) to {full_rank} "
-            "(lora.rank)."
+            f"Your update has rank {rank}; the run takes {fewest} "
+            f"(aggregation.rule.min_rank) to {full_rank} (lora.rank)."
         )
     return at_rank(layout, rank)
 

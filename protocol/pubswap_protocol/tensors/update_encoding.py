@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pubswap_protocol.methods.rules import Rule
 from pubswap_protocol.settings import Precision, RunSettings
 from pubswap_protocol.tensors.adapter import (
     AdapterFile,
@@ -116,7 +117,7 @@ def largest_update(layout: AdapterLayout, run: RunSettings) -> int:
 
 
 @lru_cache(maxsize=256)  # the coordinator would spend milliseconds on it for each upload
-def _file_bytes(layout: AdapterLayout, rule: str, precision: Precision) -> int:
+def _file_bytes(layout: AdapterLayout, rule: Rule, precision: Precision) -> int:
     specs = specs_of(sent_layout(layout, rule), precision)
     return len(header_bytes(specs)) + data_bytes(specs)
 

@@ -9,13 +9,21 @@ from pathlib import Path
 import numpy as np
 
 from pubswap_protocol.messages import Digest, Drift
+from pubswap_protocol.methods.rules import Rule, Svd
 from pubswap_protocol.settings import AggregationSettings
 from pubswap_protocol.tensors.adapter import LARGEST_DERIVED, AdapterFile
-from pubswap_server.aggregation.gram import Clipped, GramSum, Matrix, drift_of, gram_of, norms_of
-from pubswap_server.aggregation.rules import Aggregator, FedIT, Means, MultiKrum, Note, rule_for
+from pubswap_server.aggregation.gram import (
+    Clipped,
+    GramSum,
+    Matrix,
+    drift_of,
+    gram_of,
+    norms_of,
+    squared_distances,
+)
+from pubswap_server.aggregation.means import Means, Note, rule_for
 from pubswap_server.aggregation.server_optimizer import (
     adapter_bytes,
-    server_optimizer,
     state_bytes,
     state_layout,
 )
@@ -53,25 +61,24 @@ def aggregate(
     of the clients, and updates that stand out are sought there. Raises InvalidAdapter for a result
     that would be refused as an upload.
     """
-    rule, notes = rule_for(settings, len(updates.sources))
+    rule, notes = rule_for(settings.rule, len(updates.sources))
     gram, members = None, updates.members
     passing = GramSum(updates, sample)  # drift for the report alone needs no pass of its own
-    selects = isinstance(rule, MultiKrum)
-    if selects or settings.clip_norm is not None:
+    if rule.selects or settings.clip_norm is not None:
         # A rule that selects compares all pairs. Clipping needs only each update's own norm.
-        gram = gram_of(updates, None if selects else sample)
+        gram = gram_of(updates, None if rule.selects else sample)
         updates, more = _prepared(updates, gram, rule, settings.clip_norm)
         notes += more
-    if isinstance(rule, FedIT):
+    if rule.weighs:
         notes += bounded_weights(updates)
     means = Means(updates, rule, passing if gram is None else None)
-    optimizer, new_state = server_optimizer(settings), None
-    if settings.rule == "svd":
+    optimizer, new_state = settings.server_optimizer, None
+    if isinstance(settings.rule, Svd):
         gram = gram_of(updates, sample) if gram is None else gram
         truncation = Truncation(updates)
         adapter, _ = store.write(truncation.adapter())
         notes.append(Note("rank truncated", {"left_out": truncation.left_out}))
-    elif optimizer is None:
+    elif not optimizer.memory:
         adapter, _ = store.write(means.adapter())
     else:
         layout = state_layout(means.updates.layout, optimizer)
@@ -111,7 +118,7 @@ def standing_out(members: Sequence[str], norms: Sequence[float]) -> list[Note]:
 
 
 def _prepared(
-    updates: Updates, gram: Matrix, rule: Aggregator, clip: float | None
+    updates: Updates, gram: Matrix, rule: Rule, clip: float | None
 ) -> tuple[Updates, list[Note]]:
     """The updates that count, with clipped norms, and notes on the members clipped or left out."""
     notes = []
@@ -127,8 +134,8 @@ def _prepared(
                 details = {"member": updates.members[n], "norm": norm, "scale": scale}
                 notes.append(Note("update clipped", details))
         updates = replace(updates, sources=tuple(sources))
-    if isinstance(rule, MultiKrum):
-        selected = rule.select(gram * np.outer(by, by))
+    if rule.selects:
+        selected = rule.select(squared_distances(gram * np.outer(by, by)))
         excluded = sorted(set(range(len(updates.members))) - set(selected))
         notes += [Note("update excluded", {"member": updates.members[n]}) for n in excluded]
         updates = updates.only(selected)

@@ -1,72 +1,13 @@
-"""Server optimizers: the averaged update Delta = mean - theta as a gradient (FedOpt).
-
-Reddi et al., 2021, algorithm 2, without bias correction; momentum as in FedAvgM (Hsu et al., 2019).
-The state is rounded to float32 before it is used, so that a run that continues from the stored
-state ends in the same bits.
-"""
+"""The state of a server optimizer, and the adapter after its step, a slice at a time."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
-from pubswap_protocol.settings import AggregationSettings
+from pubswap_protocol.methods.server_optimizers import ServerOptimizer
 from pubswap_protocol.tensors.adapter import AdapterLayout, AdapterSource
-from pubswap_server.aggregation.rules import Means, Row
+from pubswap_server.aggregation.means import Means, Row
 from pubswap_server.aggregation.updates import Slice, slices, width_for
-
-BETA1, BETA2, TAU = 0.9, 0.99, 1e-3  # as Reddi et al.
-
-
-@dataclass(frozen=True, slots=True)
-class Momentum:
-    """m <- beta1 m + Delta; theta <- theta + eta m."""
-
-    rate: float
-
-    @property
-    def memory(self) -> dict[str, float]:
-        """The initial value of each part of a number's state, by name, in order."""
-        return {"momentum": 0.0}
-
-    def advance(self, state: list[Row], delta: Row) -> list[Row]:
-        """The next state, in the order of `memory`, each of the shape of `delta`; not rounded."""
-        return [BETA1 * state[0] + delta]
-
-    def step(self, state: list[Row]) -> Row:
-        return self.rate * state[0]
-
-
-@dataclass(frozen=True, slots=True)
-class Adam:
-    """theta <- theta + eta m / (sqrt(v) + tau), with
-
-    m <- beta1 m + (1 - beta1) Delta
-    v <- beta2 v + (1 - beta2) Delta^2
-    """
-
-    rate: float
-
-    @property
-    def memory(self) -> dict[str, float]:
-        return {"momentum": 0.0, "variance": TAU**2}
-
-    def advance(self, state: list[Row], delta: Row) -> list[Row]:
-        momentum = BETA1 * state[0] + (1 - BETA1) * delta
-        return [momentum, BETA2 * state[1] + (1 - BETA2) * (delta * delta)]
-
-    def step(self, state: list[Row]) -> Row:
-        return self.rate * state[0] / (np.sqrt(state[1]) + TAU)
-
-
-ServerOptimizer = Momentum | Adam
-
-
-def server_optimizer(settings: AggregationSettings) -> ServerOptimizer | None:
-    name, rate = settings.server_optimizer, settings.server_learning_rate
-    if name == "none":
-        return None
-    return Momentum(rate or 1.0) if name == "momentum" else Adam(rate or 0.01)
 
 
 def state_layout(layout: AdapterLayout, optimizer: ServerOptimizer) -> AdapterLayout:

@@ -1,12 +1,13 @@
 """The inputs of a round's aggregation, and their slices."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from pubswap_protocol.settings import largest_share
+from pubswap_protocol.methods.weights import Uniform, Weights
 from pubswap_protocol.tensors.adapter import AdapterLayout, AdapterSource, Array
+
+UNIFORM = Uniform()
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,17 +15,16 @@ class Updates:
     """The clients' adapters theta_n, one each, in the order of their names.
 
     Sums of floats depend on their order, so this order does not depend on that of arrival.
-    `weights` need not sum to 1; no share of the mean exceeds `largest_share`, or its default if
-    that is None. `previous` is the round's global adapter, and may have tensors that clients do not
-    send. `ranks` are the ranks that the clients have trained; if empty, all have trained the
-    adapter's own.
+    `weights` need not sum to 1; `weighing` bounds their shares of the mean. `previous` is the
+    round's global adapter, and may have tensors that clients do not send. `ranks` are the ranks
+    that the clients have trained; if empty, all have trained the adapter's own.
     """
 
     members: tuple[str, ...]
     sources: tuple[AdapterSource, ...]
     weights: tuple[float, ...]
     previous: AdapterSource
-    largest_share: float | None = 1.0
+    weighing: Weights = UNIFORM
     ranks: tuple[int, ...] = ()
 
     @property
@@ -33,7 +33,7 @@ class Updates:
 
     @property
     def shares(self) -> tuple[float, ...]:
-        return shares_of(self.weights, largest_share(self.largest_share, len(self.weights)))
+        return shares_of(self.weights, self.weighing.largest_share(len(self.weights)))
 
     def only(self, chosen: Sequence[int]) -> "Updates":
         return replace(
@@ -43,11 +43,6 @@ class Updates:
             weights=tuple(self.weights[n] for n in chosen),
             ranks=tuple(self.ranks[n] for n in chosen if self.ranks),
         )
-
-
-def weight_of(counted_by: str, metrics: Mapping[str, Any]) -> float:
-    """The weight of an update with these metrics, by `aggregation.weights`."""
-    return 1.0 if counted_by == "uniform" else float(metrics[counted_by])
 
 
 def shares_of(weights: Sequence[float], largest: float = 1.0) -> tuple[float, ...]:

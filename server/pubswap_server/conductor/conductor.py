@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from pubswap_protocol.errors import Fenced, PubSwapError, UnknownRun, WrongState
 from pubswap_protocol.messages import RunState, SwapSummary
+from pubswap_protocol.methods.strategies import Pool, Strategy
 from pubswap_server.aggregation.round import STANDS_OUT
 from pubswap_server.clock import now
 from pubswap_server.conductor import stalls
@@ -22,7 +23,6 @@ from pubswap_server.conductor.inputs import RoundInputs, aggregate_round, inputs
 from pubswap_server.conductor.leases import Lease
 from pubswap_server.database.tables import RoundRow, RunRow, SwapRow, UpdateRow
 from pubswap_server.exchange import exchanges
-from pubswap_server.exchange.donation import Exchange
 from pubswap_server.monitoring.webhook import Notice
 from pubswap_server.runs import events, history, members, retention, rounds, runs
 from pubswap_server.runs.events import ROUND_BEGINS
@@ -208,12 +208,13 @@ async def _summaries(
     summaries = {}
     for round_, swap in due:
 
-        def read(session: Session, round_: int = round_, swap: int = swap) -> Exchange:
+        def read(session: Session, round_: int = round_, swap: int = swap) -> tuple[Strategy, Pool]:
             return exchanges.answered(session, runs.by_id(session, run), round_, swap)
 
-        exchange = await services.database.read(read)
-        if exchange.correct:  # empty if all were withdrawn meanwhile
-            summaries[round_, swap] = await to_thread.run_sync(exchanges.summary_of, exchange)
+        strategy, pool = await services.database.read(read)
+        if pool.correct:  # empty if all were withdrawn meanwhile
+            summary = await to_thread.run_sync(exchanges.summary_of, strategy, pool)
+            summaries[round_, swap] = summary
     return summaries
 
 

@@ -12,7 +12,7 @@ from pubswap_protocol.tensors.ranks import Widened
 from pubswap_protocol.tensors.update_encoding import view_update
 from pubswap_server.aggregation.gram import sampled
 from pubswap_server.aggregation.round import Aggregated, aggregate
-from pubswap_server.aggregation.updates import Updates, weight_of
+from pubswap_server.aggregation.updates import Updates
 from pubswap_server.database.tables import RoundRow, RunRow
 from pubswap_server.runs import rounds
 from pubswap_server.storage.store import BlobStore
@@ -49,7 +49,7 @@ def inputs_of(session: Session, run: RunRow, round_: int) -> RoundInputs:
         layout=run.model.layout,
         members=[update.member for update in updates],
         adapters=adapters,
-        weights=[weight_of(settings.aggregation.weights, update.metrics) for update in updates],
+        weights=[settings.aggregation.weights.of(update.metrics) for update in updates],
         previous=previous.adapter,
         server_state=previous.server_state,
     )
@@ -74,9 +74,7 @@ def updates_of(inputs: RoundInputs, blobs: BlobStore) -> Updates:
     previous = AdapterFile(blobs.path(inputs.previous), inputs.layout)
     sent = sent_layout(inputs.layout, rules.rule)
     sources = tuple(
-        view_update(
-            blobs.path(digest), sent, settings.wire.precision, previous, settings.lora.min_rank
-        )
+        view_update(blobs.path(digest), sent, settings.wire.precision, previous, settings.min_rank)
         for digest in inputs.adapters
     )
     whole = settings.lora.rank
@@ -86,8 +84,7 @@ def updates_of(inputs: RoundInputs, blobs: BlobStore) -> Updates:
         ranks=tuple(each.rank if isinstance(each, Widened) else whole for each in sources),
         weights=tuple(inputs.weights),
         previous=previous,
-        # The run bounds the steps: nobody weighs more than a member that took them all.
-        largest_share=1.0 if rules.weights == "steps" else rules.max_weight_share,
+        weighing=rules.weights,
     )
 
 

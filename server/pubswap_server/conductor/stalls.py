@@ -13,6 +13,7 @@ from pubswap_protocol.errors import NoSpace
 from pubswap_server.clock import now
 from pubswap_server.database.tables import BlobRow, RunRow, UploadRow
 from pubswap_server.exchange import exchanges
+from pubswap_server.exchange.exchanges import rules_of_exchange
 from pubswap_server.monitoring.webhook import Notice
 from pubswap_server.runs import events, members, rounds, runs, uploads
 from pubswap_server.runs.events import ROUND_BEGINS, record_sparingly
@@ -72,7 +73,7 @@ def _reason(session: Session, run: RunRow, free: int | None, spare: int) -> str 
                 f"{what} closes with {turnout.quorum} or more clients; {turnout.arrived} answered "
                 f"and {turnout.missing} more are missing. {_quorum_remedy(session, run)}"
             )
-        if run.settings.swap.quorum is None and not run.paused and turnout.overdue(now()):
+        if rules_of_exchange(run).quorum is None and not run.paused and turnout.overdue(now()):
             return _overdue(session, run, what, turnout, exchanges.arrived(row))
     turnout, what = rounds.turnout(session, run), f"Round {run.round}"
     if turnout.missing:

@@ -11,13 +11,13 @@ from typing import Generic, TypeVar
 from anyio import CapacityLimiter, to_thread
 
 from pubswap_protocol.errors import RoundClosed
+from pubswap_protocol.methods.strategies import Choice, Pool, Strategy
 from pubswap_protocol.tensors.responses import (
     Response,
     ResponseFile,
     ResponseRules,
     encode_responses,
 )
-from pubswap_server.exchange.donation import Choice, Exchange
 from pubswap_server.exchange.sampling import donor_number
 from pubswap_server.notifications import Turns
 from pubswap_server.storage.store import BlobStore
@@ -39,14 +39,15 @@ Key = tuple[str, int, int, int]  # run, rollbacks, round, swap
 class ClosedExchange:
     """A closed exchange, and the digest of each member's responses."""
 
-    exchange: Exchange
+    strategy: Strategy
+    pool: Pool
     rules: ResponseRules
     digests: Mapping[str, str]
     secret: str | None = None
 
     def gifts(self, member: str) -> Counter[str]:
         """The number of responses from each peer that a member got."""
-        return self.exchange.gifts(member) if member in self.digests else Counter()
+        return self.strategy.gifts(self.pool, member) if member in self.digests else Counter()
 
 
 Load = Callable[[], Awaitable[ClosedExchange]]
@@ -78,7 +79,7 @@ class ResponsePool:
             raise RoundClosed("The exchange closed without responses of yours; train on your own.")
         groups = [
             [self._response(member, prompt, choice, seeds) for choice in group]
-            for prompt, group in enumerate(self._closed.exchange.choices(member))
+            for prompt, group in enumerate(self._closed.strategy.choices(self._closed.pool, member))
         ]
         return encode_responses(self._closed.rules.prompts, groups)
 

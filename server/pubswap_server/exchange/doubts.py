@@ -109,4 +109,5 @@ def excluded(session: Session, run: str, member: str) -> bool:
 
 
 def _excludes(session: Session, run: str) -> bool:
-    return session.get_one(RunRow, run).settings.swap.sampling_check == "exclude"
+    rules = session.get_one(RunRow, run).settings.exchange
+    return rules is not None and rules.sampling_check == "exclude"

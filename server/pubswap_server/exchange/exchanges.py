@@ -10,6 +10,8 @@ from sqlalchemy.orm import Session
 
 from pubswap_protocol.errors import IdempotencyMismatch, NotFound, RoundClosed
 from pubswap_protocol.messages import Receipt, ReceiptStatus, RunState, SwapSummary
+from pubswap_protocol.methods.method import PubSwap
+from pubswap_protocol.methods.strategies import Pool, Strategy
 from pubswap_protocol.schedule import public_batch, public_steps_per_round
 from pubswap_protocol.tensors.responses import ResponseRules
 from pubswap_server.clock import now
@@ -17,7 +19,6 @@ from pubswap_server.database.engine import changed
 from pubswap_server.database.tables import RunRow, SetRow, SubmissionRow, SwapRow, UpdateRow
 from pubswap_server.exchange import doubts
 from pubswap_server.exchange.answers import ClosedExchange
-from pubswap_server.exchange.donation import Exchange
 from pubswap_server.runs import members, runs
 from pubswap_server.runs.auth import MemberPrincipal, require_going
 from pubswap_server.runs.events import record
@@ -186,7 +187,7 @@ def _tell_withheld(session: Session, row: SubmissionRow) -> None:
 
 def _only_held(session: Session, run: RunRow, row: SwapRow, arrived: datetime) -> bool:
     """Whether, at `arrived`, only the verification of responses keeps an exchange open."""
-    rules = run.settings.swap
+    rules = rules_of_exchange(run)
     if (arrived - row.first_at).total_seconds() < rules.deadline_seconds:
         return False
     (count, done), present = _counts(session, row), turnout(session, run, row)
@@ -290,9 +291,15 @@ def turnout(session: Session, run: RunRow, row: SwapRow) -> Turnout:
     """
     gone = arrived(row)
     count = session.scalars(select(func.count()).select_from(gone.subquery())).one()
-    deadline = run.settings.swap.deadline_seconds
+    deadline = rules_of_exchange(run).deadline_seconds
     outstanding, unheard = members.expected(session, row.run_id, gone, deadline)
     return turnout_of(run, count, outstanding, row.first_at, unheard)
+
+
+def rules_of_exchange(run: RunRow) -> PubSwap:
+    """The rules of a run's public steps; only runs that have some get here."""
+    assert run.settings.exchange is not None
+    return run.settings.exchange
 
 
 def arrived(row: SwapRow) -> CompoundSelect[str]:
@@ -309,10 +316,9 @@ def arrived(row: SwapRow) -> CompoundSelect[str]:
 def turnout_of(
     run: RunRow, arrived: int, outstanding: int, first_at: datetime, unheard: int = 0
 ) -> Turnout:
-    settings = run.settings
     # The minimum is for rounds. An exchange of fewer teaches nobody, but holds nobody up.
-    minimum = settings.members.minimum and 1
-    return Turnout.of(settings.swap, minimum, arrived, outstanding, first_at, unheard)
+    minimum = run.settings.members.minimum and 1
+    return Turnout.of(rules_of_exchange(run), minimum, arrived, outstanding, first_at, unheard)
 
 
 def _counts(session: Session, row: SwapRow) -> tuple[int, int]:
@@ -322,12 +328,12 @@ def _counts(session: Session, row: SwapRow) -> tuple[int, int]:
     return count, done
 
 
-def summary_of(exchange: Exchange) -> SwapSummary:
+def summary_of(strategy: Strategy, pool: Pool) -> SwapSummary:
     """The result of an exchange that is about to close, computed outside of any transaction."""
-    correct, counts = exchange.correct, exchange.replaced()
+    correct, counts = pool.correct, strategy.replaced(pool)
     size = next(iter(correct.values())).size
     return SwapSummary(
-        swap=exchange.swap,
+        swap=pool.swap,
         clients=len(correct),
         replaced=sum(counts.values()),
         replaced_share={name: count / size for name, count in counts.items()},
@@ -380,19 +386,17 @@ def close_due(
     return pending
 
 
-def answered(session: Session, run: RunRow, round_: int, swap: int) -> Exchange:
+def answered(session: Session, run: RunRow, round_: int, swap: int) -> tuple[Strategy, Pool]:
     submissions = _submissions(session, run.id, round_, swap)
     done = {name: row for name, row in submissions.items() if row.correct is not None}
-    return _exchange(session, run, round_, swap, done)
+    return rules_of_exchange(run).strategy, _pool(session, run, round_, swap, done)
 
 
-def _exchange(
+def _pool(
     session: Session, run: RunRow, round_: int, swap: int, submissions: Mapping[str, SubmissionRow]
-) -> Exchange:
-    settings = run.settings
-    return Exchange(
-        strategy=settings.swap.strategy,
-        seed=settings.seed,
+) -> Pool:
+    return Pool(
+        seed=run.settings.seed,
         round=round_,
         swap=swap,
         prompts=rules_of(session, run, round_, swap).prompts,
@@ -411,5 +415,5 @@ def closed(session: Session, run: RunRow, round_: int, swap: int) -> ClosedExcha
     digests = {name: row.stored for name, row in submissions.items() if row.stored is not None}
     if len(digests) < len(submissions):
         raise RoundClosed(f"The responses of round {round_} are no longer kept.")
-    exchange = _exchange(session, run, round_, swap, submissions)
-    return ClosedExchange(exchange, rules, digests, run.sampling_secret)
+    pool, strategy = _pool(session, run, round_, swap, submissions), rules_of_exchange(run).strategy
+    return ClosedExchange(strategy, pool, rules, digests, run.sampling_secret)

@@ -40,8 +40,9 @@ ADAPTER = (
 UPDATE = f"""A client's update is a safetensors file without metadata, in the run's wire.precision.
 
 Its tensors are those of `model.layout`; with aggregation.rule = ffa only the B (`.lora_B.weight`),
-because A is frozen. With lora.min_rank a client may send only the first r directions of each
-module: A (r, in) and B (out, r), with the same r for all modules, from lora.min_rank to lora.rank.
+because A is frozen. With aggregation.rule.min_rank a client may send only the first r directions
+of each module: A (r, in) and B (out, r), with the same r for all modules, from that rank to
+lora.rank.
 Numbers are finite, and at most {LARGEST:.0f} in magnitude.
 
 - float32: the trained tensors themselves, F32.

@@ -197,8 +197,8 @@ SwapNumber = Annotated[
     PathParameter(
         ge=1,
         le=MAX_NUMBER,
-        description="The public steps of a round count from 1 to local_steps // swap.period: "
-        "number n is local step n * swap.period.",
+        description="The public steps of a round count from 1 to local_steps // method.period: "
+        "number n is local step n * method.period.",
     ),
 ]
 

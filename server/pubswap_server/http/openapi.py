@@ -1,5 +1,6 @@
 """The OpenAPI document: FastAPI's, plus every operation's errors, taken from the error tree."""
 
+import json
 from http import HTTPStatus
 from typing import Any
 
@@ -56,6 +57,10 @@ def _complete(document: Json) -> None:
             replies = operation["responses"]
             for status in sorted(_refused(path, method, operation)):
                 replies[str(status)] = {"$ref": f"#/components/responses/{_name(status)}"}
+    used = json.dumps(document)
+    for name in [*components["schemas"]]:  # FastAPI adds the bases of named values
+        if f'"#/components/schemas/{name}"' not in used:
+            del components["schemas"][name]
 
 
 def _position(parameter: Json, path: str) -> int:

@@ -66,7 +66,7 @@ def store_upload(services: Services, run: RunRow, upload: UploadRow) -> None:
     settings = run.settings
     layout = sent_layout(run.model.layout, settings.aggregation.rule)
     with services.uploads.assembled(upload.id, upload.size, upload.digest) as assembled:
-        file = open_update(assembled.path, layout, settings.wire.precision, settings.lora.min_rank)
+        file = open_update(assembled.path, layout, settings.wire.precision, settings.min_rank)
         digest = file.digest()
         if digest != upload.digest:
             raise DigestMismatch(f"The bytes received are {digest}, not {upload.digest}.")

@@ -106,7 +106,7 @@ def read_summary(session: Session, run: RunRow) -> str:
             scores += f"\n  {topic}: {first_share:.3f} before, {share:.3f} after"
     return (
         f"{run.name} is finished: {len(clients)} organisations trained {run.model.source} "
-        f"for {run.round} rounds of {settings.local_steps} steps by {settings.method}.\n"
+        f"for {run.round} rounds of {settings.local_steps} steps by {settings.method.name}.\n"
         f"{scores}\n"
         f"It took {duration_text(took.total_seconds())} from its creation, and each organisation "
         f"sent {size_text(sent)} and received {size_text(received)} on average.\n"

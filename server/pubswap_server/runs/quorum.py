@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Self
 
-from pubswap_protocol.settings import AggregationSettings, SwapSettings
+from pubswap_protocol.methods.method import PubSwap
+from pubswap_protocol.settings import AggregationSettings
 
 # Every running member is heard from in this time: it sends a heartbeat every half minute, and the
 # time of its last request is written every ten seconds.
@@ -29,7 +30,7 @@ class Turnout:
     @classmethod
     def of(
         cls,
-        rules: AggregationSettings | SwapSettings,
+        rules: AggregationSettings | PubSwap,
         minimum: int | None,
         arrived: int,
         outstanding: int,

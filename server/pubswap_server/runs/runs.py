@@ -68,7 +68,8 @@ def create(session: Session, request: CreateRun, key: str | None = None) -> RunR
             raise IdempotencyMismatch(f"This key was used for the run {existing.name!r}.")
         return existing
     check_name(session, request.name)
-    checked = request.settings.swap.sampling_check != "off"
+    rules = request.settings.exchange
+    checked = rules is not None and rules.sampling_check != "off"
     row = RunRow(
         id=id_,
         name=request.name,
@@ -233,7 +234,7 @@ def check_complete(session: Session, run: RunRow) -> None:
 def check_public(settings: RunSettings, problems: int) -> None:
     """Raises InvalidProblems for a public set with fewer problems than a public step takes."""
     needed = settings.grpo.prompts_per_step
-    if settings.method == "pubswap" and problems < needed:
+    if settings.exchange and problems < needed:
         raise InvalidProblems(
             f"The public set holds {problems} problems; a public step takes {needed}."
         )

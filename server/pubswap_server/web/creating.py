@@ -8,11 +8,12 @@ from typing import Any
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
-from pubswap_protocol.command_line.keys import dotted_keys, fault_lines, flat
+from pubswap_protocol.command_line.keys import dotted_keys, fault_lines, flat, spelled
 from pubswap_protocol.command_line.toml_values import value_text
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.messages import CreateRun, Digest, RunState
 from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.terms import given
 from pubswap_protocol.verifiers import check_verifier
 from pubswap_server.database.tables import RunRow, SetRow
 from pubswap_server.runs import runs
@@ -36,8 +37,8 @@ class Wish:
 
 def run_file(run: RunRow) -> str:
     """The run as a run file: a new name, and the settings that differ from the defaults."""
-    values = run.settings.model_dump(mode="json", exclude_defaults=True)
-    lines = [f"{key} = {value_text(value)}" for key, value in flat(values).items()]
+    values = spelled(flat(given(run.settings)))
+    lines = [f"{key} = {value_text(value)}" for key, value in values.items()]
     return "\n".join([f"name = {value_text(f'{run.name[:61]}-2')}", *lines, ""])
 
 

@@ -14,6 +14,7 @@ from pubswap_protocol.bounds import MAX_COUNT, Word
 from pubswap_protocol.command_line.keys import flat
 from pubswap_protocol.errors import NotFound, PubSwapError
 from pubswap_protocol.messages import RunState, RunView
+from pubswap_protocol.terms import given
 from pubswap_server.database.tables import RunRow
 from pubswap_server.http.dependencies import Number, RunAccess, ServicesDep, SwapNumber
 from pubswap_server.http.routes.runs import get_adapter
@@ -227,7 +228,7 @@ async def show_settings(run: WebRun, session: SessionDep) -> Response:
         settings = row.settings
         return {
             "run": runs.view(database, row),
-            "differing": flat(settings.model_dump(mode="json", exclude_defaults=True)),
+            "differing": flat(given(settings)),
             "all": flat(settings.model_dump(mode="json")),
         }
 

@@ -34,12 +34,12 @@ def shown(services: Services, stored: Stored, prompt: int) -> dict[str, Any]:
     `replaced` counts a member's own responses replaced by peers'.
     """
     closed, public, tokenizer_digest = stored
-    exchange, rules, members = closed.exchange, closed.rules, sorted(closed.digests)
+    pool, rules, members = closed.pool, closed.rules, sorted(closed.digests)
     problem = services.problems(public)[rules.prompts[prompt]]
     tokenizer = services.tokenizer(tokenizer_digest)
     donated, replaced = Counter[tuple[str, int]](), Counter[str]()
     for member in members:
-        for choice in exchange.choices(member)[prompt]:
+        for choice in closed.strategy.allowed(pool, prompt, member):
             if choice.client != member:
                 donated[choice.client, choice.index] += 1
                 replaced[member] += 1
@@ -48,7 +48,7 @@ def shown(services: Services, stored: Stored, prompt: int) -> dict[str, Any]:
         data = services.blobs.read(closed.digests[member])
         group = decode_responses(data, rules)[prompt]
         texts = [rules.form.text(tokenizer, response.tokens) for response in group]
-        verdicts = exchange.correct[member][prompt].tolist()
+        verdicts = pool.correct[member][prompt].tolist()
         responses = [
             {"text": text, "correct": correct, "donated": donated[member, index]}
             for index, (text, correct) in enumerate(zip(texts, verdicts, strict=True))

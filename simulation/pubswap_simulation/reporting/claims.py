@@ -15,7 +15,7 @@ from typing import Literal
 from pydantic import BaseModel
 
 from pubswap_simulation.reporting.estimates import ROUNDING, Difference, paired
-from pubswap_simulation.reporting.methods import FEDAVG, Method
+from pubswap_simulation.reporting.methods import FEDAVG, Arm
 from pubswap_simulation.reporting.metrics import FINAL, PAIRWISE, Measure, replaced_change
 from pubswap_simulation.reporting.section import Section
 
@@ -95,12 +95,12 @@ def _claims(section: Section, small: int, large: int) -> Iterator[ClaimResult | 
             yield compare(claim, (method, small), (without, small))
 
 
-_FEDPROX = Method(name="fedprox")
-_At = tuple[Method, int]
+_FEDPROX = Arm(name="fedprox")
+_At = tuple[Arm, int]
 Values = Mapping[int, float]  # by seed
 
 
-def _rows(section: Section, strategy: str) -> list[Method]:
+def _rows(section: Section, strategy: str) -> list[Arm]:
     """The paper's rows of a strategy, one for each period."""
     return [m for m in section.methods if m.strategy == strategy and m.plain]
 
@@ -125,7 +125,7 @@ def _compare(
     return _result(claim, compared, left_values, right_values, sign, measure.share)
 
 
-def _gain_grows(section: Section, keep: Method, small: int, large: int) -> ClaimResult | None:
+def _gain_grows(section: Section, keep: Arm, small: int, large: int) -> ClaimResult | None:
     claim = "keep's gain over FedAvg is larger at the largest τ than at the smallest"
     gains = []
     for tau in (large, small):
@@ -137,7 +137,7 @@ def _gain_grows(section: Section, keep: Method, small: int, large: int) -> Claim
     return _result(claim, compared, gains[0], gains[1], 1)
 
 
-def _fewer_replaced_later(section: Section, keep: Method, large: int) -> ClaimResult | None:
+def _fewer_replaced_later(section: Section, keep: Arm, large: int) -> ClaimResult | None:
     claim = "fewer responses are replaced later in training"
     change = section.values(keep, large, replaced_change)
     compared = f"{keep.label}, τ = {large}: α in the last third minus in the first"

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_simulation.reporting.estimates import Difference, holm, p_value, paired
-from pubswap_simulation.reporting.methods import BASE, Method
+from pubswap_simulation.reporting.methods import BASE, Arm
 from pubswap_simulation.reporting.metrics import FINAL
 from pubswap_simulation.reporting.section import Section
 from pubswap_simulation.reporting.tables import measured
@@ -63,7 +63,7 @@ def contrasts(sections: Iterable[Section], named: str) -> tuple[Contrast, list[C
 
 
 def _contrast(
-    section: Section, left: tuple[Method, int], right: tuple[Method, int], name: str
+    section: Section, left: tuple[Arm, int], right: tuple[Arm, int], name: str
 ) -> Contrast | None:
     treatment, baseline = (measured(section, *row, FINAL) for row in (left, right))
     difference = paired(treatment, baseline)

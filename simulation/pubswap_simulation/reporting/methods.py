@@ -7,46 +7,48 @@ from typing import Any, Literal
 
 from pubswap_client.recipes.tables import Value
 from pubswap_protocol.command_line.keys import flat
+from pubswap_protocol.methods.method import FedProx
+from pubswap_protocol.methods.strategies import NoExchange
 from pubswap_protocol.settings import RunSettings
-from pubswap_simulation.results import Result
+from pubswap_simulation.results import Result, value_of
 
 Kind = Literal["base", "alone", "pooled", "federated"]
 Variant = tuple[tuple[str, Value], ...]
 
 KINDS: tuple[Kind, ...] = ("base", "alone", "pooled", "federated")
 NAMES = ("fedavg", "fedprox", "pubswap")
-NO_EXCHANGE = "none"  # public steps without donation
 SILENT = "public steps without exchange"
-STRATEGIES = (None, NO_EXCHANGE, "random", "keep")
+NO_EXCHANGE = NoExchange.name
+STRATEGIES = ("", NO_EXCHANGE, "random", "keep")
 
 # Axes that appear in the row's name or as the table's column; `rounds` follows from the steps.
 NAMED = {
     "members",
     "method",
     "local_steps",
-    "swap.strategy",
-    "swap.period",
-    "fedprox.mu",
+    "method.strategy",
+    "method.period",
+    "method.mu",
     "rounds",
     "total_steps",
 }
 # A seed is no setting, and a simulation's quorums follow from its clients.
-_FOLLOWING = {"seed", "swap.quorum", "aggregation.quorum"}
+_FOLLOWING = {"seed", "method.quorum", "aggregation.quorum"}
 # These axes change the method. Any other changes the problem, so each of its values has a section.
-_OF_METHOD = ("swap.", "aggregation.", "wire.", "grpo.", "lora.")
+_OF_METHOD = ("method.", "swap.", "aggregation.", "wire.", "grpo.", "lora.")
 # The wording of a value on an axis; other axes use the last part of their name. Some are of
 # settings that only older results have.
 _WORDS = {
     "members": "public prompts in every private set",  # the one value that is no row by itself
     "grpo.clipping": "{} clipping",
-    "grpo.donor_ratio": "{} donor ratio",
+    "method.donor_ratio": "{} donor ratio",
     "grpo.learning_rate_shape": "{} of the rate in a round",
     "grpo.overlap": "sampled {} update ahead",
     "grpo.prompts_per_step": "{} prompts a step",
     "grpo.resample": "dead groups resampled {} times",
     "lora.rank": "rank {}",
     "swap.donors": "{} donors",
-    "swap.mode": "{}",
+    "method.mode": "{}",
     "swap.prompts": "{} prompts",
     "swap.schedule": "{} public steps",
     "wire.precision": "sent in {}",
@@ -56,7 +58,7 @@ _WORDS = {
 
 
 @dataclass(frozen=True)
-class Method:
+class Arm:
     """A row. With fedprox, `mu` None means the best at each tau; with alone, `client` None, all."""
 
     kind: Kind = "federated"
@@ -110,8 +112,8 @@ class Method:
         """Sort key: references first, then as in the paper's tables."""
         return (
             KINDS.index(self.kind),
-            NAMES.index(self.name),
-            STRATEGIES.index(self.strategy),
+            _place(self.name, NAMES),
+            _place(self.strategy or "", STRATEGIES),
             self.period or 0,
             [(key, str(value)) for key, value in self.variant],
             not self.summary,
@@ -120,8 +122,13 @@ class Method:
         )
 
 
-BASE = Method(kind="base")
-FEDAVG = Method()
+def _place(name: str, known: Sequence[str]) -> tuple[int, str]:
+    """The paper's methods in their order; then a researcher's own, by name."""
+    return (known.index(name), "") if name in known else (len(known), name)
+
+
+BASE = Arm(kind="base")
+FEDAVG = Arm()
 
 
 def _in_words(axis: str, value: Value) -> str:
@@ -142,51 +149,55 @@ def edited(results: Iterable[Result]) -> set[str]:
         axis
         for group in alike.values()
         for axis in {axis for run in group for axis in flat(run.model_dump())} - _FOLLOWING
-        if len({_scalar(run, axis) for run in group}) > 1
+        if len({value_of(run, axis) for run in group}) > 1
     }
 
 
 def references(results: Sequence[Result], axes: Iterable[str]) -> dict[str, Value | None]:
     """The reference value on each axis: the recipe's own, taken from the results whose part of the
-    grid does not name the axis; the default if all name it."""
+    grid does not name the axis and whose method has it; the default if there are none."""
     defaults = RunSettings()
     federated = [result for result in results if result.members == "federated"]
-    reference_results = {
-        axis: [result for result in federated if axis not in result.setting] for axis in axes
+    found = {
+        axis: [
+            value
+            for result in federated
+            if axis not in result.setting
+            and (value := value_of(result.run.settings, axis)) is not None
+        ]
+        for axis in axes
     }
     return {
-        axis: value_on(unnamed[0], axis) if unnamed else _scalar(defaults, axis)
-        for axis, unnamed in reference_results.items()
+        axis: values[0] if values else value_of(defaults, axis) for axis, values in found.items()
     }
 
 
-def method_of(result: Result, usual: Mapping[str, Value | None]) -> Method:
+def method_of(result: Result, usual: Mapping[str, Value | None]) -> Arm:
     """The row of a result; `usual` has all axes that its recipe varies (see `references`).
 
-    Settings without effect in this run are left out, such as `swap.*` without public steps.
+    Settings without effect in this run are left out.
     """
     settings = result.run.settings
-    pubswap, fedprox = settings.method == "pubswap", settings.method == "fedprox"
-    silent = pubswap and settings.swap.max_donated_tokens == 1
-    idle: list[str] = [] if pubswap else ["swap.", "grpo.donor_ratio"]
+    exchange = settings.exchange
+    # An older result may have varied a setting that its method does not have.
+    idle: list[str] = [] if exchange else ["swap.", "method."]
     if result.members in ("alone", "pooled"):
-        idle += ["aggregation.", "lora.min_rank"]
+        idle += ["aggregation."]
     variant: Variant = tuple(
         (axis, result.setting.get(axis, "unset") if value is None else value)
         for axis in sorted(usual)
         if is_of_method(axis) and not axis.startswith(tuple(idle))
-        if not (silent and axis == "swap.max_donated_tokens")
         if (value := value_on(result, axis)) != usual[axis]
     )
     if result.members == "with-public":
         variant = (("members", result.members), *variant)
-    return Method(
+    return Arm(
         kind="federated" if result.members == "with-public" else result.members,
         client=result.client,
-        name=settings.method,
-        strategy=NO_EXCHANGE if silent else settings.swap.strategy if pubswap else None,
-        period=settings.swap.period if pubswap else None,
-        mu=settings.fedprox.mu if fedprox else None,
+        name=settings.method.name,
+        strategy=exchange.strategy.name if exchange else None,
+        period=exchange.period if exchange else None,
+        mu=settings.method.mu if isinstance(settings.method, FedProx) else None,
         variant=variant,
     )
 
@@ -203,11 +214,4 @@ def value_on(result: Result, axis: str) -> Value | None:
     """
     if axis in result.setting:
         return result.setting[axis]
-    return _scalar(result.run.settings, axis)
-
-
-def _scalar(settings: object, axis: str) -> Value | None:
-    # Read the parsed settings: a dump by an older version lacks the defaults added since.
-    for part in axis.split("."):
-        settings = getattr(settings, part, None)
-    return settings if isinstance(settings, bool | int | float | str) else None
+    return value_of(result.run.settings, axis)

@@ -116,7 +116,8 @@ def _exchanges(result: Result) -> list[tuple[int, SwapSummary]]:
 
 def _step(result: Result, swap: int) -> int:
     """The local step of a round's public step; older runs could have them all first or last."""
-    tau, period = result.run.settings.local_steps, result.run.settings.swap.period
+    exchange, tau = result.run.settings.exchange, result.run.settings.local_steps
+    period = exchange.period if exchange else tau
     moved = {"early": swap, "late": tau - tau // period + swap}
     return moved.get(str(result.setting.get("swap.schedule")), swap * period)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
+from typing import cast
 
 from pydantic import BaseModel
 
@@ -41,7 +42,7 @@ from pubswap_simulation.reporting.tables import (
     table,
     topics,
 )
-from pubswap_simulation.results import Result, read_results
+from pubswap_simulation.results import Result, read_results, value_of
 
 
 class Run(BaseModel, frozen=True):
@@ -177,7 +178,7 @@ def _tuned(section: Section) -> dict[str, dict[int, float]]:
     """The mu chosen for each FedProx summary row, by tau."""
     return {
         method.label: {
-            tau: next(iter(cell.values()))[0].run.settings.fedprox.mu
+            tau: cast(float, value_of(next(iter(cell.values()))[0].run.settings, "method.mu"))
             for tau in section.taus
             if (cell := section.cell(method, tau))
         }

@@ -10,7 +10,7 @@ from pubswap_protocol.errors import InvalidSettings
 from pubswap_simulation.reporting.methods import (
     BASE,
     NAMED,
-    Method,
+    Arm,
     edited,
     is_of_method,
     method_of,
@@ -21,7 +21,7 @@ from pubswap_simulation.results import Result
 
 # A seed's results: one, or one for each client that trains alone.
 Cell = Mapping[int, tuple[Result, ...]]
-Cells = dict[Method, dict[int, Cell]]
+Cells = dict[Arm, dict[int, Cell]]
 Metric = Callable[[Result], float | None]
 Problem = tuple[tuple[str, Value | None], ...]
 
@@ -50,12 +50,12 @@ class Section:
         return sorted({tau for row in self.cells.values() for tau in row})
 
     @property
-    def methods(self) -> list[Method]:
+    def methods(self) -> list[Arm]:
         """The rows in the order of the tables."""
         return _ordered(self.cells)
 
     @property
-    def runs(self) -> list[tuple[Method, Result]]:
+    def runs(self) -> list[tuple[Arm, Result]]:
         """Every result once, and its row."""
         return [
             (method, result)
@@ -71,16 +71,16 @@ class Section:
         """Every result once."""
         return [result for _, result in self.runs]
 
-    def cell(self, method: Method, tau: int) -> Cell:
+    def cell(self, method: Arm, tau: int) -> Cell:
         """The results of a row at a tau, by seed; empty if there are none."""
         return self.cells.get(method, {}).get(tau, {})
 
-    def values(self, method: Method, tau: int, metric: Metric) -> dict[int, float]:
+    def values(self, method: Arm, tau: int, metric: Metric) -> dict[int, float]:
         """A metric by seed, averaged over the clients if each trains alone."""
         return by_seed(self.cell(method, tau), metric)
 
     @property
-    def federated(self) -> Iterator[tuple[Method, int, list[Result]]]:
+    def federated(self) -> Iterator[tuple[Arm, int, list[Result]]]:
         """The results of each federated row at each tau; FedProx only with the best mu."""
         for method in self.methods:
             if method.kind == "federated" and not method.detail:
@@ -157,8 +157,8 @@ def _sorting(problem: Problem) -> list[tuple[str, float, str]]:
 def _section(
     recipe: str, problem: Problem, results: list[Result], usual: Mapping[str, Value | None]
 ) -> Section:
-    rows: dict[Method, dict[int, dict[int, tuple[Result, ...]]]] = {}
-    left_out: Counter[tuple[Method, int]] = Counter()
+    rows: dict[Arm, dict[int, dict[int, tuple[Result, ...]]]] = {}
+    left_out: Counter[tuple[Arm, int]] = Counter()
     for result in results:
         method, tau = method_of(result, usual), result.run.settings.local_steps
         cell = rows.setdefault(method, {}).setdefault(tau, {})
@@ -186,7 +186,7 @@ def _summaries(cells: Cells) -> Cells:
     """The summary rows. For clients alone: their mean, over the seeds that every client has. For
     FedProx: the mu with the best mean final pass@1 at each tau, on the seeds that all have."""
     rows: Cells = {}
-    members: dict[Method, list[Method]] = defaultdict(list)
+    members: dict[Arm, list[Arm]] = defaultdict(list)
     for method in _ordered(cells):
         if method.detail:
             members[replace(method, mu=None, client=None)].append(method)
@@ -216,5 +216,5 @@ def _base(cells: Cells) -> Cells:
     return {BASE: dict(row)}
 
 
-def _ordered(cells: Cells) -> list[Method]:
+def _ordered(cells: Cells) -> list[Arm]:
     return sorted(cells, key=lambda method: method.order)

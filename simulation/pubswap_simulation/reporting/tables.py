@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel
 
 from pubswap_simulation.reporting.estimates import Difference, Estimate, estimate, paired
-from pubswap_simulation.reporting.methods import BASE, FEDAVG, Method
+from pubswap_simulation.reporting.methods import BASE, FEDAVG, Arm
 from pubswap_simulation.reporting.metrics import BEST, FINAL, Measure
 from pubswap_simulation.reporting.section import Cell, Section, by_seed
 from pubswap_simulation.results import Result
@@ -45,9 +45,9 @@ def beyond(section: Section, measure: Measure) -> Table[Difference]:
 
 
 def _less(
-    section: Section, measure: Measure, reference: Callable[[Method], Method | None]
+    section: Section, measure: Measure, reference: Callable[[Arm], Arm | None]
 ) -> Table[Difference]:
-    def of(method: Method, tau: int) -> Difference | None:
+    def of(method: Arm, tau: int) -> Difference | None:
         if (against := reference(method)) is None:
             return None
         values = measured(section, method, tau, measure)
@@ -71,13 +71,13 @@ def by_name(section: Section, figures: Figures, base: Figures = lambda result: {
     `base` gives the figures of the base model.
     """
 
-    def of(method: Method, tau: int) -> dict[str, Estimate]:
+    def of(method: Arm, tau: int) -> dict[str, Estimate]:
         return _by_name(section.cell(method, tau), base if method == BASE else figures)
 
     return _rows(section, of)
 
 
-def _rows(section: Section, of: Callable[[Method, int], T | None]) -> dict[str, dict[int, T]]:
+def _rows(section: Section, of: Callable[[Arm, int], T | None]) -> dict[str, dict[int, T]]:
     """The values of each row and tau that has any."""
     rows: dict[str, dict[int, T]] = {}
     for method in section.methods:
@@ -100,7 +100,7 @@ def _mean(values: Mapping[int, float]) -> Estimate | None:
     return estimate(list(values.values())) if values else None
 
 
-def measured(section: Section, method: Method, tau: int, measure: Measure) -> dict[int, float]:
+def measured(section: Section, method: Arm, tau: int, measure: Measure) -> dict[int, float]:
     """A measure of a row by seed; for the base model, that of round 0."""
     if method != BASE:
         return section.values(method, tau, measure.of)

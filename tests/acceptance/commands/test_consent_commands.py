@@ -93,9 +93,9 @@ def test_a_policy_is_tried_on_a_run_file_before_enrolment(tmp_path: Path) -> Non
     told = said(*check, status=1)
     for code in ("setting_not_allowed", "bytes_of_the_day", "base_model_not_allowed"):
         assert f"refused: {code}" in told
-    policy.write_text("limits.swap.period.min = 4\nlimits.grpo.responses_per_prompt.max = 8")
+    policy.write_text("limits.method.period.min = 4\nlimits.grpo.responses_per_prompt.max = 8")
     told = said(*check, status=1)
-    assert "swap.period │ 2 │ at least 4 │ ✗" in told
+    assert "method.period │ 2 │ at least 4 │ ✗" in told
     assert "grpo.responses_per_prompt │ 8 │ at most 8 │ ✓" in told
     policy.write_text("max_rnak = 8")
     assert "'max_rnak'; the keys are" in said(*check, status=1)

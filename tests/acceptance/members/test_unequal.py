@@ -27,7 +27,7 @@ def test_daemons_of_unequal_means_make_one_adapter(tmp_path: Path) -> None:
     settings = {
         "aggregation.rule": "svd",
         "lora.rank": 8,
-        "lora.min_rank": 1,
+        "aggregation.rule.min_rank": 1,
         "wire.precision": "bfloat16",
     }
     with ForkedProcesses(folder / "logs") as processes:

@@ -33,7 +33,7 @@ from support.forked import ForkedProcesses
 
 pytestmark = [pytest.mark.full, pytest.mark.usefixtures("unmeasured")]
 
-SETTINGS = {"method": "pubswap", "swap.period": 1, "local_steps": 3}
+SETTINGS = {"method": "pubswap", "method.period": 1, "local_steps": 3}
 
 
 def joined(coordinator: Coordinator, run: RunView, name: str) -> CoordinatorClient:

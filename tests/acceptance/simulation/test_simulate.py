@@ -73,7 +73,7 @@ def test_other_methods_and_rules_have_the_bits_of_separate_daemons_too(
 def test_a_run_that_cannot_go_on_ends_with_the_reason(tmp_path: Path, recipe: Path) -> None:
     """No operator is there to exclude an update, so it would retry forever."""
     options = options_of(
-        {"aggregation.server_optimizer": "momentum", "aggregation.server_learning_rate": 1e9}
+        {"aggregation.server_optimizer": "momentum", "aggregation.server_optimizer.rate": 1e9}
     )
     _, said = simulated(recipe, tmp_path / "store", *options, status=1)
     assert "Round 1 cannot go on" in said

@@ -57,9 +57,9 @@ def test_what_is_given_wrongly_is_said_at_once(tmp_path: Path) -> None:
     """In one line, with status 1, and nothing is started."""
     recipe, store = write_recipe(tmp_path / "recipe"), tmp_path / "store"
     for options, said in (
-        (("--vary", "swap.period=2,3"), "--vary and --seeds are for --sweep"),
+        (("--vary", "method.period=2,3"), "--vary and --seeds are for --sweep"),
         (("--sweep", "--seeds", "one"), "give them as 0-4"),
-        (("--set", "swap.period=5"), "swap.period"),
+        (("--set", "method.period=5"), "method.period"),
         (("--set", "clients=3"), "data.private: 2 files"),
         (("--devices", "gpu0"), "--devices gpu0"),
         (("--engine", "guess"), "engine"),

@@ -38,7 +38,7 @@ def test_a_run_like_another_is_checked_then_created_and_opened(
     server: Server, browser: httpx.Client
 ) -> None:
     """It is created only on the second click, with the first run's model and problem sets."""
-    fed = begun(server, rounds=2, swap={"period": 1})
+    fed = begun(server, rounds=2, method={"period": 1})
     path, before = f"/runs/{fed.run.id}/new", len(fed.operator.runs())
     asked = browser.get(path).text
     text = shown_file(asked).replace("rounds = 2", "rounds = 7") + '[data]\nfolder = "x"\n'
@@ -66,7 +66,7 @@ def test_a_run_like_one_with_an_initial_adapter_starts_from_it_too(
     """Unless it is not stored any more, which the page says."""
     card = create(server).run.model
     data = encode_adapter(card.layout, initial_adapter(card.layout, 99))
-    fed = create(server, initial_adapter=digest_of(data), swap={"period": 1})
+    fed = create(server, initial_adapter=digest_of(data), method={"period": 1})
     path = f"/runs/{fed.run.id}/new"
     asked = browser.get(path).text
     fields = {"form_token": form_token(asked), "text": shown_file(asked), "sure": "1"}
@@ -86,7 +86,7 @@ def test_a_run_is_created_once_however_often_its_button_is_clicked(
     server: Server, browser: httpx.Client
 ) -> None:
     """Every click on the same page leads to the same run."""
-    fed = begun(server, swap={"period": 1})
+    fed = begun(server, method={"period": 1})
     path = f"/runs/{fed.run.id}/new"
     asked = browser.get(path).text
     checked = browser.post(
@@ -103,7 +103,7 @@ def test_what_was_typed_is_kept_through_another_sign_in(
     server: Server, browser: httpx.Client
 ) -> None:
     """A form from an ended session is refused, and shown again with its text."""
-    fed = begun(server, swap={"period": 1})
+    fed = begun(server, method={"period": 1})
     path = f"/runs/{fed.run.id}/new"
     old = form_token(browser.get(path).text)
     browser.post("/sign-in", data={"token": OPERATOR_TOKEN})
@@ -150,10 +150,10 @@ def test_a_refusal_leads_back_to_the_run(server: Server, browser: httpx.Client) 
 
 def test_settings_that_messages_leave_out_are_shown(server: Server, browser: httpx.Client) -> None:
     """With their defaults, both in the list of settings and in a new run's changes."""
-    fed = begun(server, swap={"period": 1})
+    fed = begun(server, method={"period": 1})
     base = f"/runs/{fed.run.id}"
     page = browser.get(f"{base}/settings").text
-    assert ["swap.sampling_check", '"report"', "default"] in rows(page)
+    assert ["method.sampling_check", '"report"', "default"] in rows(page)
     asked = browser.get(f"{base}/new").text
     text = shown_file(asked) + "grpo.resample = 2\n"
     checked = browser.post(f"{base}/new", data={"form_token": form_token(asked), "text": text}).text
@@ -162,36 +162,36 @@ def test_settings_that_messages_leave_out_are_shown(server: Server, browser: htt
 
 def test_settings_are_shown_as_a_run_file_has_them(server: Server, browser: httpx.Client) -> None:
     """Strings in quotes, numbers, lists in brackets; a missing value as "not set"."""
-    fed = begun(server, swap={"period": 1})
+    fed = begun(server, method={"period": 1})
     page = browser.get(f"/runs/{fed.run.id}/settings").text
     shown = {key: value for key, value, _ in rows(page)[1:]}
     for key, value in (
-        ("swap.period", "1"),
-        ("swap.max_donated_tokens", "not set"),
+        ("method.period", "1"),
+        ("method.quorum", "not set"),
         ("lora.target_modules", '["q_proj"]'),
         ("method", '"pubswap"'),
     ):
         assert shown[key] == value
     asked = browser.get(f"/runs/{fed.run.id}/new").text
-    text = shown_file(asked) + "swap.max_donated_tokens = 9\n"
+    text = shown_file(asked) + "method.quorum = 2\n"
     fields = {"form_token": form_token(asked), "text": text}
     checked = browser.post(f"/runs/{fed.run.id}/new", data=fields).text
-    assert ["swap.max_donated_tokens", "not set", "9"] in rows(checked)
+    assert ["method.quorum", "not set", "2"] in rows(checked)
 
 
 def test_the_form_refuses_what_the_command_line_refuses(
     server: Server, browser: httpx.Client
 ) -> None:
     """It shows all faults at once, in the same words, and keeps the text."""
-    fed = begun(server, swap={"period": 1})
+    fed = begun(server, method={"period": 1})
     path = f"/runs/{fed.run.id}/new"
     asked = browser.get(path).text
     for changes in (
         {"aggregation.weights": "examples"},
-        {"swap.sampling_check": "exclude"},
-        {"swap.period": 3, "swap.quorum": 9, "aggregation.quorum": 9},
+        {"method.sampling_check": "exclude"},
+        {"method.period": 3, "method.quorum": 9, "aggregation.quorum": 9},
         {"verifier": "guess"},
-        {"swap.perod": 2, "grpo.temperature": -1},
+        {"method.perod": 2, "grpo.temperature": -1},
     ):
         values = "".join(f"{key} = {json.dumps(value)}\n" for key, value in changes.items())
         text = f'name = "b"\nclients = 2\nlocal_steps = 3\n{values}'
@@ -239,7 +239,7 @@ def test_a_run_of_the_longest_name_has_a_file_with_a_name(
     server: Server, browser: httpx.Client
 ) -> None:
     """It is cut at its end: cut at its start, it could begin with a hyphen."""
-    fed = create(server, swap={"period": 1})
+    fed = create(server, method={"period": 1})
     wish = CreateRun(name="ab-" + "c" * 60, settings=fed.run.settings, model=fed.run.model)
     path = f"/runs/{fed.operator.create_run(wish).id}/new"
     asked = browser.get(path).text
@@ -250,7 +250,7 @@ def test_a_run_of_the_longest_name_has_a_file_with_a_name(
 def test_the_file_that_a_run_shows_is_the_run(server: Server, browser: httpx.Client) -> None:
     """Submitting it unchanged changes no setting."""
     options = {"tone": "\N{GRINNING FACE}"}
-    fed = begun(server, rounds=3, swap={"period": 1}, chat_template_options=options)
+    fed = begun(server, rounds=3, method={"period": 1}, chat_template_options=options)
     path = f"/runs/{fed.run.id}/new"
     asked = browser.get(path).text
     fields = {"form_token": form_token(asked), "text": shown_file(asked)}

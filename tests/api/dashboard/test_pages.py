@@ -71,7 +71,9 @@ def test_a_run_says_when_it_will_end_and_at_its_end_what_came_out(
     """First an estimate from its rounds, then a summary with pass@1 before and after."""
     fed = begun(server, rounds=2, method="fedavg")
     path = f"/runs/{fed.run.id}"
-    assert "Expected end" not in browser.get(path).text  # no round has finished yet
+    page = browser.get(path).text
+    assert "<dt>Method</dt><dd>fedavg</dd>" in page
+    assert "Expected end" not in page  # no round has finished yet
     for round_ in (1, 2):
         for name in "ab":
             fed.submit(name, round_, fed.adapter(round_))

@@ -124,9 +124,9 @@ def test_only_what_the_coordinator_itself_finds_right_is_donated(server: Server)
     assert swap.correct_share == {"a": 0.0, "b": 0.25}
 
 
-def test_a_run_may_limit_the_length_of_what_is_donated(server: Server) -> None:
-    """A right response longer than `max_donated_tokens` is not donated."""
-    fed = begun(server, swap={"max_donated_tokens": 1})
+def test_a_run_may_have_public_steps_without_an_exchange(server: Server) -> None:
+    """Each client trains on its own responses to the public prompts."""
+    fed = begun(server, method={"strategy": "none"})
     send(fed, "a", fed.responses("a", 1, 1, [0, 0]))
     send(fed, "b", fed.responses("b", 1, 1, [4, 4]))
     assert not any(r.donated for group in exchanged(fed, "a") for r in group)

@@ -44,7 +44,7 @@ def events(fed: Federation, kind: str) -> list[Event]:
 @pytest.mark.parametrize("form", ["EAE", "LEAE", "AEE", "LEA", "A"])
 def test_what_is_no_response_is_refused_and_nobody_waits(server: Server, form: str) -> None:
     """The honest member trains on its own at once, and the log says once why."""
-    fed = begun(server, clients=2, swap={"deadline_seconds": 3600})
+    fed = begun(server, clients=2, method={"deadline_seconds": 3600})
     body = encoded(fed, "b", form)
     for _ in range(3):
         with pytest.raises(InvalidResponses, match="end token"):
@@ -59,7 +59,7 @@ def test_what_is_no_response_is_refused_and_nobody_waits(server: Server, form: s
 
 def test_a_member_may_mend_what_was_refused(server: Server) -> None:
     """While the exchange is open, what it sends then counts like any other's."""
-    fed = begun(server, clients=2, swap={"deadline_seconds": 3600})
+    fed = begun(server, clients=2, method={"deadline_seconds": 3600})
     with pytest.raises(InvalidResponses):
         fed.members["b"].submit_responses(fed.run.id, 1, 1, encoded(fed, "b", "EAE"))
     good = fed.responses("b", 1, 1, [4, 4])

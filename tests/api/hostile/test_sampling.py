@@ -35,7 +35,7 @@ FALSE, TRUE = 50.0, -50.0  # nats
 
 def federation(server: Server, clients: int = 4, responses: int = 4, **swap: Any) -> Federation:
     grpo = {"responses_per_prompt": responses}
-    return begun(server, clients=clients, rounds=3, grpo=grpo, swap=swap)
+    return begun(server, clients=clients, rounds=3, grpo=grpo, method=swap)
 
 
 def seed_of(fed: Federation, name: str, round_: int = 1, swap: int = 1) -> int | None:

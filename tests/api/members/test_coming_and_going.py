@@ -120,7 +120,7 @@ def test_an_exchange_that_cannot_close_without_it_takes_a_newcomer_at_once(
     server: Server,
 ) -> None:
     """Its round alone could close."""
-    fed = begun(server, swap={"quorum": 2})
+    fed = begun(server, method={"quorum": 2})
     body = fed.responses("a", 1, 1, [1, 1])
     fed.members["a"].submit_responses(fed.run.id, 1, 1, body)
     fed.members["b"].away(fed.run.id, LEFT)
@@ -186,7 +186,7 @@ def test_a_quorum_counts_who_is_here_down_to_the_minimum(server: Server) -> None
 
 def test_an_exchange_closes_with_who_is_here_when_one_leaves_in_it(server: Server) -> None:
     """The quorum was all three; the two that remain get their groups."""
-    fed = begun(server, clients=3, swap={"quorum": 3}, members={"minimum": 2})
+    fed = begun(server, clients=3, method={"quorum": 3}, members={"minimum": 2})
     for name in "ab":
         body = fed.responses(name, 1, 1, [1, 1])
         fed.members[name].submit_responses(fed.run.id, 1, 1, body)
@@ -198,7 +198,7 @@ def test_an_exchange_closes_with_who_is_here_when_one_leaves_in_it(server: Serve
 
 def test_below_the_minimum_an_exchange_closes_and_its_round_does_not(server: Server) -> None:
     """A member left alone trains on its own responses, and its update waits for others'."""
-    fed = begun(server, clients=3, swap={"quorum": 3}, members={"minimum": 2})
+    fed = begun(server, clients=3, method={"quorum": 3}, members={"minimum": 2})
     for name in "bc":
         fed.members[name].away(fed.run.id, LEFT)
     body = fed.responses("a", 1, 1, [1, 1])
@@ -268,7 +268,7 @@ def test_an_exchange_does_not_wait_for_who_has_handed_in(server: Server) -> None
         server,
         clients=3,
         local_steps=4,
-        swap={"quorum": 3},
+        method={"quorum": 3},
         members={"fewest_steps": 1},
     )
     hand_in(fed, "c", 1, fed.adapter(1), steps=1)

@@ -199,7 +199,7 @@ def test_a_run_does_not_close_below_its_quorum_and_says_why_it_waits(server: Ser
 
 def test_an_exchange_does_not_close_below_its_quorum(server: Server) -> None:
     """The client waits; once the other is reinstated, both are answered."""
-    fed = begun(server, swap={"quorum": 2, "deadline_seconds": 0.2})
+    fed = begun(server, method={"quorum": 2, "deadline_seconds": 0.2})
     bodies = {name: fed.responses(name, 1, 1, [1, 1]) for name in "ab"}
     fed.members["a"].submit_responses(fed.run.id, 1, 1, bodies["a"])
     suspend(fed, "b")

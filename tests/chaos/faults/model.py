@@ -48,7 +48,7 @@ SETTINGS: dict[str, Any] = {
     "rounds": ROUNDS,
     "seed": 13,
     "aggregation": {"deadline_seconds": ROUND_SECONDS},
-    "swap": {"deadline_seconds": EXCHANGE_SECONDS},
+    "method": {"deadline_seconds": EXCHANGE_SECONDS},
 }
 _RUN = "SELECT state, paused, round FROM runs WHERE id = ?"
 _ADAPTERS = "SELECT round, adapter FROM rounds WHERE run_id = ? AND round > 0"

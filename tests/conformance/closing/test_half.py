@@ -32,7 +32,7 @@ def test_an_early_member_alone_closes_no_round(server: Server) -> None:
 
 def test_an_early_member_alone_closes_no_exchange(server: Server) -> None:
     """Nor does its update, with which it takes no part in exchanges any more."""
-    fed = begun(server, clients=4, rounds=1, swap=SOON, aggregation=LATER)
+    fed = begun(server, clients=4, rounds=1, method=SOON, aggregation=LATER)
     answer(fed, "a")
     fed.submit("a", 1, fed.adapter(1))
     until(lambda: fed.view().waiting_for)
@@ -59,7 +59,7 @@ def test_the_command_that_is_named_ends_the_wait(server: Server) -> None:
 
 def test_three_dead_of_four_stop_nothing(server: Server, hours: Callable[[float], None]) -> None:
     """Neither the exchange nor the round that one member answers."""
-    fed = begun(server, clients=4, rounds=1, swap=LATER, aggregation=LATER)
+    fed = begun(server, clients=4, rounds=1, method=LATER, aggregation=LATER)
     answer(fed, "a")
     hours(24)
     answer(fed, "a")  # heard from again

@@ -114,7 +114,7 @@ def test_nothing_closes_in_a_pause_even_if_all_are_in(server: Server) -> None:
 def test_a_pause_takes_nobody_s_time_to_come(server: Server) -> None:
     """Who got no work during a pause has the whole time for it after the run is resumed."""
     rules = {"quorum": 1, "deadline_seconds": 2.0}
-    fed = begun(server, swap=rules, aggregation=rules, rounds=1)
+    fed = begun(server, method=rules, aggregation=rules, rounds=1)
     answers = {name: fed.responses(name, 1, 1, [1, 1]) for name in ("a", "b")}
     fed.members["a"].submit_responses(fed.run.id, 1, 1, answers["a"])
     fed.submit("a", 1, fed.adapter(1))
@@ -152,7 +152,7 @@ def test_whoever_waits_hears_that_the_run_is_paused(server: Server) -> None:
     Otherwise it is told whom it waits for, and once there is a quorum, until when at most.
     """
     quorum = {"quorum": 1, "deadline_seconds": 1000}
-    fed = begun(server, swap=quorum, aggregation=quorum)
+    fed = begun(server, method=quorum, aggregation=quorum)
     body = fed.responses("a", 1, 1, [1, 1])
     fed.members["a"].submit_responses(fed.run.id, 1, 1, body)
     path = paths.SWAP_EXCHANGED.format(run=fed.run.id, round=1, swap=1)

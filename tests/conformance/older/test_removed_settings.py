@@ -30,7 +30,7 @@ def age(url: str, settings: dict[str, dict[str, Any]]) -> None:
     for run, tables in settings.items():
         stored = stored_settings(url, run)
         for name, values in tables.items():
-            stored[name] |= values
+            stored[name] = values
         with engine.begin() as connection:
             connection.execute(update(RUNS).where(RUNS.c.id == run).values(settings=stored))
 
@@ -72,7 +72,9 @@ def test_a_run_with_a_removed_setting_stops_nothing_but_itself(
         operator.move_run(one.run.id, paths.RUN_CANCEL)
         assert operator.run(one.run.id).state is RunState.CANCELLED
     kept = stored_settings(database_url, other.run.id)
-    assert kept["swap"] == other.run.settings.swap.model_dump(mode="json") | {"replay": True}
+    assert kept | {"chat_template_options": {}} == (
+        other.run.settings.model_dump(mode="json") | {"swap": {"replay": True}}
+    )
     again = ServerSettings(data_dir=tmp_path / "again")
     with progress_bar() as bar:
         restore(again, tmp_path / "backup", bar)

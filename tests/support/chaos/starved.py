@@ -40,7 +40,7 @@ def main(folder: Path, out: Path) -> None:
         )
         for _ in range(4)
     ]
-    batch = collate(groups, 1e-6)
+    batch = collate(groups)
     start = policy.adapter()
     budget = TokenBudget(EVERYTHING)
     for name in ("undisturbed", "starved"):

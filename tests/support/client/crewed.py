@@ -131,7 +131,7 @@ def _lead(policy: Policy, engine: RolloutEngine, team: Team, kind: str) -> dict[
         # The one group of the second step has fewer rows than there are processes.
         prompts, rewards = PROMPTS[: 3 if step == 0 else 1], [1.0, *[0.0] * (rows - 1)]
         fixed = [Group(prompt, _fixed(rng, rows), rewards) for prompt in prompts]
-        batch = collate(fixed, 1e-6)
+        batch = collate(fixed)
         budget = TokenBudget(40)
         metrics = update(
             policy, optimizer, batch, policy.settings, [], budget, team=team, noise=noise

@@ -79,7 +79,7 @@ def main(folder: Path, length: int, prompts: int, checkpointing: bool) -> None:
     start = [factor.detach().clone() for factor in policy.trainable()]
 
     def step(width: int, number: int, rate: float) -> None:
-        batch = collate(groups(width, number, policy.card.vocabulary), 1e-6)
+        batch = collate(groups(width, number, policy.card.vocabulary))
         optimizer = torch.optim.AdamW(policy.trainable(), lr=rate)
         update(policy, optimizer, batch, settings, start, TokenBudget(tokens), checkpointing)
 

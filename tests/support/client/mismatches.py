@@ -26,7 +26,6 @@ def compared(policy: "Policy", groups: Groups, temperature: float = 0.7) -> "Ten
             Group(policy.encode(text), group, [0.0] * len(group))
             for text, group in zip(TEXTS, groups, strict=True)
         ],
-        1e-4,
     )
     recomputed = response_logprobs(policy, batch, temperature, budget=2048)
     sampled = torch.zeros_like(recomputed)

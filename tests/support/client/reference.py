@@ -13,7 +13,8 @@ from torch.nn.utils.rnn import pad_sequence
 from pubswap_client.policy.groups import Batch
 from pubswap_client.policy.logprobs import Scores
 from pubswap_client.policy.policy import Policy, positions
-from pubswap_client.training.objective import Targets, fedprox_penalty, objective, token_weights
+from pubswap_client.training.objective import Targets, fedprox_penalty, objective
+from pubswap_protocol.methods.method import FedProx
 from pubswap_protocol.settings import RunSettings
 
 
@@ -53,7 +54,9 @@ def padded_targets(
     """Targets that broadcast to (B, T)."""
     return Targets(
         advantages=batch.advantages[:, None],
-        weights=token_weights(batch.response_mask, settings.grpo.loss_aggregation),
+        weights=settings.grpo.loss_aggregation.coefficients(
+            batch.response_mask, settings.grpo.max_response_tokens
+        ),
         old=old,
         donated=batch.donated[:, None],
         behaviour=batch.behaviour,
@@ -79,9 +82,11 @@ def reference_update(
     for _ in range(grpo.gradient_epochs):
         optimizer.zero_grad()
         scores = padded_scores(policy, batch, grpo.temperature)
-        loss = objective(scores.logprobs, targets, grpo, scores.entropy).total
-        if settings.method == "fedprox":
-            loss = loss + fedprox_penalty(policy.trainable(), round_start, settings.fedprox.mu)
+        exchange = settings.exchange
+        decoupled = exchange is not None and exchange.donor_ratio == "decoupled"
+        loss = objective(scores.logprobs, targets, grpo, scores.entropy, decoupled=decoupled).total
+        if isinstance(settings.method, FedProx):
+            loss = loss + fedprox_penalty(policy.trainable(), round_start, settings.method.mu)
         loss.backward()
         factors = policy.trainable()
         epochs.append((loss.item(), [f.grad.clone() for f in factors if f.grad is not None]))

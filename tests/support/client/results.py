@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pubswap_protocol.command_line.keys import nested
 from pubswap_protocol.command_line.removed import removal, removed_value
 from pubswap_protocol.draws import rng_for
 from pubswap_protocol.messages import (
@@ -78,8 +79,8 @@ def make_result(
             and not key.startswith("data.")
             and not (removal(key) or removed_value(key, value))
         ):
-            _set(table, key, value)
-    settings = RunSettings.model_validate(table)
+            table[key] = value
+    settings = RunSettings.model_validate(nested(table))
     rounds = [
         _round(settings, number, score, drift, replaced) for number, score in enumerate(scores)
     ]
@@ -129,9 +130,9 @@ def write_store(store: Path, results: Iterable[Result]) -> Path:
 def study(seeds: Sequence[int] = range(5), alphas: Sequence[float] = (0.3,)) -> list[Result]:
     """A whole comparison in which FedAvg falls with tau and keep does not."""
     grid: list[tuple[dict[str, Value], float, float]] = [({"method": "fedavg"}, 1.0, 1.0)]
-    grid += [({"method": "fedprox", "fedprox.mu": mu}, 1.0 + mu, 0.9) for mu in (0.001, 0.01, 0.1)]
+    grid += [({"method": "fedprox", "method.mu": mu}, 1.0 + mu, 0.9) for mu in (0.001, 0.01, 0.1)]
     grid += [
-        ({"method": "pubswap", "swap.strategy": strategy, "swap.period": period}, fall, drift)
+        ({"method": "pubswap", "method.strategy": strategy, "method.period": period}, fall, drift)
         for strategy, period, fall, drift in [
             ("random", 2, 1.4, 0.7),
             ("keep", 2, 0.2, 0.6),
@@ -140,7 +141,7 @@ def study(seeds: Sequence[int] = range(5), alphas: Sequence[float] = (0.3,)) -> 
     ]
     grid += [
         ({"method": "fedavg", "aggregation.server_optimizer": "momentum"}, 0.9, 1.1),
-        ({"method": "pubswap", "grpo.donor_ratio": "decoupled"}, 0.3, 0.6),
+        ({"method": "pubswap", "method.donor_ratio": "decoupled"}, 0.3, 0.6),
     ]
     return [
         _drawn(setting | {"data.prepare.alpha": alpha}, tau, seed, fall, drift)
@@ -216,10 +217,3 @@ def _round(
             for swap in range(public_steps_per_round(settings) if number else 0)
         ],
     )
-
-
-def _set(table: dict[str, Any], key: str, value: Value) -> None:
-    *parents, last = key.split(".")
-    for parent in parents:
-        table = table.setdefault(parent, {})
-    table[last] = value

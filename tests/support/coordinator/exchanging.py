@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pubswap_server.exchange.donation import Choice, Exchange
+from pubswap_protocol.methods.strategies import STRATEGIES, Choice, Pool
 
 
 def exchange(
@@ -17,5 +17,5 @@ def exchange(
     donatable: Mapping[str, Any] | None = None,
 ) -> list[list[Choice]]:
     """The responses chosen for the receiver's groups."""
-    exchanged = Exchange(strategy, seed, round_, swap, prompts, correct, donatable or {})
-    return exchanged.choices(receiver)
+    pool = Pool(seed, round_, swap, prompts, correct, donatable or {})
+    return STRATEGIES.read(strategy).choices(pool, receiver)

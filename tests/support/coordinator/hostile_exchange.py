@@ -14,7 +14,7 @@ def hostile_exchange(server: Server, **swap: str) -> tuple[Federation, str]:
 
     All responses of a are right, and all of b's wrong.
     """
-    fed = create(server, method="pubswap", swap={"period": 1, **swap})
+    fed = create(server, method={"period": 1, **swap})
     hostile = [Problem(id=f"p{n}", prompt=f"{HOSTILE} {n}", answer="7") for n in range(12)]
     fed.operator.put_set(fed.run.id, SetKind.PUBLIC, jsonl(hostile))
     fed.operator.move_run(fed.run.id, paths.RUN_OPEN)

@@ -15,11 +15,11 @@ from pubswap_client.demo.federation import MODEL
 from pubswap_client.demo.processes import PUBSWAP, Processes, free_port
 from pubswap_client.demo.tasks import unique_problems
 from pubswap_client.operator.connecting import operator_token
-from pubswap_client.recipes.inheritance import merged, nested
+from pubswap_client.recipes.inheritance import merged
 from pubswap_client.recipes.runfile import Prepared, create_and_open
 from pubswap_client.state.membership import StoredMembership, save_membership
 from pubswap_protocol import paths
-from pubswap_protocol.command_line.keys import flat
+from pubswap_protocol.command_line.keys import flat, nested
 from pubswap_protocol.messages import (
     CreateInvite,
     CreateRun,
@@ -45,7 +45,7 @@ SETTINGS = {
     "clients": 2,
     "verifier": "math",
     "chat_template": "none",
-    "swap.sampling_check": "off",  # so that runs repeat each other bit for bit
+    "method.sampling_check": "off",  # so that runs repeat each other bit for bit
     "grpo.prompts_per_step": 4,
     "grpo.responses_per_prompt": 4,
     "grpo.learning_rate": 1e-3,

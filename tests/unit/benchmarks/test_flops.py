@@ -138,7 +138,6 @@ def test_an_update_multiplies_what_is_counted(
             Group(range(3, 3 + prompt), make_responses(lengths, seed=prompt), [0.0, 1.0, 0.0, 0.0])
             for prompt, lengths in groups
         ],
-        1e-6,
     )
 
     def in_place(_: Any, left: torch.Size, right: torch.Size, **__: Any) -> int:

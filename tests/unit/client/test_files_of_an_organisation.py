@@ -22,6 +22,8 @@ from pubswap_client.state.membership import StoredMembership, load_membership, s
 from pubswap_protocol.command_line.amounts import size_text
 from pubswap_protocol.errors import BaseModelMismatch, Forbidden, InvalidProblems, InvalidSettings
 from pubswap_protocol.messages import Membership, Role, RunState, RunView
+from pubswap_protocol.methods.method import PubSwap
+from pubswap_protocol.methods.strategies import Random
 from pubswap_protocol.model import model_card
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import encode_adapter, initial_adapter, modules, stack_layout
@@ -151,8 +153,9 @@ def test_a_missing_settings_file_is_named(tmp_path: Path) -> None:
 
 def test_the_shipped_run_file_is_valid_and_can_be_overridden() -> None:
     """Dotted keys override values of the demo's file; all others stay."""
-    run = load_recipe(RUN_FILE, {"swap.strategy": "random", "rounds": 3})
-    assert (run.swap.strategy, run.rounds, run.method) == ("random", 3, "pubswap")
+    run = load_recipe(RUN_FILE, {"method.strategy": "random", "rounds": 3})
+    assert isinstance(run.method, PubSwap)
+    assert (run.method.strategy, run.rounds) == (Random(), 3)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +163,7 @@ def test_the_shipped_run_file_is_valid_and_can_be_overridden() -> None:
     [
         ({"swap.strategi": "keep"}, "swap.strategi"),
         ({"grpo.responses_per_prompt": 7}, "must be even"),
-        ({"swap.period": 99}, "no step would be public"),
+        ({"method.period": 99}, "no step would be public"),
         ({"method": "fedsgd"}, "method"),
     ],
 )

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load, save
 
 from pubswap_protocol.errors import InvalidAdapter
+from pubswap_protocol.methods.rules import FFA, Svd
 from pubswap_protocol.tensors.adapter import (
     LARGEST,
     AdapterFile,
@@ -201,5 +202,5 @@ def test_a_changed_byte_is_refused_or_changes_a_number_only(place: int, value: i
 
 def test_what_a_client_sends_depends_on_the_rule() -> None:
     """All factors, or only the B factors under FFA-LoRA."""
-    assert sent_layout(LAYOUT, "svd") == LAYOUT
-    assert set(sent_layout(LAYOUT, "ffa").tensors) == {n for n in LAYOUT.tensors if "lora_B" in n}
+    assert sent_layout(LAYOUT, Svd()) == LAYOUT
+    assert set(sent_layout(LAYOUT, FFA()).tensors) == {n for n in LAYOUT.tensors if "lora_B" in n}

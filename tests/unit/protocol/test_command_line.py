@@ -99,13 +99,14 @@ def test_commands_that_list_or_show_have_json(command: str) -> None:
 
 def test_the_settings_of_a_run_are_listed_with_their_bounds() -> None:
     """By the keys of a run file, including those of its tables."""
-    listed = {entry["name"]: entry for entry in entries(Recipe)}
+    all_of_them = list(entries(Recipe))
+    listed = {entry["name"]: entry for entry in all_of_them}
     assert listed["clients"]["default"] == "4"
     assert listed["aggregation.deadline_seconds"]["unit"] == "s"
-    assert listed["method"]["type"] == "`fedavg`, `fedprox`, `pubswap`"
+    assert listed["method"]["type"] == "`pubswap`, `fedavg`, `fedprox`"
     assert all(entry["description"] for entry in listed.values())
     done = CliRunner().invoke(build_app(), ["settings", "run", "--json"], env=WIDE)
-    assert json.loads(done.output) == list(listed.values())
+    assert json.loads(done.output) == all_of_them
     told = CliRunner().invoke(build_app(), ["settings", "client"], env=WIDE).output
     assert "PUBSWAP_CLIENT_STATE (string; default: pubswap-state)" in told
 

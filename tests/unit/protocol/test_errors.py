@@ -83,14 +83,14 @@ def test_a_detail_moves_no_cursor() -> None:
 
 def test_a_removed_setting_is_refused_with_its_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     """A key, or a value of a key that stays, in a file of settings and in a request."""
-    monkeypatch.setitem(REMOVED, "swap.gone", "removed in 0.1.0; use swap.period")
+    monkeypatch.setitem(REMOVED, "grpo.gone", "removed in 0.1.0; use method.period")
     monkeypatch.setitem(REMOVED, "method = gone", "removed in 0.1.0; use pubswap")
-    table, request = {"swap": {"gone": 1}}, TypeAdapter(dict[str, RunSettings])
+    table, request = {"grpo": {"gone": 1}}, TypeAdapter(dict[str, RunSettings])
     with pytest.raises(ValidationError) as caught:
         RunSettings.model_validate(table)
-    assert first_fault(caught.value) == "swap.gone: removed in 0.1.0; use swap.period"
+    assert first_fault(caught.value) == "grpo.gone: removed in 0.1.0; use method.period"
     (line,) = fault_lines(caught.value.errors(), dotted_keys(RunSettings))
-    assert line == "swap.gone: removed in 0.1.0; use swap.period"
+    assert line == "grpo.gone: removed in 0.1.0; use method.period"
     with pytest.raises(ValidationError) as caught:
         request.validate_python({"settings": {"method": "gone"}})
     assert first_fault(caught.value) == "settings.method: removed in 0.1.0; use pubswap"

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from pubswap_protocol.draws import rng_for, seed_for
+from pubswap_protocol.methods.method import PubSwap
 from pubswap_protocol.schedule import (
     overtaken,
     private_position,
@@ -18,12 +19,12 @@ from pubswap_protocol.schedule import (
     update_order,
     walk,
 )
-from pubswap_protocol.settings import GrpoSettings, RunSettings, SwapSettings
+from pubswap_protocol.settings import GrpoSettings, RunSettings
 
 
 def settings(period: int = 2, **fields: Any) -> RunSettings:
     """Settings with this swap period and a tau of 10."""
-    return RunSettings(**{"local_steps": 10, "swap": SwapSettings(period=period), **fields})
+    return RunSettings(**{"local_steps": 10, "method": PubSwap(period=period), **fields})
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,7 @@ def test_a_pipelined_public_step_is_overtaken_once(
     period: int, steps: int, order: list[int]
 ) -> None:
     """By the next private step; the last step of a round has none, and waits."""
-    run = settings(local_steps=steps, swap=SwapSettings(period=period, mode="pipelined"))
+    run = settings(local_steps=steps, method=PubSwap(period=period, mode="pipelined"))
     assert update_order(run) == order
     for step in range(1, steps + 1):
         before = overtaken(run, step)

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from pubswap_protocol.digests import digest_of, hexadecimal
 from pubswap_protocol.errors import InvalidAdapter
-from pubswap_protocol.settings import AggregationSettings, largest_share
+from pubswap_protocol.methods.rules import RULES, FedIT, Median, MultiKrum, TrimmedMean
+from pubswap_protocol.methods.weights import Examples, Uniform, Weights
+from pubswap_protocol.settings import AggregationSettings
 from pubswap_protocol.tensors.adapter import (
     LARGEST,
     Adapter,
@@ -25,10 +27,16 @@ from pubswap_protocol.tensors.adapter import (
     encode_adapter,
     sent_layout,
 )
-from pubswap_server.aggregation.gram import MAX_DRIFT_CLIENTS, drift_of, gram_of, sampled
+from pubswap_server.aggregation.gram import (
+    MAX_DRIFT_CLIENTS,
+    drift_of,
+    gram_of,
+    sampled,
+    squared_distances,
+)
+from pubswap_server.aggregation.means import Means, rule_for
 from pubswap_server.aggregation.round import STANDS_OUT, Aggregated, aggregate
-from pubswap_server.aggregation.rules import FedIT, Means, MultiKrum, TrimmedMean, rule_for
-from pubswap_server.aggregation.updates import Updates, shares_of
+from pubswap_server.aggregation.updates import UNIFORM, Updates, shares_of
 from support.client import dense
 
 LAYOUT = AdapterLayout(
@@ -90,7 +98,7 @@ def round_of(
     state: str | None = None,
     weights: Sequence[float] | None = None,
     sample: Sequence[int] | None = None,
-    largest: float | None = 1.0,
+    weighing: Weights = UNIFORM,
     **rules: Any,
 ) -> Aggregated:
     """Aggregate adapters of clients c0, c1, ... by the rules."""
@@ -101,7 +109,7 @@ def round_of(
         sources=tuple(store.keep(sent, {n: a[n] for n in sent.tensors}) for a in made),
         weights=tuple(weights or [1.0] * len(made)),
         previous=store.keep(LAYOUT, previous),
-        largest_share=largest,
+        weighing=weighing,
     )
     before = None if state is None else store.path(state)
     return aggregate(updates, before, wanted, store, sample)
@@ -146,7 +154,7 @@ def test_the_trimmed_mean_drops_a_share_at_either_end(
 ) -> None:
     """It drops the floor(beta n) smallest and as many of the largest, number by number."""
     previous, *made = adapters(count + 1)
-    found = round_of(store, made, previous, rule="trimmed_mean", trim=trim)
+    found = round_of(store, made, previous, rule=TrimmedMean(trim=trim))
     expected = dense.trimmed_mean([dense.flat(one) for one in made], dropped)
     assert close(store.load(found.adapter), expected)
 
@@ -158,9 +166,7 @@ def test_multi_krum_averages_the_clients_of_the_lowest_scores(
     """It is the weighted mean of the chosen clients; the log names those left out."""
     previous, *made = adapters(count + 1)
     weights = [1.0 + place for place in range(count)]
-    found = round_of(
-        store, made, previous, weights=weights, rule="multi_krum", krum_f=bad, krum_m=kept
-    )
+    found = round_of(store, made, previous, weights=weights, rule=MultiKrum(bad=bad, averaged=kept))
     vectors = [dense.flat(one) for one in made]
     chosen = sorted(dense.krum_order(vectors, bad)[: kept or count - bad])
     mean = dense.weighted_mean([vectors[n] for n in chosen], [weights[n] for n in chosen])
@@ -172,17 +178,21 @@ def test_multi_krum_averages_the_clients_of_the_lowest_scores(
 def test_multi_krum_counts_exactly_the_n_minus_f_minus_2_closest_others() -> None:
     """By hand, on a line: the nearest others are a pair's, the two nearest are a trio's."""
     pair_and_trio = np.array([0.0, 0.1, 1.0, 1.3, 1.6])
-    gram = np.outer(pair_and_trio, pair_and_trio)
+    distances = squared_distances(np.outer(pair_and_trio, pair_and_trio))
     # The sums of two squared distances: 1.01, 0.82, 0.45, 0.18, 0.45.
-    assert [MultiKrum(1, m).select(gram) for m in (1, 2, 3)] == [[3], [2, 3], [2, 3, 4]]
+    assert [MultiKrum(bad=1, averaged=m).select(distances) for m in (1, 2, 3)] == [
+        [3],
+        [2, 3],
+        [2, 3, 4],
+    ]
 
 
 @pytest.mark.parametrize(("bad", "fewest"), [(1, 5), (2, 7), (3, 9)])
 def test_multi_krum_needs_2_f_plus_3_updates(bad: int, fewest: int) -> None:
     """With one fewer, the median is used."""
-    settings = AggregationSettings(rule="multi_krum", krum_f=bad)
-    assert isinstance(rule_for(settings, fewest)[0], MultiKrum)
-    assert isinstance(rule_for(settings, fewest - 1)[0], TrimmedMean)
+    rule = MultiKrum(bad=bad)
+    assert rule_for(rule, fewest)[0] is rule
+    assert rule_for(rule, fewest - 1)[0] == Median()
 
 
 @pytest.mark.parametrize("rule", ["multi_krum", "trimmed_mean"])
@@ -199,8 +209,8 @@ def test_too_few_updates_for_a_rule_fall_back_to_the_median(store: Folder, rule:
 
 ROBUST = [
     {"rule": "median"},
-    {"rule": "trimmed_mean", "trim": 0.2},
-    {"rule": "multi_krum", "krum_f": 1},
+    {"rule": {"name": "trimmed_mean", "trim": 0.2}},
+    {"rule": {"name": "multi_krum", "bad": 1}},
 ]
 
 
@@ -223,7 +233,11 @@ def test_one_client_of_five_cannot_move_a_robust_rule_out_of_the_others(
 
 @pytest.mark.parametrize(
     "rules",
-    [{"rule": "fedit"}, {"rule": "median"}, {"rule": "multi_krum", "krum_f": 1, "krum_m": 2}],
+    [
+        {"rule": "fedit"},
+        {"rule": "median"},
+        {"rule": {"name": "multi_krum", "bad": 1, "averaged": 2}},
+    ],
 )
 @pytest.mark.parametrize("factor", [0.5, 1.0, 1.5])
 def test_clipping_bounds_each_update_before_the_rule(
@@ -252,7 +266,7 @@ def test_a_server_optimizer_moves_by_its_own_memory_of_the_rounds(
     store: Folder, name: str, rate: float | None
 ) -> None:
     """Three rounds follow the papers' recursions, each continuing from the last one's blob."""
-    rules = {"server_optimizer": name, "server_learning_rate": rate}
+    rules = {"server_optimizer": {"name": name, **({"rate": rate} if rate else {})}}
     reference = dense.ServerOptimizer(name, rate or {"momentum": 1.0}.get(name, 0.01))
     (theta,) = adapters(1)
     expected, state = dense.flat(theta), None
@@ -308,7 +322,11 @@ def test_drift_is_the_distance_between_clients_and_from_their_mean(
 
 
 EVERY = [
-    {"rule": rule, "clip_norm": clip, "server_optimizer": optimizer, "trim": 0.25}
+    {
+        "rule": TrimmedMean(trim=0.25) if rule == "trimmed_mean" else rule,
+        "clip_norm": clip,
+        "server_optimizer": optimizer,
+    }
     for rule in ("fedit", "ffa", "svd", "median", "trimmed_mean", "multi_krum")
     for clip in (None, 1.0)
     for optimizer in (("none",) if rule == "svd" else ("none", "adam"))
@@ -460,7 +478,7 @@ def test_no_share_is_over_the_bound_and_the_rest_keep_their_weights(
 
 def test_a_member_that_reports_a_thousand_million_examples_has_twice_an_equal_share() -> None:
     """By default, and at most a half, so two clients have a half each; the sum stays 1."""
-    assert AggregationSettings().max_weight_share is None
+    assert Examples().max_share is None
     for clients, most in ((1, 1.0), (2, 0.5), (3, 0.5), (4, 0.5), (5, 0.4), (8, 0.25), (100, 0.02)):
         liar, *others = shares_by_default([1e9, *[30.0] * (clients - 1)])
         assert liar == pytest.approx(most)
@@ -471,8 +489,8 @@ def test_a_member_that_reports_a_thousand_million_examples_has_twice_an_equal_sh
 
 
 def shares_by_default(weights: Sequence[float]) -> tuple[float, ...]:
-    """The shares of a round without `aggregation.max_weight_share`."""
-    return shares_of(weights, largest_share(None, len(weights)))
+    """The shares of a round without `aggregation.weights.max_share`."""
+    return shares_of(weights, Examples().largest_share(len(weights)))
 
 
 @pytest.mark.parametrize("rule", ["fedit", "svd", "multi_krum"])
@@ -480,7 +498,7 @@ def test_the_log_names_a_member_whose_weight_is_bounded(store: Folder, rule: str
     """With the share that its weight asks for and the one it has; no note if the bound is far."""
     previous, *made = adapters(6)
     bounded, even = (
-        round_of(store, made, previous, weights=weights, largest=None, rule=rule).notes
+        round_of(store, made, previous, weights=weights, weighing=Examples(), rule=rule).notes
         for weights in ([1e9, 1.0, 1.0, 1.0, 1.0], [3.0, 2.0, 2.0, 2.0, 1.0])
     )
     [note] = [note for note in bounded if note.kind == "weight bounded"]
@@ -494,7 +512,10 @@ def test_the_log_names_a_member_whose_weight_is_bounded(store: Folder, rule: str
 def test_equal_weights_have_no_bound_and_the_same_bits(store: Folder) -> None:
     """Whatever the bound, uniform weights give the plain mean, without a note."""
     previous, *made = adapters(8)
-    found = [round_of(store, made, previous, largest=largest) for largest in (None, 0.01, 1.0)]
+    found = [
+        round_of(store, made, previous, weighing=weighing)
+        for weighing in (Examples(), Examples(max_share=0.01), Uniform())
+    ]
     assert len({each.adapter for each in found}) == 1
     assert [each.notes for each in found] == [()] * 3
 
@@ -504,8 +525,8 @@ def test_no_blown_up_result_leaves_the_aggregation(store: Folder) -> None:
     start, far = adapters(2)
     far = {name: np.full_like(array, LARGEST) for name, array in far.items()}
     for rules in (
-        {"server_optimizer": "momentum", "server_learning_rate": 10.0},
-        {"server_optimizer": "adam", "server_learning_rate": 1e8},
+        {"server_optimizer": {"name": "momentum", "rate": 10.0}},
+        {"server_optimizer": {"name": "adam", "rate": 1e8}},
     ):
         with pytest.raises(InvalidAdapter, match="numbers are at most"):
             round_of(store, [far, far], start, **rules)
@@ -524,7 +545,7 @@ def test_every_rule_takes_the_largest_updates_and_measures_them(store: Folder, r
     signs = (1, -1, 1, 1, 1) if rule == "multi_krum" else (1, -1)
     made = [{n: np.full_like(a, sign * LARGEST) for n, a in start.items()} for sign in signs]
     found = round_of(store, made, start, rule=rule)
-    sent = sent_layout(LAYOUT, rule)
+    sent = sent_layout(LAYOUT, RULES.read(rule))
     vectors = [dense.flat({n: a[n] for n in sent.tensors}) for a in made]
     distances = [np.linalg.norm(x - y) for x, y in itertools.combinations(vectors, 2)]
     assert found.drift.pairwise == pytest.approx(np.mean(distances), rel=1e-6)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from pubswap_protocol.errors import RoundClosed
+from pubswap_protocol.methods.strategies import Choice, Keep, Pool
 from pubswap_protocol.tensors.response_form import ResponseForm
 from pubswap_protocol.tensors.responses import (
     NOBODY,
@@ -23,7 +24,6 @@ from pubswap_protocol.tensors.responses import (
 )
 from pubswap_server.exchange import answers
 from pubswap_server.exchange.answers import Answers, ClosedExchange, Recent, ResponsePool
-from pubswap_server.exchange.donation import Choice, Exchange
 from pubswap_server.exchange.sampling import donor_number
 from pubswap_server.server import allow_open_files
 from pubswap_server.storage.local import LocalBlobs
@@ -57,7 +57,7 @@ def asked(exchanges: int, members: int) -> int:
 
     async def play() -> None:
         kept = Answers(None)  # type: ignore[arg-type] - the pools are not real
-        closed = ClosedExchange(None, None, {str(n): "" for n in range(members)})  # type: ignore[arg-type]
+        closed = ClosedExchange(None, None, None, {str(n): "" for n in range(members)})  # type: ignore[arg-type]
 
         async def load() -> ClosedExchange:
             return closed
@@ -106,7 +106,7 @@ def test_what_failed_is_not_kept() -> None:
 class Gave:
     """A fake exchange in which every member got one response from a peer."""
 
-    def gifts(self, member: str) -> Counter[str]:
+    def gifts(self, pool: object, member: str) -> Counter[str]:
         """One gift, from the same peer."""
         return Counter({"peer": 1})
 
@@ -121,7 +121,7 @@ def test_gifts_of_a_round_are_counted_without_the_files(monkeypatch: pytest.Monk
     async def count(exchanges: int, members: int) -> list[int]:
         kept = Answers(None)  # type: ignore[arg-type] - the pools are not real
         digests = {str(n): "" for n in range(members)}
-        closed = ClosedExchange(Gave(), None, digests)  # type: ignore[arg-type]
+        closed = ClosedExchange(Gave(), None, None, digests)  # type: ignore[arg-type]
         found = []
         for member in range(1 + members):
             given = Counter[str]()
@@ -169,8 +169,8 @@ def test_seeds_and_donors_are_told_where_a_run_checks_them_and_who_asks(
         one = Response(np.array([token], np.int32), np.array([-1.0], np.float32), seed=10 + token)
         digests[name], _ = blobs.write([encode_responses((0,), [[one, one]])])
     correct = {name: np.array([[name != "a"] * 2]) for name in "abc"}
-    exchange = Exchange("keep", 1, 1, 1, [0], correct)
-    pool = ResponsePool(ClosedExchange(exchange, rules, digests, secret), blobs)
+    exchange = Pool(1, 1, 1, [0], correct)
+    pool = ResponsePool(ClosedExchange(Keep(), exchange, rules, digests, secret), blobs)
 
     def given(seeds: bool) -> list[Response]:
         return decode_responses(pool.answer("a", seeds), rules)[0]
@@ -197,9 +197,10 @@ def test_exchanges_that_were_asked_for_leave_half_of_the_files_to_connections(
     blobs = LocalBlobs(tmp_path / "blobs", Spool(tmp_path / "incoming"))
     response = Response(np.array([1], np.int32), np.array([-1.0], np.float32))
     digest, _ = blobs.write([encode_responses((0,), [[response]])])
-    exchange = SimpleNamespace(choices=lambda member: [[Choice(member, 0)]])
+    strategy = SimpleNamespace(choices=lambda _, member: [[Choice(member, 0)]])
     closed = ClosedExchange(
-        exchange,  # type: ignore[arg-type] - each keeps its own
+        strategy,  # type: ignore[arg-type] - each keeps its own
+        None,  # type: ignore[arg-type]
         ResponseRules((0,), 1, ResponseForm((), 1, 2)),
         {"a": digest, "b": digest},
     )

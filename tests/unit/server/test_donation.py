@@ -6,8 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pubswap_server.exchange import donation
-from pubswap_server.exchange.donation import Choice, Exchange, Strategy, replaced
+from pubswap_protocol.methods.strategies import STRATEGIES, Choice, Keep, Pool
 from support.coordinator.exchanging import exchange
 
 CLIENTS = ("a", "b", "c", "d")
@@ -108,7 +107,7 @@ def test_draws_depend_on_round_step_prompt_and_client() -> None:
     ]
     drawn = [[[c for c in g if c.client == "c"] for g in groups] for groups in [base, *others]]
     assert len({repr(groups) for groups in drawn}) == len(drawn)
-    assert replaced(base, "a") == 8
+    assert sum(choice.client != "a" for group in base for choice in group) == 8
 
 
 def test_random_draws_depend_on_seed_round_step_and_prompt() -> None:
@@ -119,21 +118,45 @@ def test_random_draws_depend_on_seed_round_step_and_prompt() -> None:
     assert len({repr(groups) for groups in drawn}) == len(keys)
 
 
-@pytest.mark.parametrize("strategy", ["keep", "random"])
+@pytest.mark.parametrize("name", STRATEGIES.names)
 def test_what_is_replaced_is_what_the_choices_say(
-    strategy: Strategy, monkeypatch: pytest.MonkeyPatch
+    name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For all clients at once, with and without a limit of length; `keep` draws nothing."""
-    rng = np.random.default_rng(4)
+    rng, strategy = np.random.default_rng(4), STRATEGIES.read(name)
     for trial in range(300):
         correct = random_pool(rng)
         short = {name: rng.random(v.shape) < 0.7 for name, v in correct.items() if name in "ac"}
-        closed = Exchange(strategy, trial, 1, 1, range(len(correct["a"])), correct, short)
-        expected = {me: replaced(closed.choices(me), me) for me in correct}
+        pool = Pool(trial, 1, 1, range(len(correct["a"])), correct, short)
+        expected = {
+            me: sum(c.client != me for group in strategy.choices(pool, me) for c in group)
+            for me in correct
+        }
         for me, count in expected.items():
-            gifts = closed.gifts(me)
+            gifts = strategy.gifts(pool, me)
             assert (me not in gifts, gifts.total()) == (True, count)
         with monkeypatch.context() as patch:
-            if strategy == "keep":
-                patch.setattr(donation, "rng_for", None)
-            assert replace(closed).replaced() == expected
+            if name == "keep":
+                patch.setattr(Pool, "rng", None)
+            assert strategy.replaced(replace(pool)) == expected
+
+
+class Generous(Keep):
+    """Everything of the last client, whatever it is."""
+
+    name = "generous"
+
+    def group(self, pool: Pool, position: int, receiver: str) -> list[Choice]:
+        return pool.own(pool.clients[-1])
+
+
+def test_no_strategy_gives_what_peers_may_not_get() -> None:
+    """One's own responses take its places, and the counts are those of the groups."""
+    correct = {name: np.ones((1, 4), bool) for name in ("a", "b")}
+    may = np.array([[True, False, True, False]])
+    pool = Pool(seed=0, round=1, swap=1, prompts=[0], correct=correct, donatable={"b": may})
+    [group] = Generous().choices(pool, "a")
+    assert [choice.client for choice in group] == ["b", "a", "b", "a"]
+    assert [choice.index for choice in group] == [0, 1, 2, 3]
+    assert Generous().choices(pool, "b") == [pool.own("b")]
+    assert Generous().replaced(pool) == {"a": 2, "b": 0}

@@ -5,7 +5,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from pubswap_server.exchange.donation import Choice
+from pubswap_protocol.methods.strategies import Choice
 from support.coordinator.exchanging import exchange
 
 CLIENTS = "abcd"

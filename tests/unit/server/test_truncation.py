@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import InvalidAdapter
-from pubswap_protocol.settings import AggregationSettings, RunSettings
+from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import (
     Adapter,
     AdapterFile,
@@ -295,12 +295,11 @@ def test_a_rank_out_of_the_range_is_refused_with_the_range(tmp_path: Path, rank:
 
 def test_unequal_ranks_are_for_the_mean_of_products() -> None:
     """Any other rule would treat the directions that a member lacks as unchanged by it."""
-    ranks = {"rank": 32, "min_rank": 1}
-    with pytest.raises(ValidationError, match=r"use aggregation\.rule = 'svd'"):
-        RunSettings(lora=ranks)
-    run = RunSettings(lora=ranks, aggregation=AggregationSettings(rule="svd"))
-    assert (run.lora.rank, run.lora.min_rank) == (32, 1)
+    with pytest.raises(ValidationError, match="'svd' has it"):
+        RunSettings(aggregation={"rule": {"name": "fedit", "min_rank": 1}})
+    run = RunSettings(aggregation={"rule": {"name": "svd", "min_rank": 1}})
+    assert (run.lora.rank, run.min_rank) == (32, 1)
     assert RunSettings.model_validate(run.model_dump(mode="json")) == run
-    for wrong in ({"rank": 1, "min_rank": 2}, {"rank": 1, "min_rank": 0}):
+    for wrong in (2, 0):
         with pytest.raises(ValidationError):
-            RunSettings(lora=wrong, aggregation={"rule": "svd"})
+            RunSettings(lora={"rank": 1}, aggregation={"rule": {"name": "svd", "min_rank": wrong}})

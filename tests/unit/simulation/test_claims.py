@@ -12,9 +12,9 @@ from pubswap_simulation.results import Result, Value
 from support.client.results import make_result
 
 FEDAVG: Mapping[str, Value] = {"method": "fedavg"}
-KEEP: Mapping[str, Value] = {"method": "pubswap", "swap.strategy": "keep", "swap.period": 2}
-RANDOM: Mapping[str, Value] = {"method": "pubswap", "swap.strategy": "random", "swap.period": 2}
-PROX: Mapping[str, Value] = {"method": "fedprox", "fedprox.mu": 0.01}
+KEEP: Mapping[str, Value] = {"method": "pubswap", "method.strategy": "keep", "method.period": 2}
+RANDOM: Mapping[str, Value] = {"method": "pubswap", "method.strategy": "random", "method.period": 2}
+PROX: Mapping[str, Value] = {"method": "fedprox", "method.mu": 0.01}
 MOMENTUM: Mapping[str, Value] = {"aggregation.server_optimizer": "momentum", "method": "fedavg"}
 
 

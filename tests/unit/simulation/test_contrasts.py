@@ -12,9 +12,9 @@ from pubswap_simulation.reporting.section import sections
 from pubswap_simulation.results import Result, Value
 from support.client.results import make_result
 
-KEEP: dict[str, Value] = {"method": "pubswap", "swap.strategy": "keep", "swap.period": 2}
-NONE: dict[str, Value] = KEEP | {"swap.max_donated_tokens": 1}
-RANDOM: dict[str, Value] = KEEP | {"swap.strategy": "random"}
+KEEP: dict[str, Value] = {"method": "pubswap", "method.strategy": "keep", "method.period": 2}
+NONE: dict[str, Value] = KEEP | {"method.strategy": "none"}
+RANDOM: dict[str, Value] = KEEP | {"method.strategy": "random"}
 FEDAVG: dict[str, Value] = {"method": "fedavg"}
 PRIMARY = "PubSwap-keep, period 2 - public steps without exchange, period 2"
 

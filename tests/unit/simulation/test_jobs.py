@@ -10,6 +10,7 @@ import pytest
 from pubswap_client.demo.federation import MODEL
 from pubswap_client.recipes.inheritance import shipped_folder
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings, PubSwapError
+from pubswap_protocol.methods.method import FedAvg
 from pubswap_protocol.problems import Problem, write_problems
 from pubswap_simulation.jobs import Planner, parse_axes, parse_seeds, parse_values, run_specs
 from pubswap_simulation.results import Value, read_result
@@ -59,7 +60,7 @@ def test_a_recipe_is_one_run_of_all_its_clients(tmp_path: Path, recipe: Path) ->
         "client-3": ["c.jsonl"],
     }
     assert (job.settings.seed, job.settings.rounds, job.steps) == (5, 2, 2 * 6 * 3)
-    assert (job.settings.swap.quorum, job.settings.aggregation.quorum) == (3, 3)
+    assert (job.settings.method.quorum, job.settings.aggregation.quorum) == (3, 3)
     assert job.setting == {"rounds": 2}
 
 
@@ -78,7 +79,7 @@ def test_a_sweep_is_all_settings_and_seeds_each_once(tmp_path: Path, recipe: Pat
     ]
     assert len(jobs) == 2 * len(of_seed_0) == len({job.key() for job in jobs})
     pooled = jobs[2]
-    assert (pooled.settings.clients, pooled.settings.method, pooled.steps) == (1, "fedavg", 24)
+    assert (pooled.settings.clients, pooled.settings.method, pooled.steps) == (1, FedAvg(), 24)
     assert len(pooled.problems("pooled")) == 15
     assert {problem.id[:-1] for problem in jobs[6].problems("client-1")} == {"a", "public"}
 
@@ -91,11 +92,11 @@ def test_a_baseline_of_one_client_needs_no_others(
     several: dict[str, Value] = {
         "members.minimum": 2,
         "aggregation.rule": "svd",
-        "lora.min_rank": 1,
+        "aggregation.rule.min_rank": 1,
     }
     first, *_ = Planner(recipe, tmp_path, several | {"members": members}).jobs(seed=0)
     settings = first.prepared().create.settings
-    assert (settings.clients, settings.members.minimum, settings.lora.min_rank) == (1, None, None)
+    assert (settings.clients, settings.members.minimum, settings.min_rank) == (1, None, None)
 
 
 def test_a_clients_topics_are_those_of_its_own_problems(tmp_path: Path, recipe: Path) -> None:
@@ -110,9 +111,9 @@ def test_a_clients_topics_are_those_of_its_own_problems(tmp_path: Path, recipe: 
 
 def test_the_command_line_adds_axes_and_replaces_seeds(tmp_path: Path, recipe: Path) -> None:
     """--vary adds an axis to every setting, and --seeds replaces the recipe's seeds."""
-    jobs = Planner(recipe, tmp_path, {}).sweep((7,), {"swap.period": (2, 3)})
+    jobs = Planner(recipe, tmp_path, {}).sweep((7,), {"aggregation.clip_norm": (2, 3)})
     found = [
-        (job.settings.method, job.settings.swap.period, job.settings.seed)
+        (job.settings.method.name, job.settings.aggregation.clip_norm, job.settings.seed)
         for job in jobs
         if job.members == "federated"
     ]
@@ -161,7 +162,7 @@ def test_members_own_settings_are_in_the_key_where_they_decide_a_result(
 
 def test_a_key_does_not_depend_on_the_order_of_values(tmp_path: Path, recipe: Path) -> None:
     """The order of `--set` options creates no second folder for the same run."""
-    given: dict[str, Value] = {"method": "fedavg", "grpo.learning_rate": 1e-3, "fedprox.mu": 0.1}
+    given: dict[str, Value] = {"method": "fedprox", "grpo.learning_rate": 1e-3, "method.mu": 0.1}
     keys = {
         Planner(recipe, tmp_path, dict(order)).jobs(0)[0].key()
         for order in permutations(given.items())
@@ -198,7 +199,7 @@ def test_clients_that_make_fewer_steps_are_refused(tmp_path: Path, recipe: Path)
     [
         ({"clients": 4}, "data.private"),
         ({"data.private": []}, "a simulation needs one for each"),
-        ({"swap.perod": 2}, "swap.period"),
+        ({"swap.perod": 2}, "method.period"),
         ({"members": "everyone"}, "members"),
     ],
 )
@@ -227,8 +228,8 @@ def test_values_are_parsed_as_toml() -> None:
         "e": "keep",
         "f": "x=y",
     }
-    assert parse_axes(["swap.period=2,4", "method=fedavg,pubswap"]) == {
-        "swap.period": (2, 4),
+    assert parse_axes(["method.period=2,4", "method=fedavg,pubswap"]) == {
+        "method.period": (2, 4),
         "method": ("fedavg", "pubswap"),
     }
     assert parse_seeds("0-2,7") == (0, 1, 2, 7)
@@ -254,6 +255,9 @@ def test_a_title_leaves_out_what_all_runs_share_and_nothing_else(
 ) -> None:
     """An axis that only some runs name distinguishes them, even with a single value."""
     planner = Planner(recipe, tmp_path, {"rounds": 2})
-    jobs = [planner.jobs(0)[0], *Planner(recipe, tmp_path, {"rounds": 2, "swap.period": 3}).jobs(0)]
+    jobs = [
+        planner.jobs(0)[0],
+        *Planner(recipe, tmp_path, {"rounds": 2, "method.period": 3}).jobs(0),
+    ]
     specs = run_specs(jobs, tmp_path, None, {}, keep_work=False, keep_adapters=False)
-    assert [spec.title for spec in specs] == ["seed=0", "swap.period=3 seed=0"]
+    assert [spec.title for spec in specs] == ["seed=0", "method.period=3 seed=0"]

@@ -6,7 +6,7 @@ from matplotlib import pyplot as plt
 
 from pubswap_simulation.reporting.contrasts import Contrast
 from pubswap_simulation.reporting.estimates import paired
-from pubswap_simulation.reporting.methods import BASE, Method
+from pubswap_simulation.reporting.methods import BASE, Arm
 from pubswap_simulation.reporting.pictures.curve import Curve
 from pubswap_simulation.reporting.pictures.final import against_tau, arms, by_seed, heat_map
 from pubswap_simulation.reporting.pictures.styles import (
@@ -42,10 +42,10 @@ def test_no_two_rows_of_a_legend_look_alike() -> None:
     """Colour or marker differ, even with many periods and dozens of variants."""
     names = [("fedavg", None), ("fedprox", None), ("pubswap", "random"), ("pubswap", "keep")]
     rows = [
-        Method(name=name, strategy=strategy, period=period, variant=variant)
+        Arm(name=name, strategy=strategy, period=period, variant=variant)
         for name, strategy in names
         for period in (2, 4, 8, 16, 32)
-        for variant in ((), (("swap.donors", "likely"),), (("swap.mode", "pipelined"),))
+        for variant in ((), (("swap.donors", "likely"),), (("method.mode", "pipelined"),))
     ]
     looks = [(style.color, style.marker) for style in line_styles(rows).values()]
     assert len(set(looks)) == len(looks) == 60
@@ -67,7 +67,7 @@ def test_a_line_at_0_is_off_the_axis() -> None:
 def test_the_papers_rows_have_one_colour_in_all_pictures() -> None:
     """Public steps without exchange are the same green among all rows as in the curves."""
     results = study(seeds=range(3))
-    silent: dict[str, Value] = {"method": "pubswap", "swap.max_donated_tokens": 1}
+    silent: dict[str, Value] = {"method": "pubswap", "method.strategy": "none"}
     results += [make_result([0.4, 0.5], 24, seed, setting=silent) for seed in range(3)]
     [section] = sections([r.model_copy(update={"setting": plain(r)}) for r in results])
     rows = [method for method in section.methods if method != BASE and not method.detail]

@@ -30,7 +30,7 @@ def test_the_cost_is_that_of_the_first_round_that_reaches_it() -> None:
 
 def test_costs_of_responses_without_exchange_are_explained() -> None:
     """Public steps without exchange still send responses; seconds are wall-clock time."""
-    silent: dict[str, Value] = {"method": "pubswap", "swap.max_donated_tokens": 1}
+    silent: dict[str, Value] = {"method": "pubswap", "method.strategy": "none"}
     keep: dict[str, Value] = {"method": "pubswap"}
     found = [make_result([0.3, 0.4], 4, setting=setting) for setting in (keep, silent)]
     [section] = make_report(sections(found)).sections

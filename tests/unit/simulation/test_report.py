@@ -21,7 +21,7 @@ from support.client.results import ADAPTER_BYTES, make_result, study, write_stor
 ROOT = Path(__file__).parents[3]
 T_4 = 2.776445  # Student's t for five seeds
 FEDAVG = {"method": "fedavg"}
-KEEP = {"method": "pubswap", "swap.strategy": "keep", "swap.period": 2}
+KEEP = {"method": "pubswap", "method.strategy": "keep", "method.period": 2}
 
 
 def only(results: list[Result]) -> SectionReport:
@@ -61,7 +61,7 @@ def test_fedprox_is_shown_with_the_best_mu_at_each_tau() -> None:
     """Chosen by the mean final pass@1 on the seeds that all mu share; every mu is listed."""
     finals = {(0.001, 4): 0.5, (0.01, 4): 0.6, (0.1, 4): 0.5, (0.001, 12): 0.7, (0.01, 12): 0.6}
     results = [
-        make_result([0.4, final], tau, seed, setting={"method": "fedprox", "fedprox.mu": mu})
+        make_result([0.4, final], tau, seed, setting={"method": "fedprox", "method.mu": mu})
         for (mu, tau), value in finals.items()
         for seed in range(1 if mu == 0.1 else 2)
         # At seed 1, which not every mu has, 0.001 is the best.
@@ -103,15 +103,13 @@ def test_what_is_varied_makes_rows_or_sections() -> None:
     results = [
         make_result([0.4, 0.5], setting=FEDAVG | {"data.prepare.alpha": 0.3}),
         make_result([0.4, 0.6], setting=FEDAVG | {"data.prepare.alpha": 0.1}),
-        make_result(
-            [0.4, 0.7], setting=FEDAVG | {"data.prepare.alpha": 0.1, "swap.period": 4}, seed=1
-        ),
+        make_result([0.4, 0.7], setting=FEDAVG | {"data.prepare.alpha": 0.1}, seed=1),
         make_result(
             [0.4, 0.8],
             setting={"aggregation.server_optimizer": "momentum", "data.prepare.alpha": 0.1}
             | FEDAVG,
         ),
-        make_result([0.4, 0.9], recipe="other", setting=KEEP | {"grpo.donor_ratio": "decoupled"}),
+        make_result([0.4, 0.9], recipe="other", setting=KEEP | {"method.donor_ratio": "decoupled"}),
     ]
     found = make_report(sections(results)).sections
     assert [section.title for section in found] == [
@@ -121,14 +119,14 @@ def test_what_is_varied_makes_rows_or_sections() -> None:
     ]
     assert list(found[0].tables[0].rows)[1:] == ["PubSwap-keep, period 2, decoupled donor ratio"]
     low = found[1].tables[0].rows
-    assert low["FedAvg"][12].n == 2, "swap.period means nothing to FedAvg"
+    assert low["FedAvg"][12].n == 2
     assert low["FedAvg, server momentum"][12].mean == 0.8
 
 
 def test_what_goes_beyond_the_paper_is_compared_with_its_own_method() -> None:
     """A server optimizer with FedAvg, and a donor ratio with keep, seed by seed."""
     momentum = FEDAVG | {"aggregation.server_optimizer": "momentum"}
-    decoupled = KEEP | {"grpo.donor_ratio": "decoupled"}
+    decoupled = KEEP | {"method.donor_ratio": "decoupled"}
     finals = [(FEDAVG, 0.5, 0.6), (momentum, 0.6, 0.9), (KEEP, 0.7, 0.8), (decoupled, 0.6, 0.6)]
     section = only(
         [
@@ -183,7 +181,7 @@ def test_a_variant_is_what_differs_from_the_recipe() -> None:
     usual = {"grpo.learning_rate": 0.001}
     recipes_own = [
         (0.5, FEDAVG, "federated"),
-        (0.7, KEEP | {"swap.max_donated_tokens": 1}, "federated"),
+        (0.7, KEEP | {"method.strategy": "none"}, "federated"),
         (0.8, KEEP, "federated"),
         (0.9, FEDAVG, "with-public"),
     ]

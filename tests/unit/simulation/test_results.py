@@ -26,7 +26,7 @@ def test_settings_of_an_older_version_are_read_as_data(tmp_path: Path) -> None:
     path.write_text(json.dumps(old))
     results = list(read_results(store))
     settings = results[1].run.settings
-    assert (settings.grpo.clipping, settings.wire.precision) == ("gone", "float32")
+    assert (settings.grpo.clipping.name, settings.wire.precision) == ("gone", "float32")
     usual = references(results, ["grpo.gone", "grpo.clipping"])
     assert [method_of(result, usual).variant for result in results] == [
         (),

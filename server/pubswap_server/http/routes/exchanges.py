@@ -92,7 +92,7 @@ async def submit_responses(
         groups, public_problems = _decode(received.path, rules, seed), services.problems(public)
         return groups, [public_problems[index] for index in rules.prompts]
 
-    longest = settings.swap.max_donated_tokens or rules.form.longest
+    longest = rules.form.longest
 
     def refused(session: Session, locked: RunRow, reason: str) -> None:
         step = (session, locked, member, round, swap)

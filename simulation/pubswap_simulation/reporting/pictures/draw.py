@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pubswap_simulation.reporting.contrasts import Contrast
-from pubswap_simulation.reporting.methods import BASE, FEDAVG, Method
+from pubswap_simulation.reporting.methods import BASE, FEDAVG, Arm
 from pubswap_simulation.reporting.pictures import final, steps
 from pubswap_simulation.reporting.pictures.styles import SETTINGS, line_styles
 from pubswap_simulation.reporting.section import Section
@@ -83,7 +83,7 @@ def _figures(section: Section) -> Iterator["Drawn"]:
         yield "topics", "", heat_map
 
 
-def _groups(section: Section) -> Iterator[tuple[str, list[Method]]]:
+def _groups(section: Section) -> Iterator[tuple[str, list[Arm]]]:
     """The rows of each picture: the paper's; and rows beyond the paper, with two of its own."""
     rows = [method for method in section.methods if method != BASE and not method.detail]
     plain = [method for method in rows if method.plain]

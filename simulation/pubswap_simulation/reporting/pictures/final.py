@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pubswap_simulation.reporting.contrasts import Contrast
 from pubswap_simulation.reporting.estimates import Estimate
-from pubswap_simulation.reporting.methods import BASE, Method
+from pubswap_simulation.reporting.methods import BASE, Arm
 from pubswap_simulation.reporting.metrics import FINAL
 from pubswap_simulation.reporting.pictures.curve import Curve
 from pubswap_simulation.reporting.pictures.styles import (
@@ -70,7 +70,7 @@ def arms(section: Section) -> "Figure":
     return figure
 
 
-def against_tau(section: Section, methods: Sequence[Method]) -> "Figure":
+def against_tau(section: Section, methods: Sequence[Arm]) -> "Figure":
     """Final pass@1 against tau, each point at its tau."""
     taus, final = section.taus, table(section, FINAL).rows
     styles = line_styles(methods)

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pubswap_simulation.reporting import metrics
-from pubswap_simulation.reporting.methods import Method
+from pubswap_simulation.reporting.methods import Arm
 from pubswap_simulation.reporting.metrics import Series
 from pubswap_simulation.reporting.pictures.curve import Curve, curve
 from pubswap_simulation.reporting.pictures.styles import (
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 SMOOTHING = 12  # a line with a point at every step is smoothed over 1/12 of them
 
-Styles = Mapping[Method, LineStyle]
-Panels = Mapping[str, Mapping[Method, Curve]]  # by title
+Styles = Mapping[Arm, LineStyle]
+Panels = Mapping[str, Mapping[Arm, Curve]]  # by title
 
 
 @dataclass(frozen=True)
@@ -94,9 +94,9 @@ def _show_run(axes: "Axes", lines: Iterable[Curve]) -> None:
         axes.set_xticks(steps)
 
 
-def by_tau(section: Section, methods: Sequence[Method], plot: CurvePlot) -> Panels:
+def by_tau(section: Section, methods: Sequence[Arm], plot: CurvePlot) -> Panels:
     """The lines of each tau's panel; empty panels are left out."""
-    panels: dict[str, dict[Method, Curve]] = {}
+    panels: dict[str, dict[Arm, Curve]] = {}
     for tau in section.taus:
         for method in methods:
             if line := plot.line(section.cell(method, tau)):
@@ -104,7 +104,7 @@ def by_tau(section: Section, methods: Sequence[Method], plot: CurvePlot) -> Pane
     return panels
 
 
-def by_client(section: Section, methods: Sequence[Method]) -> Panels:
+def by_client(section: Section, methods: Sequence[Arm]) -> Panels:
     """Rewards of each client at the largest tau, a panel for each."""
     largest = max(section.taus)
     cells = {m: section.cell(m, largest) for m in methods if m.kind == "federated"}

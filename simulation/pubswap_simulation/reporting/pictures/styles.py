@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pubswap_simulation.reporting.methods import NO_EXCHANGE, Method
+from pubswap_simulation.reporting.methods import NO_EXCHANGE, Arm
 from pubswap_simulation.reporting.pictures.curve import Curve
 
 if TYPE_CHECKING:
@@ -48,10 +48,10 @@ MARKERS = "osDv^PX<>hdp*"
 _LINES = ("-", "--", ":", "-.")
 
 
-def line_styles(methods: Sequence[Method]) -> dict[Method, LineStyle]:
+def line_styles(methods: Sequence[Arm]) -> dict[Arm, LineStyle]:
     """A style for each row. No two share both colour and marker. The paper's own rows look the same
     in every picture, except for further variants such as other periods."""
-    styles: dict[Method, LineStyle] = {}
+    styles: dict[Arm, LineStyle] = {}
     for method in methods:
         style = _PLAIN.get((method.kind, method.name, method.strategy)) if method.plain else None
         if style is not None and style not in styles.values():

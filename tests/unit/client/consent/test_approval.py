@@ -15,10 +15,11 @@ from pubswap_client.consent.ask import Ask
 from pubswap_client.consent.commands import print_changed
 from pubswap_client.consent.local_policy import LocalPolicy
 from pubswap_client.consent.rules import Code, changes, judge
-from pubswap_protocol.command_line.keys import flat
+from pubswap_protocol.command_line.keys import flat, nested
 from pubswap_protocol.command_line.schema_text import choices, tables
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.methods.registries import REGISTRIES
 from pubswap_protocol.settings import RunSettings
 from support.client.terms import terms_of
 
@@ -32,8 +33,12 @@ FIELDS = {
 # Some values are possible only with others; the first of these settings that fit are taken.
 BASES: list[dict[str, Any]] = [
     {"clients": 4},
-    {"clients": 4, "local_steps": 9, "swap": {"period": 3}},
+    {"clients": 4, "local_steps": 9, "method": {"period": 3}},
     {"clients": 7, "aggregation": {"rule": "svd"}},
+    {"clients": 7, "aggregation": {"rule": "trimmed_mean"}},
+    {"clients": 7, "aggregation": {"rule": "multi_krum", "server_optimizer": "adam"}},
+    {"clients": 7, "aggregation": {"weights": "examples"}},
+    {"clients": 4, "method": "fedprox", "privacy": {"epsilon": 8.0}},
     {"clients": 4, "local_steps": 9, "members": {"fewest_steps": 2}},
 ]
 
@@ -67,22 +72,23 @@ def others(field: dict[str, Any], value: Any) -> Iterator[Any]:
                 yield {"enable_thinking": False}
 
 
+def values_of(settings: RunSettings) -> dict[str, Any]:
+    """The values that are sent, by dotted name."""
+    return flat(settings.model_dump(mode="json"), whole=("chat_template_options",))
+
+
 def changed_in(name: str) -> tuple[RunSettings, RunSettings]:
     """Settings, and the same with another value of this one."""
     for base in BASES:
         before = RunSettings.model_validate(base)
-        value = before
-        for part in name.split("."):
-            value = getattr(value, part)
-        for other in others(FIELDS[name], value):
-            values = before.model_dump()
-            *path, last = name.split(".")
-            table = values
-            for part in path:
-                table = table[part]
-            table[last] = other
+        values = values_of(before)
+        if name not in values:
+            continue
+        if name in REGISTRIES:
+            values = {key: values[key] for key in values if not key.startswith(f"{name}.")}
+        for other in others(FIELDS[name], values[name]):
             try:
-                after = RunSettings.model_validate(values)
+                after = RunSettings.model_validate(nested(values | {name: other}))
             except ValidationError:
                 continue
             if after != before:
@@ -92,14 +98,16 @@ def changed_in(name: str) -> tuple[RunSettings, RunSettings]:
 
 def test_every_value_of_the_settings_is_walked_through() -> None:
     """The schema's names are those of the values that are sent."""
-    sent = flat(RunSettings(chat_template_options={"x": 1}).model_dump(mode="json"))
-    found = {name.removesuffix(".x") for name in sent}
-    assert found == FIELDS.keys()
+    found = {name for base in BASES for name in values_of(RunSettings.model_validate(base))}
+    assert found - {"privacy"} == FIELDS.keys()
 
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_each_setting_that_changes_is_asked_about_by_its_name(tmp_path: Path, name: str) -> None:
-    """The question names this setting alone, with the value approved and the value now."""
+    """The question names this setting, with the value approved and the value now.
+
+    With a named value, it names that value's own parameters, too.
+    """
     before, after = (asked(settings) for settings in changed_in(name))
     save_approval(tmp_path, before, 1)
     approval = read_approval(tmp_path, "r")
@@ -108,11 +116,12 @@ def test_each_setting_that_changes_is_asked_about_by_its_name(tmp_path: Path, na
     assert judge(policy, before, approval) == ()
     (refusal,) = judge(policy, after, approval)
     assert refusal.code is Code.NOT_APPROVED
-    ((line, (old, new)),) = changes(policy, after, approval).items()
-    assert line.removesuffix(".enable_thinking") == name and old != new
-    assert refusal.detail == (
-        f"Changed since this organisation approved the run: {line} {old} -> {new}."
-    )
+    found = changes(policy, after, approval)
+    assert name in {line.removesuffix(".enable_thinking") for line in found}
+    assert len(found) == 1 or (name in REGISTRIES and all(line.startswith(name) for line in found))
+    lines = "; ".join(f"{line} {old} -> {new}" for line, (old, new) in found.items())
+    assert refusal.detail == f"Changed since this organisation approved the run: {lines}."
+    assert all(old != new for old, new in found.values())
 
 
 def test_the_question_shows_only_what_differs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -99,13 +99,13 @@ def test_the_default_policy_allows_what_the_run_asks_and_no_more(tmp_path: Path)
     assert found.base_models == (view().model.weights_digest,)
     for more in (
         {"lora": {"rank": 4}},
-        {"local_steps": 3, "swap": {"period": 2}},
+        {"local_steps": 3, "method": {"period": 2}},
         {"rounds": 3},
         {"grpo": {"max_response_tokens": 17}},
         {"grpo": {"kl_beta": 0.0}},
         {"grpo": {"responses_per_prompt": 6}},
         {"grpo": {"prompts_per_step": 3}},
-        {"swap": {"period": 1}},
+        {"method": {"period": 1}},
     ):
         assert codes(consent, view(**more)) == [Code.SETTING, Code.NOT_APPROVED], more
     for grpo in ({"temperature": 2.0}, {"learning_rate": 1.0}):
@@ -152,7 +152,10 @@ def test_a_mistyped_policy_is_refused_with_the_key_and_the_valid_ones(tmp_path: 
         ("limits.lora.rank = {}", "limits.lora.rank: a limit has a min, a max, or both"),
         ("limits.lora.rank = {max = 8, most = 8}", "limits.lora.rank.most"),
         ("limits.lora.rank = {min = 9, max = 8}", "no number is at least 9, at most 8"),
-        ("limits.swap.perod.min = 4", "swap.perod: there is no such key; did you mean swap.period"),
+        (
+            "limits.swap.perod.min = 4",
+            "swap.perod: there is no such key; did you mean method.period",
+        ),
         ("limits.members.expected.min = 3", "members.expected: removed in 0.1.0; use clients"),
         ("limits.rank.max = 4", "rank: there is no such key; did you mean lora.rank"),
         ("limits.method.max = 4", "on a number in a run's settings; method: there is no such key"),
@@ -169,9 +172,9 @@ def test_a_mistyped_policy_is_refused_with_the_key_and_the_valid_ones(tmp_path: 
 @pytest.mark.parametrize(
     "text",
     [
-        "limits.swap.period.min = 4\nlimits.grpo.responses_per_prompt.max = 8",
-        "[limits]\n'swap.period' = {min = 4}\n'grpo.responses_per_prompt' = {max = 8}",
-        "[limits.swap]\nperiod.min = 4\n[limits.grpo.responses_per_prompt]\nmax = 8",
+        "limits.method.period.min = 4\nlimits.grpo.responses_per_prompt.max = 8",
+        "[limits]\n'method.period' = {min = 4}\n'grpo.responses_per_prompt' = {max = 8}",
+        "[limits.method]\nperiod.min = 4\n[limits.grpo.responses_per_prompt]\nmax = 8",
     ],
 )
 def test_a_limit_may_use_any_toml_syntax(tmp_path: Path, text: str) -> None:
@@ -179,10 +182,16 @@ def test_a_limit_may_use_any_toml_syntax(tmp_path: Path, text: str) -> None:
     path = policy_path(tmp_path)
     path.write_text(text)
     found = {name: str(limit) for name, limit in load_policy(path).limits.items()}
-    assert found == {"swap.period": "at least 4", "grpo.responses_per_prompt": "at most 8"}
+    assert found == {"method.period": "at least 4", "grpo.responses_per_prompt": "at most 8"}
     every = set(numbers())
-    assert {"seed", "local_steps", "lora.min_rank", "privacy.epsilon", "wire"} - every == {"wire"}
-    assert not every & {"method", "swap.mode", "chat_template_options", "lora.target_modules"}
+    assert {
+        "seed",
+        "local_steps",
+        "aggregation.rule.min_rank",
+        "privacy.epsilon",
+        "wire",
+    } - every == {"wire"}
+    assert not every & {"method", "method.mode", "chat_template_options", "lora.target_modules"}
 
 
 def test_a_coordinator_that_is_not_allowed_is_sent_nothing(tmp_path: Path) -> None:
@@ -431,7 +440,10 @@ def test_a_clock_that_jumps_back_passes_no_limit(tmp_path: Path) -> None:
 
 def test_a_member_of_a_lower_rank_is_judged_by_the_bytes_that_it_sends(tmp_path: Path) -> None:
     """It approves the same terms as all other members."""
-    ranks = {"lora": {"rank": 2, "alpha": 4, "min_rank": 1}, "aggregation": {"rule": "svd"}}
+    ranks = {
+        "lora": {"rank": 2, "alpha": 4},
+        "aggregation": {"rule": {"name": "svd", "min_rank": 1}},
+    }
     run = view(**ranks)
     whole, own = ask_of(run, URL), ask_of(run, URL, rank=1)
     assert (own.facts(), own.terms) == (whole.facts(), whole.terms)

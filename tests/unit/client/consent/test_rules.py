@@ -81,7 +81,7 @@ def limit(setting: str, **sides: float) -> dict[str, Any]:
         (limit("privacy.epsilon", max=7.9), Code.SETTING),
         (limit("grpo.temperature", max=0.5), Code.SETTING),
         (limit("grpo.responses_per_prompt", max=3), Code.SETTING),
-        (limit("swap.period", min=3), Code.SETTING),
+        (limit("method.period", min=3), Code.SETTING),
         ({"send_responses": False}, Code.RESPONSES),
         ({"max_responses_a_round": 7}, Code.SETTING),
         ({"max_bytes_a_day": 999}, Code.BYTES),
@@ -105,7 +105,7 @@ def test_each_limit_refuses_only_what_exceeds_it(allowed: dict[str, Any], code: 
             "privacy.epsilon": {"max": 8},
             "grpo.temperature": {"max": 0.7},
             "grpo.responses_per_prompt": {"max": 4},
-            "swap.period": {"min": 2},
+            "method.period": {"min": 2},
         },
         "send_responses": True,
         "max_responses_a_round": 8,
@@ -117,11 +117,11 @@ def test_each_limit_refuses_only_what_exceeds_it(allowed: dict[str, Any], code: 
 
 def test_the_reason_says_what_is_asked_and_what_is_allowed() -> None:
     """It uses words that the operator understands."""
-    asked = limit("lora.rank", max=1)["limits"] | limit("swap.period", min=4, max=5)["limits"]
+    asked = limit("lora.rank", max=1)["limits"] | limit("method.period", min=4, max=5)["limits"]
     rank, period = judge(LocalPolicy.model_validate({"limits": asked}), ASK, APPROVED)
     assert rank.detail == "The run asks for LoRA rank: 2. This organisation allows: at most 1."
     assert period.detail == (
-        "The run asks for swap.period: 2. This organisation allows: at least 4, at most 5."
+        "The run asks for method.period: 2. This organisation allows: at least 4, at most 5."
     )
 
 
@@ -136,14 +136,14 @@ def test_what_a_run_asks_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_limit_on_public_steps_does_not_apply_to_a_run_without_any() -> None:
-    """Their settings keep defaults that nothing reads; the table says so. Other limits do apply,
+    """It has no settings of public steps; the table says so. Other limits do apply,
     and a member that sends no responses takes part.
     """
     plain = asking(method="fedavg")
     approved = approving(plain)
-    allowed = limit("swap.period", min=9)
+    allowed = limit("method.period", min=9)
     assert refused(allowed) == [Code.SETTING] and refused(allowed, plain, approved) == []
-    assert compare(LocalPolicy.model_validate(allowed), plain)[-1].asks == "no public steps"
+    assert compare(LocalPolicy.model_validate(allowed), plain)[-1].asks == "not in this run"
     assert refused(limit("grpo.responses_per_prompt", max=3), plain, approved) == [Code.SETTING]
     assert refused({"send_responses": False}, plain, approved) == []
 

@@ -70,10 +70,10 @@ def world(
 
     def make(engine: Engine = TransformersEngine, **changes: Any) -> World:
         short = {"max_response_tokens": 8}
-        grpo = run_settings.grpo.model_copy(update=short | changes.pop("grpo", {}))
-        settings = run_settings.model_copy(
-            update={"grpo": grpo, "local_steps": STEPS, "rounds": ROUNDS, **changes}
-        )
+        values = run_settings.model_dump()
+        values["grpo"] |= short | changes.pop("grpo", {})
+        values |= {"local_steps": STEPS, "rounds": ROUNDS} | changes
+        settings = RunSettings.model_validate(values)
         run = RunView(
             id="r1",
             name="run",
@@ -105,7 +105,7 @@ def world(
             )
 
         state = tmp_path / f"{next(numbers)}"
-        if settings.privacy.epsilon is None:
+        if settings.privacy is None:
             return World(coordinator, state, trainer, points, {})
         state.mkdir()
         # All worlds of a test share one secret, because their noise would otherwise differ.

@@ -11,11 +11,11 @@ from safetensors.numpy import load, save
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import InvalidResponses, RoundClosed
 from pubswap_protocol.messages import Receipt
+from pubswap_protocol.methods.method import PubSwap
 from pubswap_protocol.schedule import public_step
-from pubswap_protocol.settings import SwapSettings
 from support.client.one_client import ROUNDS, STEPS, World, kill_again_and_again
 
-MODES = [SwapSettings(), SwapSettings(mode="pipelined")]
+MODES = [PubSwap(), PubSwap(mode="pipelined")]
 
 
 def refuse(one: World) -> None:
@@ -69,10 +69,10 @@ def test_a_client_trains_on_its_own_responses_and_goes_on(
     world: Callable[..., World],
     caplog: pytest.LogCaptureFixture,
     fault: Callable[[World], None],
-    swap: SwapSettings,
+    swap: PubSwap,
 ) -> None:
     """The log says why; a client that is killed again and again hands in the same adapters."""
-    undisturbed, killed = world(swap=swap), world(swap=swap)
+    undisturbed, killed = world(method=swap), world(method=swap)
     fault(undisturbed)
     fault(killed)
     with caplog.at_level(logging.WARNING):

@@ -52,8 +52,9 @@ from pubswap_protocol.messages import (
     Task,
     TaskKind,
 )
+from pubswap_protocol.methods.method import PubSwap
 from pubswap_protocol.schedule import public_step, update_order
-from pubswap_protocol.settings import SwapSettings, WireSettings
+from pubswap_protocol.settings import WireSettings
 from pubswap_protocol.tensors.adapter import (
     encode_adapter,
     initial_adapter,
@@ -163,7 +164,7 @@ def test_a_round_that_diverges_is_sat_out_until_another_task(
 
 
 HALF = WireSettings(precision="bfloat16")
-PIPELINED = SwapSettings(mode="pipelined")
+PIPELINED = PubSwap(mode="pipelined")
 
 
 def steps_of(update: SubmitUpdate) -> dict[str, Any]:
@@ -174,10 +175,10 @@ def steps_of(update: SubmitUpdate) -> dict[str, Any]:
 
 RUNS = {
     "fedavg bfloat16 resample": {"method": "fedavg", "wire": HALF, "grpo": {"resample": 2}},
-    "pubswap keep": {"swap": SwapSettings(period=3), "grpo": {"optimizer_state": "keep"}},
+    "pubswap keep": {"method": PubSwap(period=3), "grpo": {"optimizer_state": "keep"}},
     "pipelined keep": {
-        "swap": PIPELINED,
-        "grpo": {"optimizer_state": "keep", "donor_ratio": "decoupled"},
+        "method": PIPELINED.model_copy(update={"donor_ratio": "decoupled"}),
+        "grpo": {"optimizer_state": "keep"},
     },
 }
 
@@ -211,7 +212,7 @@ def test_a_client_that_dies_again_and_again_hands_in_the_same(
 @pytest.mark.parametrize("mode", ["synchronous", "pipelined"])
 def test_rewards_are_those_on_its_own_problems(world: Callable[..., World], mode: str) -> None:
     """In status and history; a public step has none, wherever its update comes."""
-    one = world(swap=SwapSettings(period=2, mode=mode))
+    one = world(method=PubSwap(period=2, mode=mode))
     one.live(recorder(one))
     run = one.coordinator.run
     found, status = read(one.state / HISTORY, run.id, RoundFigures), read_status(one.state, run.id)
@@ -263,18 +264,16 @@ def test_the_last_step_before_the_hand_in_is_marked(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("swap", [SwapSettings(), PIPELINED], ids=["synchronous", "pipelined"])
-def test_a_process_may_be_killed_at_any_point(
-    world: Callable[..., World], swap: SwapSettings
-) -> None:
+@pytest.mark.parametrize("swap", [PubSwap(), PIPELINED], ids=["synchronous", "pipelined"])
+def test_a_process_may_be_killed_at_any_point(world: Callable[..., World], swap: PubSwap) -> None:
     """After one kill, at every 47th point, the next process hands in the same adapters."""
-    undisturbed = world(swap=swap)
+    undisturbed = world(method=swap)
     undisturbed.points.passed = 0
     undisturbed.live()
     total = undisturbed.points.passed
     assert total > 100
     for point in range(1, total + 1, 47):
-        killed = world(swap=swap)
+        killed = world(method=swap)
         killed.points.remaining = point
         with pytest.raises(Killed):
             killed.live()
@@ -324,7 +323,7 @@ def waits(one: World) -> dict[str, list[StepMetrics]]:
 
 def test_a_pipelined_client_works_while_a_slow_peer_answers(world: Callable[..., World]) -> None:
     """An overtaken public step waits for nobody; the others wait for the peer."""
-    pipelined, waiting = waits(world(SlowEngine, swap=PIPELINED)), waits(world())
+    pipelined, waiting = waits(world(SlowEngine, method=PIPELINED)), waits(world())
     assert [len(pipelined[kind]) for kind in ("overtaken", "waiting")] == [ROUNDS, ROUNDS]
     assert [len(waiting[kind]) for kind in ("overtaken", "waiting")] == [0, 2 * ROUNDS]
     idle, busy = (
@@ -339,7 +338,7 @@ def test_a_pipelined_client_works_while_a_slow_peer_answers(world: Callable[...,
 
 def test_a_pipelined_client_sends_and_trains_the_same_steps(world: Callable[..., World]) -> None:
     """Each public step is sent once, sampled before the private step that overtakes it."""
-    pipelined, waiting = world(swap=PIPELINED), world()
+    pipelined, waiting = world(method=PIPELINED), world()
     pipelined.live()
     waiting.live()
     assert pipelined.coordinator.sent == len(pipelined.coordinator.submitted) == 2 * ROUNDS
@@ -356,7 +355,7 @@ def test_an_overtaken_step_that_closed_without_us_trains_on_our_own(
 ) -> None:
     """Whether the client learns of it when it sends its responses or when it fetches its groups."""
     for how in ("late", "closed"):
-        one = world(swap=PIPELINED)
+        one = world(method=PIPELINED)
         setattr(one.coordinator, how, True)
         one.coordinator.closed = True
         one.live()
@@ -368,7 +367,7 @@ def test_the_responses_of_an_overtaken_step_may_be_lost(world: Callable[..., Wor
     """The coordinator has them, so a client whose file is damaged trains on the coordinator's
     copy.
     """
-    killed = world(Capricious, swap=PIPELINED)
+    killed = world(Capricious, method=PIPELINED)
     call = killed.coordinator.exchanged
     killed.coordinator.exchanged = _dying  # type: ignore[method-assign]
     with pytest.raises(Killed):

@@ -140,7 +140,6 @@ def batch_of(trainer: Any, problems: Any, groups: list[list[Response]]) -> Batch
             Group(trainer.policy.encode(problem.prompt), group, [0.0] * 4)
             for problem, group in zip(problems, groups, strict=True)
         ],
-        1e-6,
     )
 
 

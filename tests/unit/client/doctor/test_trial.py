@@ -37,6 +37,7 @@ from pubswap_protocol.command_line.amounts import duration_text, first_few
 from pubswap_protocol.command_line.progress_bar import next_stage, progress_bar
 from pubswap_protocol.errors import InvalidSettings, StaleAdapter
 from pubswap_protocol.messages import Role, RunState, RunView
+from pubswap_protocol.methods.rules import Svd
 from pubswap_protocol.model import model_card
 from pubswap_protocol.problems import Problem, write_problems
 from pubswap_protocol.settings import (
@@ -193,8 +194,8 @@ def test_a_prediction_follows_own_limits_and_reduced_updates() -> None:
     """The download is still the whole adapter."""
     run = RunSettings(
         method="fedavg",
-        lora=LoraSettings(rank=8, min_rank=1),
-        aggregation=AggregationSettings(rule="svd"),
+        lora=LoraSettings(rank=8),
+        aggregation=AggregationSettings(rule=Svd(min_rank=1)),
         wire=WireSettings(precision="bfloat16"),
         members=MembersSettings(fewest_steps=2),
     )

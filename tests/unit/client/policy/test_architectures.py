@@ -55,7 +55,7 @@ def random_batch() -> Batch:
     for prompt, lengths in ROWS:
         made = [Response(tokens(n).int().numpy(), torch.zeros(n).numpy()) for n in lengths]
         groups.append(Group(tokens(prompt).tolist(), made, [0.0] * len(made)))
-    return collate(groups, 1e-6)
+    return collate(groups)
 
 
 def learned(policy: Policy, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -100,7 +100,7 @@ def check_sampling(policy: Policy) -> None:
         prompts, SamplingParameters(2, 12, TEMPERATURE, 1)
     )
     groups = [Group(p, r, [0.0] * len(r)) for p, r in zip(prompts, sampled, strict=True)]
-    batch = collate(groups, 1e-6)
+    batch = collate(groups)
     scores = response_logprobs(policy, batch, TEMPERATURE, 1 << 20)
     limit = 1e-3 if policy.dtype == torch.float32 else 0.5
     assert float((scores - batch.behaviour).abs().max()) < limit

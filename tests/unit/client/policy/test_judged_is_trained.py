@@ -70,7 +70,7 @@ def test_the_text_judged_is_the_text_of_the_tokens_trained(kind: str, data: st.D
     if form.fault(response.tokens, np.array([len(tokens)])) is not None:
         assert any(token in (end, stop) for token in tokens[:-1]) or len(tokens) < 12
         return
-    trained, _ = collate([Group([5], [response] * 2, [1.0, 0.0])], 1e-6).responses
+    trained, _ = collate([Group([5], [response] * 2, [1.0, 0.0])]).responses
     text = form.text(known, response.tokens)
     words = trained.tolist()
     words = words[:-1] if words[-1] in (end, stop) else words

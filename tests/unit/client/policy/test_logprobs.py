@@ -36,7 +36,7 @@ def groups(make_responses: Callable[..., list[Response]]) -> list[Group]:
 @pytest.fixture
 def batch(groups: list[Group]) -> Batch:
     """The three groups as one batch."""
-    return collate(groups, 1e-6)
+    return collate(groups)
 
 
 def alone(policy: Policy, group: Group, response: Response) -> tuple[torch.Tensor, torch.Tensor]:

@@ -190,7 +190,7 @@ def test_an_updates_gradient_is_the_plain_one_in_packs_and_recomputed(
     }
     settings = RunSettings.model_validate(run_settings.model_dump() | changes)
     exact = load(settings, torch.float64)
-    batch = collate(groups, 1e-6)
+    batch = collate(groups)
     [(_, wanted)] = reference_update(exact, still(exact), batch, settings, [])
     errors = []
     for fused in (True, False):

@@ -53,7 +53,6 @@ def small_batch() -> Batch:
             Group([5, 6], [response(7, 8, 1), response(1)], [1.0, 0.0]),
             Group([9], [response(10, 1), response(11, 12)], [1.0, 0.0]),
         ],
-        1e-6,
     )
 
 
@@ -91,7 +90,7 @@ def test_a_batch_has_far_fewer_tokens_in_packs_than_as_rectangles(
         Group(prompt, make_responses([12, 1, 2, 3], seed), [1.0, 0, 0, 0])
         for seed, prompt in enumerate(prompts)
     ]
-    batch = collate(groups, 1e-6)
+    batch = collate(groups)
     part = pack(batch, range(batch.rows), CPU)
     assert part.input_ids.shape[1] == 35 + 2 * (11 + 0 + 1 + 2)
     ids, _ = rectangles(batch)

@@ -19,6 +19,7 @@ from pubswap_client.policy.policy import Policy
 from pubswap_client.settings import ClientSettings, VllmSettings
 from pubswap_client.training.memory import Device, estimate_memory
 from pubswap_protocol.errors import InvalidAdapter, InvalidProblems, InvalidSettings
+from pubswap_protocol.methods.rules import FFA
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.settings import NO_TEMPLATE_OPTIONS, RunSettings
 from pubswap_protocol.tensors.adapter import Adapter, AdapterFile, encode_adapter, initial_adapter
@@ -135,7 +136,7 @@ def test_under_ffa_b_alone_is_trained(
     tiny_qwen3: Path, card_of: CardOf, run_settings: RunSettings
 ) -> None:
     """The adapter still has all factors; the optimizer gets the B factors, sorted by name."""
-    rules = run_settings.aggregation.model_copy(update={"rule": "ffa"})
+    rules = run_settings.aggregation.model_copy(update={"rule": FFA()})
     settings = run_settings.model_copy(update={"aggregation": rules})
     policy = Policy.load(tiny_qwen3, card_of(tiny_qwen3), settings, device="cpu")
     names = policy.trained_names()

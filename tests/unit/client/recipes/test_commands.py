@@ -42,11 +42,11 @@ def test_show_has_values_as_they_are_written() -> None:
 
 def test_show_tells_a_given_value_from_a_default() -> None:
     """Values from a file or the command line have no mark; the sweep is shown too."""
-    done = recipe("show", "qwen3-4b-deepmath", "--set", "swap.period=4")
+    done = recipe("show", "qwen3-4b-deepmath", "--set", "method.period=4")
     rows = [line.split("│")[1:4] for line in done.stdout.splitlines() if line.startswith("│")]
     shown = {key.strip(): (value.strip(), note.strip()) for key, value, note in rows}
     assert shown["grpo.prompts_per_step"] == ("4", "")
-    assert shown["swap.period"] == ("4", "")
+    assert shown["method.period"] == ("4", "")
     assert shown["wire.precision"] == ('"float32"', "default")
     assert shown["rounds"] == ("4", "from total_steps")
     assert shown["sweep 1: local_steps"] == ("[10, 40, 90, 120]", "")
@@ -187,7 +187,7 @@ def test_check_lists_all_that_is_wrong() -> None:
     done = recipe("check", "qwen3-1.7b-math", *options)
     assert done.exit_code == 1
     for text in (
-        "wrong: swap.perod: there is no such key; did you mean swap.period?",
+        "wrong: swap.perod: there is no such key; did you mean method.period?",
         "wrong: total_steps: 350 is not a multiple of local_steps = 90",
         "wrong: verifier: reasoning-gym has no task 'nope'",
         "wrong: model: 'not//an id' is neither a folder nor a hub id",
@@ -198,9 +198,11 @@ def test_check_lists_all_that_is_wrong() -> None:
 
 def test_check_names_a_combination_of_the_sweep_that_is_impossible() -> None:
     """The recipe itself is valid, but a period of 11 is not with tau = 10."""
-    done = recipe("check", "qwen3-1.7b-math", "--set", "swap.period=11")
+    done = recipe("check", "qwen3-1.7b-math", "--set", "method.period=11")
     assert done.exit_code == 1
-    start = "wrong: sweep: method = pubswap, swap.strategy = keep, local_steps = 10: swap.period"
+    start = (
+        "wrong: sweep: method = pubswap, method.strategy = keep, local_steps = 10: method.period"
+    )
     assert start in done.stdout
 
 
@@ -208,18 +210,21 @@ def test_check_notes_runs_that_would_be_done_twice(tmp_path: Path) -> None:
     """The sweep can run, but one of its two settings is redundant."""
     path = tmp_path / "twice.toml"
     path.write_text(
-        'extends = "qwen3-1.7b-math"\n[[sweep.grid]]\nmethod = "fedavg"\nswap.period = [2, 4]\n'
+        'extends = "qwen3-1.7b-math"\n[[sweep.grid]]\nmethod.period = [2]\n'
+        '[[sweep.grid]]\nmethod.mode = ["synchronous"]\n'
     )
     done = recipe("check", str(path))
     assert done.exit_code == 0
-    assert "note:      method = fedavg, swap.period = 4 is the same run as" in done.stdout
+    assert (
+        "note:      method.mode = synchronous is the same run as method.period = 2" in done.stdout
+    )
 
 
 def test_all_contradictions_of_a_recipe_are_said_at_once(tmp_path: Path) -> None:
     """Even next to an unknown key, in several tables, and for rarely used values."""
     path = tmp_path / "r.toml"
     path.write_text(
-        'extends = "tour"\nrunds = 2\nswap = {quorum = 9, sampling_check = "exclude"}\n'
+        'extends = "tour"\nrunds = 2\nmethod = {quorum = 9, sampling_check = "exclude"}\n'
         'grpo = {clipping = "soft", overlap = 1}\n'
         'aggregation = {quorum = 7, weights = "examples"}\n'
     )
@@ -227,11 +232,11 @@ def test_all_contradictions_of_a_recipe_are_said_at_once(tmp_path: Path) -> None
     assert answer.exit_code == 1
     for said in (
         "runds: there is no such key; did you mean rounds?",
-        "swap.quorum is larger than the number of clients; use at most 2",
+        "method.quorum is larger than the number of clients; use at most 2",
         "aggregation.quorum is larger than the number of clients; use at most 2",
         "grpo.clipping: removed in 0.1.0; use 'token' or 'sequence'",
-        "grpo.overlap: removed in 0.1.0; swap.mode = 'pipelined'",
-        "swap.sampling_check: 'exclude' needs two receivers",
+        "grpo.overlap: removed in 0.1.0; method.mode = 'pipelined'",
+        "method.sampling_check: 'exclude' needs two receivers",
         "aggregation.weights: 'examples' has no effect",
     ):
         assert answer.stdout.count(f"wrong: {said}") == 1, said

@@ -14,6 +14,7 @@ from pubswap_client.recipes.recipe import load_recipe, read_recipe
 from pubswap_client.recipes.runfile import check_sets, make_sets, set_faults
 from pubswap_client.recipes.tables import DataFiles, Sweep
 from pubswap_protocol.errors import Conflict, InvalidProblems, InvalidSettings
+from pubswap_protocol.methods.method import FedAvg, PubSwap
 from pubswap_protocol.problems import Problem, read_problems, write_problems
 
 BASE = """
@@ -61,9 +62,9 @@ def test_a_file_extends_another_table_by_table(tmp_path: Path) -> None:
     inherited.
     """
     path = write(tmp_path, 'extends = "base.toml"\n[grpo]\nlearning_rate = 5e-4\n')
-    recipe = load_recipe(path, {"swap.period": 5})
+    recipe = load_recipe(path, {"method.period": 5})
     assert (recipe.grpo.learning_rate, recipe.grpo.prompts_per_step) == (5e-4, 4)
-    assert (recipe.name, recipe.about, recipe.swap.period) == ("recipe", "", 5)
+    assert (recipe.name, recipe.about, recipe.method.period) == ("recipe", "", 5)
     assert recipe.run_settings.local_steps == 10
     assert "name" not in type(recipe.run_settings).model_fields
 
@@ -160,18 +161,21 @@ def test_total_steps_can_depend_on_local_steps(tmp_path: Path, tau: int, rounds:
         ({"local_steps": "x"}, "local_steps: Input should be a valid integer"),
         (
             {"swap.strategi": "keep"},
-            "swap.strategi: there is no such key; did you mean swap.strategy?",
+            "swap.strategi: there is no such key; did you mean method.strategy?",
         ),
         ({"learning_rate": 1.0}, "did you mean grpo.learning_rate?"),
-        ({"swop.period": 2}, "swop: there is no such key; did you mean swap?"),
+        ({"metod.period": 2}, "metod.period: there is no such key; did you mean method.period?"),
         ({"extend": "x"}, "did you mean extends?"),
         ({"xyzzy": 1}, "xyzzy: there is no such key"),
         ({"grpo": 3}, "grpo: Input should be a valid dictionary"),
         ({"grpo.responses_per_prompt": 7}, "grpo.responses_per_prompt must be even"),
-        ({"swap.period": 11}, "swap.period is larger than local_steps"),
-        ({"clients": 2, "swap.sampling_check": "exclude"}, "with 2 clients each has only one; use"),
+        ({"method.period": 11}, "method.period is larger than local_steps"),
         (
-            {"aggregation.weights": "examples", "aggregation.max_weight_share": 0.25},
+            {"clients": 2, "method.sampling_check": "exclude"},
+            "with 2 clients each has only one; use",
+        ),
+        (
+            {"aggregation.weights": "examples", "aggregation.weights.max_share": 0.25},
             "'examples' has no effect, because none of 4 clients",
         ),
         ({"verifier": "maths"}, "verifier: There is no verifier 'maths'"),
@@ -193,7 +197,7 @@ def test_total_steps_can_depend_on_local_steps(tmp_path: Path, tau: int, rounds:
         ({"sweep.grid": [{"clients": []}]}, "the axis clients has no value"),
         ({"sweep.grid": 3}, "sweep.grid: Input should be a valid tuple"),
         ({"sweep.seeds": [1, 1]}, "sweep.seeds: a seed occurs twice"),
-        ({"swap": 1, "swap.period": 4}, "swap.period: swap has the value 1, not a table"),
+        ({"grpo": 1, "grpo.kl_beta": 0}, "grpo.kl_beta: grpo has the value 1, not a table"),
         ({"model.source": "~nobody-here/m"}, "~nobody-here/m: the home folder of this user"),
         ({"data.folder": "~nobody-here/d"}, "~nobody-here/d: the home folder of this user"),
         ({"data.folder": "s\0"}, r"'s\x00' is not a path: it contains a NUL character"),
@@ -216,9 +220,9 @@ def test_a_public_set_without_a_test_set_is_refused(tmp_path: Path) -> None:
 def test_all_that_is_wrong_is_found_at_once(tmp_path: Path) -> None:
     """Values of a wrong type hide neither each other nor contradictions elsewhere."""
     path = write(tmp_path, 'extends = "base.toml"\n')
-    wrong = {"total_steps": 45, "grpo.temperature": "hot", "swap.period": 11}
+    wrong = {"total_steps": 45, "grpo.temperature": "hot", "method.period": 11}
     reading = read_recipe(path, wrong)
-    starts = ("total_steps: 45", "grpo.temperature: ", "swap.period is larger")
+    starts = ("total_steps: 45", "grpo.temperature: ", "method.period is larger")
     assert len(reading.faults) == len(starts)
     for fault, start in zip(reading.faults, starts, strict=True):
         assert fault.startswith(start)
@@ -228,8 +232,8 @@ def test_all_that_is_wrong_is_found_at_once(tmp_path: Path) -> None:
 def test_a_contradiction_hides_no_other_fault(tmp_path: Path) -> None:
     """A verifier and an axis that do not exist are found beside it."""
     text = 'extends = "base.toml"\nverifier = "maths"\n[[sweep.grid]]\nseed = [1]\n'
-    faults = read_recipe(write(tmp_path, text), {"swap.period": 11}).faults
-    starts = ("swap.period is larger", "verifier: ", "sweep.grid: seed: ")
+    faults = read_recipe(write(tmp_path, text), {"method.period": 11}).faults
+    starts = ("method.period is larger", "verifier: ", "sweep.grid: seed: ")
     assert len(faults) == len(starts)
     for fault, start in zip(faults, starts, strict=True):
         assert fault.startswith(start)
@@ -246,15 +250,15 @@ def test_a_sweep_is_the_product_of_each_table() -> None:
     sweep = Sweep(
         grid=(
             {"method": "fedavg", "local_steps": [2, 4]},  # type: ignore[arg-type]
-            {"swap": {"period": [2, 4]}, "members": "federated"},
+            {"method": {"period": [2, 4]}, "members": "federated"},
             {"method": ["fedavg"], "local_steps": [4]},
         )
     )
     assert list(sweep.settings()) == [
         {"method": "fedavg", "local_steps": 2},
         {"method": "fedavg", "local_steps": 4},
-        {"swap.period": 2, "members": "federated"},
-        {"swap.period": 4, "members": "federated"},
+        {"method.period": 2, "members": "federated"},
+        {"method.period": 4, "members": "federated"},
     ]
     assert list(Sweep().settings()) == [{}]
 
@@ -268,8 +272,8 @@ def test_each_client_alone_is_a_run_of_its_own() -> None:
 GRID = """
 extends = "base.toml"
 [[sweep.grid]]
-method = "pubswap"
-swap.period = [2, 8]
+method.name = "pubswap"
+method.period = [2, 8]
 local_steps = [5, 10]
 [[sweep.grid]]
 members = ["alone", "pooled"]
@@ -280,7 +284,7 @@ def test_an_impossible_combination_of_a_sweep_is_named(tmp_path: Path) -> None:
     """The recipe itself is valid, but one point of its grid is not."""
     path = write(tmp_path, GRID)
     found = list(impossible(read_recipe(path)))
-    start = "sweep: method = pubswap, swap.period = 8, local_steps = 5: swap.period"
+    start = "sweep: method = pubswap, method.period = 8, local_steps = 5: method.period"
     assert [fault.startswith(start) for fault in found] == [True]
 
 
@@ -288,13 +292,13 @@ def test_each_setting_of_a_sweep_has_its_recipe(tmp_path: Path) -> None:
     """Single-client baselines have no public steps, whatever the recipe's method."""
     path = write(tmp_path, GRID.replace("8", "4"))
     recipes = [reading.sound() for _, reading in variants(read_recipe(path, {"seed": 7}))]
-    assert [(r.method, r.swap.period, r.local_steps, r.rounds) for r in recipes] == [
-        ("pubswap", 2, 5, 8),
-        ("pubswap", 2, 10, 4),
-        ("pubswap", 4, 5, 8),
-        ("pubswap", 4, 10, 4),
-        ("fedavg", 2, 10, 4),
-        ("fedavg", 2, 10, 4),
+    assert [(r.method, r.local_steps, r.rounds) for r in recipes] == [
+        (PubSwap(period=2), 5, 8),
+        (PubSwap(period=2), 10, 4),
+        (PubSwap(period=4), 5, 8),
+        (PubSwap(period=4), 10, 4),
+        (FedAvg(), 10, 4),
+        (FedAvg(), 10, 4),
     ]
     assert {recipe.seed for recipe in recipes} == {7}
     assert not list(repeated(read_recipe(path)))
@@ -309,25 +313,34 @@ def test_a_baseline_of_one_client_swaps_with_nobody(tmp_path: Path) -> None:
 
 
 def test_settings_that_compute_the_same_are_named(tmp_path: Path) -> None:
-    """fedavg ignores swap.period, so one of two runs would be wasted."""
-    text = 'extends = "base.toml"\n[[sweep.grid]]\nmethod = "fedavg"\nswap.period = [2, 4]\n'
+    """A value written out and the default are one run, and one of two would be wasted."""
+    text = 'extends = "base.toml"\n[[sweep.grid]]\nmethod.period = [2]\n[[sweep.grid]]\n'
+    text += 'method.mode = ["synchronous"]\n'
     assert list(repeated(read_recipe(write(tmp_path, text)))) == [
-        "method = fedavg, swap.period = 4 is the same run as method = fedavg, swap.period = 2"
+        "method.mode = synchronous is the same run as method.period = 2"
     ]
+
+
+def test_a_parameter_that_its_method_does_not_have_is_refused_in_a_sweep(tmp_path: Path) -> None:
+    """fedavg has no period: two runs would have computed the same."""
+    text = 'extends = "base.toml"\n[[sweep.grid]]\nmethod.name = "fedavg"\nmethod.period = [2, 4]\n'
+    found = list(impossible(read_recipe(write(tmp_path, text))))
+    assert len(found) == 2
+    assert "method.period: 'fedavg' has no such parameter; 'pubswap' has it" in found[0]
 
 
 def test_values_of_a_command_line_are_toml_or_text() -> None:
     """Numbers, booleans and lists are parsed; a bare word is a string."""
-    options = ["swap.period=4", "swap.strategy=random", "a = [1, 2]", "b=true", "c=x=y"]
+    options = ["method.period=4", "method.strategy=random", "a = [1, 2]", "b=true", "c=x=y"]
     assert parse_set(options) == {
-        "swap.period": 4,
-        "swap.strategy": "random",
+        "method.period": 4,
+        "method.strategy": "random",
         "a": [1, 2],
         "b": True,
         "c": "x=y",
     }
     with pytest.raises(InvalidSettings, match="write KEY=VALUE"):
-        parse_set(["swap.period"])
+        parse_set(["method.period"])
 
 
 def problems(path: Path, count: int) -> Path:

@@ -10,6 +10,7 @@ from pubswap_client.recipes.check import impossible, repeated, variants
 from pubswap_client.recipes.inheritance import shipped_folder, shipped_recipes
 from pubswap_client.recipes.recipe import load_recipe, read_recipe
 from pubswap_client.recipes.shown import toml_text, values_and_notes
+from pubswap_protocol.methods.method import FedProx, PubSwap
 from pubswap_protocol.settings import RunSettings
 
 ROOT = Path(__file__).parents[4]
@@ -98,11 +99,11 @@ def test_a_recipe_is_the_papers_experiment(name: str) -> None:
         assert recipe.rounds * recipe.local_steps == steps[recipe.local_steps]
         assert recipe.verifier == ("choice" if data == "medical" else "math")
         detail: str | float = ""
-        if recipe.method == "fedprox":
-            detail = recipe.fedprox.mu
-        if recipe.method == "pubswap":
-            detail = f"{recipe.swap.strategy} {recipe.swap.period}"
-        rows.add((recipe.local_steps, (recipe.method, detail)))
+        if isinstance(recipe.method, FedProx):
+            detail = recipe.method.mu
+        if isinstance(recipe.method, PubSwap):
+            detail = f"{recipe.method.strategy.name} {recipe.method.period}"
+        rows.add((recipe.local_steps, (recipe.method.name, detail)))
     assert rows == {(tau, row) for tau in steps for row in METHODS[name]}
 
 
@@ -150,10 +151,10 @@ def test_each_value_says_whether_it_is_given() -> None:
     """Values from a file or the command line have no note; others are defaults or follow from
     another value.
     """
-    reading = read_recipe("qwen3-1.7b-deepmath-alpha0.1", {"swap.period": 4})
+    reading = read_recipe("qwen3-1.7b-deepmath-alpha0.1", {"method.period": 4})
     notes = {key: note for key, _, note in values_and_notes(reading)}
     expected = {
-        "swap.period": "",
+        "method.period": "",
         "data.prepare.alpha": "",
         "model.source": "",
         "wire.precision": "default",
@@ -168,7 +169,7 @@ def test_each_value_says_whether_it_is_given() -> None:
 def test_defaults_that_messages_omit_are_shown() -> None:
     """For instance settings that earlier versions did not have."""
     shown = {key: (value, note) for key, value, note in values_and_notes(read_recipe("tour"))}
-    assert shown["swap.sampling_check"] == ("report", "default")
+    assert shown["method.sampling_check"] == ("report", "default")
     assert shown["grpo.resample"] == (0, "default")
 
 

@@ -143,6 +143,6 @@ def test_every_token_is_the_argmax_with_the_noise_of_its_seed_and_position(polic
                 seed = response_seed(11, prompt, index)
                 noise = [plain_noise(seed, place, token) for token in range(len(row))]
                 assert int((row / 0.7 + torch.tensor(noise)).argmax()) == sent
-    batch = collate([Group(p, g, [0.0] * 4) for p, g in zip(PROMPTS, groups, strict=True)], 1e-6)
+    batch = collate([Group(p, g, [0.0] * 4) for p, g in zip(PROMPTS, groups, strict=True)])
     recomputed = response_logprobs(policy, batch, 0.7, budget=1 << 20)
     assert torch.allclose(batch.behaviour, recomputed, atol=1e-5)

@@ -53,7 +53,7 @@ def forward_shapes(policy: Policy) -> Iterator[list[tuple[int, int]]]:
 def test_reported_log_probabilities_are_the_trainers(policy: Policy) -> None:
     """They equal those of the trainer's own forward pass."""
     groups = generate(policy)
-    batch = collate([Group(p, g, [0.0] * 4) for p, g in zip(PROMPTS, groups, strict=True)], 1e-6)
+    batch = collate([Group(p, g, [0.0] * 4) for p, g in zip(PROMPTS, groups, strict=True)])
     recomputed = response_logprobs(policy, batch, 0.7, budget=1 << 20)
     assert torch.allclose(batch.behaviour, recomputed, atol=1e-5)
 
@@ -152,7 +152,7 @@ def test_merged_weights_sample_the_same_responses_and_report_their_own_probabili
     engine.merge = True
     found = engine.generate(PROMPTS, SamplingParameters(4, 12, 0.7, 11))
     assert same(wanted, found)
-    batch = collate([Group(p, g, [0.0] * 4) for p, g in zip(PROMPTS, found, strict=True)], 1e-6)
+    batch = collate([Group(p, g, [0.0] * 4) for p, g in zip(PROMPTS, found, strict=True)])
     with policy.merged():
         recomputed = response_logprobs(policy, batch, 0.7, budget=1 << 20)
     assert torch.allclose(batch.behaviour, recomputed, atol=1e-5)

@@ -149,7 +149,7 @@ def test_a_run_of_one_release_has_noise_however_large_its_epsilon() -> None:
 
 def test_a_run_of_public_steps_alone_costs_nothing() -> None:
     """It releases nothing private."""
-    settings = RunSettings.model_validate({"swap": {"period": 1}, "privacy": {"epsilon": 1.0}})
+    settings = RunSettings.model_validate({"method": {"period": 1}, "privacy": {"epsilon": 1.0}})
     one = releases_of_round(settings, 100)
     assert (one.steps, epsilon_of([one], 1e-5)) == (0, 0)
 

@@ -46,7 +46,7 @@ def batch_of(groups: Groups, seed: int = SEED) -> Batch:
     """A batch of responses that are claimed to be drawn with this seed."""
     claimed = seeded(groups, seed)
     rewards = [float(k % 2) for k in range(COUNT)]
-    return collate([Group(p, g, rewards) for p, g in zip(PROMPTS, claimed, strict=True)], 1e-6)
+    return collate([Group(p, g, rewards) for p, g in zip(PROMPTS, claimed, strict=True)])
 
 
 def against(policy: Policy, groups: Groups) -> float:

@@ -39,10 +39,10 @@ def random_batch(make_responses: Callable[..., list[Response]], seed: int) -> Ba
         responses = make_responses(lengths, seed + number, donated=[3] if number % 2 else [])
         rewards = [1.0] * 4 if number == 2 else [1.0, 0.0, 0.0, float(rng.integers(0, 2))]
         groups.append(Group(prompt, responses, rewards))
-    return collate(groups, 1e-6)
+    return collate(groups)
 
 
-def changed(settings: RunSettings, method: str = "pubswap", **grpo: Any) -> RunSettings:
+def changed(settings: RunSettings, method: Any = "pubswap", **grpo: Any) -> RunSettings:
     values = settings.model_dump() | {"method": method}
     values["grpo"] |= grpo
     return RunSettings.model_validate(values)
@@ -93,8 +93,8 @@ def load(
 SETTINGS: list[dict[str, Any]] = [
     {},
     {"kl_beta": 0.1, "loss_aggregation": "token_mean"},
-    {"kl_beta": 0.1, "donor_ratio": "decoupled"},
-    {"kl_beta": 0.0, "donor_ratio": "decoupled", "entropy_coefficient": 0.3},
+    {"kl_beta": 0.1, "method": {"donor_ratio": "decoupled"}},
+    {"kl_beta": 0.0, "method": {"donor_ratio": "decoupled"}, "entropy_coefficient": 0.3},
     {"kl_beta": 0.0},
     {"kl_beta": 0.1, "method": "fedprox", "rollout_correction": "none"},
 ]

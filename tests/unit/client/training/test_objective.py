@@ -13,12 +13,13 @@ from pubswap_client.training.objective import (
     fedprox_penalty,
     k3,
     objective,
-    token_weights,
 )
+from pubswap_protocol.methods.clippings import CLIPPINGS
 from pubswap_protocol.settings import GrpoSettings
 
 LENGTHS = [5, 2, 1, 4, 3, 5]
 WIDTH = 5
+LONGEST = 7
 
 
 @dataclass
@@ -36,7 +37,7 @@ class ObjectiveCase:
         mask = torch.tensor([[t < length for t in range(WIDTH)] for length in LENGTHS])
         return Targets(
             advantages=torch.tensor(self.advantages, dtype=torch.float64)[:, None],
-            weights=token_weights(mask, settings.loss_aggregation).double(),
+            weights=settings.loss_aggregation.coefficients(mask, LONGEST).double(),
             old=torch.tensor(self.old),
             donated=torch.tensor(self.donated)[:, None],
             behaviour=torch.tensor(self.behaviour),
@@ -62,7 +63,9 @@ def case() -> ObjectiveCase:
     )
 
 
-def by_hand(case: ObjectiveCase, s: GrpoSettings) -> tuple[float, np.ndarray, float, float]:
+def by_hand(
+    case: ObjectiveCase, s: GrpoSettings, decoupled: bool
+) -> tuple[float, np.ndarray, float, float]:
     """Loss, its gradient (B, T), KL and clip share, token by token."""
     loss = kl = clipped = 0.0
     gradient = np.zeros_like(case.logprobs)
@@ -70,18 +73,20 @@ def by_hand(case: ObjectiveCase, s: GrpoSettings) -> tuple[float, np.ndarray, fl
         advantage, donated = case.advantages[row], case.donated[row]
         for t in range(length):
             coefficient = 1 / sum(LENGTHS)
-            if s.loss_aggregation == "sequence_mean":
+            if s.loss_aggregation.name == "sequence_mean":
                 coefficient = 1 / (len(LENGTHS) * length)
+            elif s.loss_aggregation.name == "constant":
+                coefficient = 1 / (len(LENGTHS) * LONGEST)
             logprob, old = case.logprobs[row, t], case.old[row, t]
             behaviour, reference = case.behaviour[row, t], case.reference[row, t]
             weight = 1.0
             if not donated and s.rollout_correction == "token_truncate":
                 weight = min(math.exp(old - behaviour), 2.0)
-            if donated and s.donor_ratio == "decoupled":
+            if donated and decoupled:
                 weight = min(math.exp(old - behaviour), 2.0)
             ratio = math.exp(logprob - old)
             free = ratio * advantage
-            bound = min(max(ratio, 1 - s.clip_low), 1 + s.clip_high) * advantage
+            bound = min(max(ratio, 1 - s.clipping.low), 1 + s.clipping.high) * advantage
             term, slope = (free, free) if free <= bound else (bound, 0.0)
             gap = reference - logprob
             divergence = math.exp(gap) - gap - 1
@@ -93,11 +98,11 @@ def by_hand(case: ObjectiveCase, s: GrpoSettings) -> tuple[float, np.ndarray, fl
 
 
 @pytest.mark.parametrize(
-    ("aggregation", "donor_ratio", "rollout_correction"),
+    ("aggregation", "decoupled", "rollout_correction"),
     list(
         itertools.product(
-            ["sequence_mean", "token_mean"],
-            ["local", "decoupled"],
+            ["sequence_mean", "token_mean", "constant"],
+            [False, True],
             ["token_truncate", "none"],
         )
     ),
@@ -105,22 +110,21 @@ def by_hand(case: ObjectiveCase, s: GrpoSettings) -> tuple[float, np.ndarray, fl
 def test_value_and_gradient_are_those_of_the_loop(
     case: ObjectiveCase,
     aggregation: str,
-    donor_ratio: str,
+    decoupled: bool,
     rollout_correction: str,
 ) -> None:
     """All aggregations, donor ratios and corrections agree with the equations."""
     settings = GrpoSettings.model_validate(
         {
             "loss_aggregation": aggregation,
-            "donor_ratio": donor_ratio,
             "rollout_correction": rollout_correction,
             "kl_beta": 0.1,
         }
     )
     logprobs = torch.tensor(case.logprobs, requires_grad=True)
-    loss = objective(logprobs, case.targets(settings), settings)
+    loss = objective(logprobs, case.targets(settings), settings, decoupled=decoupled)
     loss.total.backward()
-    value, gradient, kl, clipped = by_hand(case, settings)
+    value, gradient, kl, clipped = by_hand(case, settings, decoupled)
     assert loss.total.item() == pytest.approx(value, abs=1e-7)
     assert logprobs.grad is not None
     assert np.abs(logprobs.grad.numpy() - gradient).max() < 1e-7
@@ -131,7 +135,7 @@ def test_value_and_gradient_are_those_of_the_loop(
         advantage * donated
         for advantage, donated in zip(case.advantages, case.donated, strict=True)
     ]
-    *_, of_donated = by_hand(replace(case, advantages=given), settings)
+    *_, of_donated = by_hand(replace(case, advantages=given), settings, decoupled)
     assert loss.donated_clip_share.item() == pytest.approx(of_donated, abs=1e-6)
 
 
@@ -142,14 +146,14 @@ def by_response(case: ObjectiveCase, s: GrpoSettings) -> tuple[float, np.ndarray
     """
     loss = clipped = 0.0
     gradient = np.zeros_like(case.logprobs)
-    low, high = 1 - s.clip_low, 1 + s.clip_high
+    low, high = 1 - s.clipping.low, 1 + s.clipping.high
     for row, length in enumerate(LENGTHS):
         advantage = case.advantages[row]
         ratios = [math.exp(case.logprobs[row, t] - case.old[row, t]) for t in range(length)]
         whole = math.prod(ratios) ** (1 / length)
         for t in range(length):
             coefficient = 1 / (len(LENGTHS) * length)
-            ratio = whole if s.clipping == "sequence" else ratios[t]
+            ratio = whole if s.clipping.by_sequence else ratios[t]
             too_far = ratio > high if advantage > 0 else ratio < low and advantage < 0
             term = (min(ratio, high) if advantage > 0 else max(ratio, low)) * advantage
             slope = 0.0 if too_far else ratio * advantage
@@ -159,13 +163,17 @@ def by_response(case: ObjectiveCase, s: GrpoSettings) -> tuple[float, np.ndarray
     return loss, gradient, clipped
 
 
-@pytest.mark.parametrize("clipping", ["token", "sequence"])
+def bounds(clipping: str) -> dict[str, object]:
+    """A clipping of so small a range that a whole own response is clipped."""
+    return {"name": clipping, "low": 0.05, "high": 0.25}
+
+
+@pytest.mark.parametrize("clipping", CLIPPINGS.names)
 def test_both_clippings_are_those_of_the_loop(case: ObjectiveCase, clipping: str) -> None:
     """Value, gradient and clip share from flat tokens in any order, as in a pack."""
     settings = GrpoSettings.model_validate(
         {
-            "clipping": clipping,
-            "clip_low": 0.05,  # so that a whole own response is clipped
+            "clipping": bounds(clipping),
             "rollout_correction": "none",
             "kl_beta": 0.0,
         }
@@ -198,7 +206,7 @@ def test_both_clippings_are_those_of_the_loop(case: ObjectiveCase, clipping: str
 def test_a_whole_response_s_tokens_are_clipped_or_none(case: ObjectiveCase) -> None:
     """With sequence clipping, which gives another objective here than token clipping."""
     token, sequence = (
-        by_response(case, GrpoSettings.model_validate({"clipping": clipping, "clip_low": 0.05}))
+        by_response(case, GrpoSettings.model_validate({"clipping": bounds(clipping)}))
         for clipping in ("token", "sequence")
     )
     assert abs(token[0] - sequence[0]) > 1e-2
@@ -210,9 +218,10 @@ def test_the_decoupled_weight_does_not_touch_own_rows_or_the_kl(case: ObjectiveC
     """Without donated rows, both donor ratios give the same objective."""
     case.donated = [False] * len(LENGTHS)
     losses = []
-    for donor_ratio in ("local", "decoupled"):
-        settings = GrpoSettings.model_validate({"donor_ratio": donor_ratio})
-        loss = objective(torch.tensor(case.logprobs), case.targets(settings), settings)
+    settings = GrpoSettings()
+    for decoupled in (False, True):
+        targets = case.targets(settings)
+        loss = objective(torch.tensor(case.logprobs), targets, settings, decoupled=decoupled)
         losses.append(loss.total.item())
     assert losses[0] == losses[1]
 
@@ -260,7 +269,7 @@ def test_k3_is_the_estimator_by_hand_and_never_negative() -> None:
 
 def test_impossible_peer_log_probabilities_do_not_overflow() -> None:
     """A donor's -1e30 gives a finite loss and gradient, even with an advantage of 0."""
-    settings = GrpoSettings(donor_ratio="decoupled")
+    settings = GrpoSettings()
     logprobs = torch.tensor([[-1.0], [-1.0]], requires_grad=True)
     targets = Targets(
         advantages=torch.tensor([[0.0], [-1.0]]),
@@ -270,7 +279,7 @@ def test_impossible_peer_log_probabilities_do_not_overflow() -> None:
         behaviour=torch.full((2, 1), -1e30),
         reference=torch.full((2, 1), -1e30),
     )
-    loss = objective(logprobs, targets, settings)
+    loss = objective(logprobs, targets, settings, decoupled=True)
     loss.total.backward()
     assert logprobs.grad is not None
     assert torch.isfinite(loss.total)

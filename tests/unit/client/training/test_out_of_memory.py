@@ -54,7 +54,6 @@ def batch(make_responses: Callable[..., list[Response]]) -> Batch:
     """Two groups of four."""
     return collate(
         [Group([5, 17], make_responses([3, 9, 5, 6], i), [1.0, 0, 0, 1]) for i in (0, 1)],
-        1e-6,
     )
 
 

@@ -133,7 +133,7 @@ def test_fewer_prompts_and_responses_apply_to_private_steps_only(
 )
 def test_more_than_the_runs_is_refused(own: dict[str, Any], said: str) -> None:
     """Before training, with the allowed values."""
-    run = RunSettings(lora={"rank": 32, "min_rank": 2}, aggregation={"rule": "svd"})
+    run = RunSettings(aggregation={"rule": {"name": "svd", "min_rank": 2}})
     with pytest.raises(InvalidSettings, match=said):
         own_settings(ClientSettings(**own), run)
         own_rank(ClientSettings(**own), run)

@@ -58,7 +58,7 @@ def trained(
     """
     start = policy.adapter()
     optimizer = torch.optim.SGD(policy.trainable(), lr=RATE)
-    batch = collate(groups, 1e-6)
+    batch = collate(groups)
     update(policy, optimizer, batch, settings, [], TokenBudget(budget), noise=noise)
     end = policy.adapter()
     policy.load_adapter(start)
@@ -70,7 +70,7 @@ def slow(
 ) -> tuple[Adapter, list[float]]:
     """The same, one group at a time, padded and by autograd; also the norms in the first epoch."""
     start, grpo = policy.adapter(), settings.grpo
-    batches = [collate([group], 1e-6) for group in groups]
+    batches = [collate([group]) for group in groups]
     targets = []
     with torch.no_grad():
         for batch in batches:

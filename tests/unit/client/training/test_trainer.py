@@ -15,9 +15,10 @@ from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol.bounds import MAX_FACTOR, SMALLEST
 from pubswap_protocol.errors import InvalidProblems, StaleAdapter
+from pubswap_protocol.methods.method import PubSwap
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.problems import Problem
-from pubswap_protocol.settings import GrpoSettings, RunSettings, SwapSettings
+from pubswap_protocol.settings import GrpoSettings, RunSettings
 from pubswap_protocol.tensors.adapter import Adapter, encode_adapter, initial_adapter
 from support.client.even import is_even
 
@@ -160,7 +161,7 @@ def test_a_pipelined_step_s_staleness_is_not_taken_for_a_mismatch(
     differ.
     """
     pipelined = run_settings.model_copy(
-        update={"local_steps": 4, "swap": SwapSettings(mode="pipelined")}
+        update={"local_steps": 4, "method": PubSwap(mode="pipelined")}
     )
     trainer = make_trainer(settings=pipelined)
     trainer.max_mismatch = 1e-3

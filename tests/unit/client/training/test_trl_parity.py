@@ -16,7 +16,8 @@ from pubswap_client.policy.groups import Batch, Group, collate
 from pubswap_client.policy.logprobs import Scores, response_logprobs, score_pack
 from pubswap_client.policy.packing import pack
 from pubswap_client.policy.policy import Policy
-from pubswap_client.training.objective import Targets, objective, token_weights
+from pubswap_client.training.objective import Targets, objective
+from pubswap_protocol.methods.advantages import ByStd
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.settings import GrpoSettings, RunSettings
 from pubswap_protocol.tensors.adapter import Adapter
@@ -30,7 +31,16 @@ pytestmark = [
     for name in ("is_gradient_checkpointing", "gradient_checkpointing")
 ]
 BUDGET = 1 << 20
-TRL_EPSILON = 1e-4  # of advantages
+WIDEST = 9
+
+
+class AsTrl(ByStd):
+    """TRL's epsilon."""
+
+    def scale(self, rewards: torch.Tensor) -> torch.Tensor:
+        return rewards.std(dim=1, keepdim=True) + 1e-4
+
+
 TRL_LOSS = {"sequence_mean": "grpo", "token_mean": "bnpo"}
 PROMPTS = ([4, 13, 5, 17], [6, 7, 8, 9, 10, 11, 17], [5, 17])
 REWARDS = ([1.0, 0.0, 0.0, 1.0], [1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0])
@@ -51,7 +61,7 @@ def groups(make_responses: Callable[..., list[Response]]) -> list[Group]:
 @pytest.fixture
 def batch(groups: list[Group]) -> Batch:
     """The groups as our batch, with TRL's epsilon."""
-    return collate(groups, TRL_EPSILON)
+    return collate(groups, AsTrl())
 
 
 @pytest.fixture(params=["tiny_mild_qwen3", "tiny_qwen3"])
@@ -182,7 +192,7 @@ def test_loss_and_all_gradients_equal_trls(
     width = batch.width
     targets = Targets(
         advantages=batch.advantages.repeat_interleave(width),
-        weights=token_weights(batch.response_mask, settings.loss_aggregation).flatten(),
+        weights=settings.loss_aggregation.coefficients(batch.response_mask, WIDEST).flatten(),
         old=old.flatten(),
         donated=batch.donated.repeat_interleave(width),
         behaviour=batch.behaviour.flatten(),

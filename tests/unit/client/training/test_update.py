@@ -16,10 +16,11 @@ from pubswap_client.policy.groups import Batch, Group, collate
 from pubswap_client.policy.policy import Policy
 from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.metrics import StepMetrics
-from pubswap_client.training.objective import clipped_surrogate, objective
+from pubswap_client.training.objective import objective
 from pubswap_client.training.team import Team, Update
 from pubswap_client.training.update import follow_update, update
 from pubswap_protocol.errors import Diverged, StaleAdapter
+from pubswap_protocol.methods.method import FedProx, PubSwap
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import Adapter
@@ -41,7 +42,6 @@ def batch(make_responses: Callable[..., list[Response]]) -> Batch:
             Group(prompts[i], make_responses(lengths[i], seed=i, donated=donated[i]), rewards[i])
             for i in range(3)
         ],
-        1e-6,
     )
 
 
@@ -71,7 +71,7 @@ def distance(left: Adapter, right: Adapter) -> float:
     return max(float(np.abs(left[name] - right[name]).max()) for name in left)
 
 
-@pytest.mark.parametrize("aggregation", ["sequence_mean", "token_mean"])
+@pytest.mark.parametrize("aggregation", ["sequence_mean", "token_mean", "constant"])
 @pytest.mark.parametrize(
     ("donor_ratio", "clipping"),
     [
@@ -89,7 +89,7 @@ def test_micro_batches_give_the_whole_batchs_gradient(
     budget: int,
 ) -> None:
     """With two epochs and active clipping, the result does not depend on the micro-batches."""
-    chosen = {"donor_ratio": donor_ratio, "clipping": clipping, "kl_beta": 0.1}
+    chosen = {"method": PubSwap(donor_ratio=donor_ratio), "clipping": clipping, "kl_beta": 0.1}
     settings = changed(run_settings, loss_aggregation=aggregation, **chosen)
     whole, reached = one_update(policy, batch, settings)
     parts, also_reached = one_update(policy, batch, settings, budget)
@@ -120,12 +120,16 @@ def test_the_first_epoch_is_the_plain_policy_gradient(
         assert np.allclose(trained[name], array + 0.1 * gradient.numpy(), atol=1e-6)
 
 
+@pytest.mark.parametrize("aggregation", ["sequence_mean", "constant"])
 def test_the_second_epoch_is_held_against_the_first_one_s_policy(
-    policy: Policy, batch: Batch, run_settings: RunSettings
+    policy: Policy, batch: Batch, run_settings: RunSettings, aggregation: str
 ) -> None:
-    """Its old log-probabilities are from before the first epoch's step."""
-    once = changed(run_settings, gradient_epochs=1)
-    twice = changed(run_settings, gradient_epochs=2)
+    """Its old log-probabilities are from before the first epoch's step.
+
+    The reported share is one of tokens, whatever the coefficients of the loss sum to.
+    """
+    once = changed(run_settings, gradient_epochs=1, loss_aggregation=aggregation)
+    twice = changed(run_settings, gradient_epochs=2, loss_aggregation=aggregation)
     with torch.no_grad():
         old = padded_scores(policy, batch, 0.7).logprobs
         with policy.reference():
@@ -137,7 +141,8 @@ def test_the_second_epoch_is_held_against_the_first_one_s_policy(
     second = objective(padded_scores(policy, batch, 0.7).logprobs, targets, twice.grpo)
     assert second.clip_share > 0
     assert both.loss == pytest.approx((first.loss + second.total.item()) / 2, abs=1e-5)
-    assert both.clip_share == pytest.approx(second.clip_share.item() / 2, abs=1e-5)
+    share = second.clip_share.item() / targets.weights.sum().item()
+    assert both.clip_share == pytest.approx(share / 2, abs=1e-5)
 
 
 @pytest.mark.parametrize("aggregation", ["sequence_mean", "token_mean"])
@@ -157,7 +162,7 @@ def test_donated_tokens_are_told_apart(
     targets = padded_targets(batch, settings, old, None)
     with torch.no_grad():
         now = padded_scores(policy, batch, 0.7).logprobs
-    _, stopped = clipped_surrogate(now, targets, settings.grpo)
+    _, stopped = settings.grpo.clipping.surrogate(now, targets.old, targets.advantages, None)
     assert metrics.donated_tokens == int(donated.sum()) == 11
     assert metrics.donated_probability == pytest.approx(old[donated].exp().mean().item(), rel=1e-5)
     weights = targets.weights[donated]
@@ -181,7 +186,7 @@ def test_groups_of_equal_rewards_teach_nothing_but_the_kl(
     policy: Policy, make_responses: Callable[..., list[Response]], run_settings: RunSettings
 ) -> None:
     """Without a KL term the factors stay unchanged; with it they move."""
-    batch = collate([Group([5, 17], make_responses([3, 4, 5, 6], 0), [1.0] * 4)], 1e-6)
+    batch = collate([Group([5, 17], make_responses([3, 4, 5, 6], 0), [1.0] * 4)])
     start = policy.adapter()
     metrics, trained = one_update(policy, batch, changed(run_settings, kl_beta=0.0))
     assert (distance(trained, start), metrics.loss, metrics.zero_variance_share) == (0, 0, 1)
@@ -195,7 +200,7 @@ def test_fedprox_adds_mu_times_the_distance_to_the_gradient(
 ) -> None:
     """Once for the whole batch, whatever the micro-batches; only with method fedprox."""
     plain = changed(run_settings, gradient_epochs=1, max_grad_norm=1e9)
-    prox = changed(run_settings, gradient_epochs=1, max_grad_norm=1e9, method="fedprox")
+    prox = changed(run_settings, gradient_epochs=1, max_grad_norm=1e9, method=FedProx())
     without, free = one_update(policy, batch, plain, budget=30)
     with_it, held = one_update(policy, batch, prox, budget=30)
     start = policy.adapter()
