@@ -34,6 +34,7 @@ from pubswap_protocol.methods.server_optimizers import (
 )
 from pubswap_protocol.methods.weights import WEIGHTS, Steps, Uniform, Weights
 from pubswap_protocol.tensors.safetensors_header import MAX_TENSORS
+from pubswap_protocol.verifiers.registry import VERIFIERS, spelt
 
 TemplateOptions = Annotated[
     dict[
@@ -257,7 +258,10 @@ class RunSettings(Strict):
         default=4, description="N, the number of clients; the run can start when all have enrolled."
     )
     verifier: Word = Field(
-        default="math", description="Verifier of responses; docs/data.md lists them."
+        default=VERIFIERS.default,
+        description=" ".join(
+            ["Verifier of responses.", *(f"`{spelt(cls)}`: {cls.summary()}" for cls in VERIFIERS)]
+        ),
     )
     chat_template: Literal["auto", "none"] = Field(
         default="auto", description="auto: the base model's chat template, if it has one."

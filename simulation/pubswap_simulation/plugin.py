@@ -10,6 +10,7 @@ from pathlib import Path
 from pubswap_protocol.digests import sha256_of
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.methods.registry import PLUGIN
+from pubswap_protocol.verifiers.registry import VERIFIERS
 
 
 def load_plugin(path: Path) -> str:
@@ -32,4 +33,6 @@ def load_plugin(path: Path) -> str:
     except (Exception, SystemExit) as error:  # any: it is foreign code
         del sys.modules[name]
         raise InvalidSettings(f"{path} failed: {type(error).__name__}: {error}") from error
+    if any(cls.__module__ == name for cls in VERIFIERS):  # its processes import no plugins
+        raise InvalidSettings(f"{path}: a verifier cannot come from a plugin; see CONTRIBUTING.md.")
     return digest

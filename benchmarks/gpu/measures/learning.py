@@ -17,7 +17,7 @@ from pubswap_protocol.model import model_card
 from pubswap_protocol.problems import Problem, read_problems
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import initial_adapter
-from pubswap_protocol.verifiers.exact import score_exact
+from pubswap_protocol.verifiers.exact import Exact
 
 # Drawn from reasoning-gym like the demo's, but not needing it, because answers are compared.
 PROBLEMS = Path(__file__).parents[1] / "problems.jsonl"
@@ -74,4 +74,4 @@ def learning(context: Context, model: str) -> dict[str, Any]:
 
 def exact(cases: Sequence[tuple[str, Problem]]) -> list[float]:
     """Rewards of responses to problems."""
-    return [score_exact(response, problem) for response, problem in cases]
+    return [Exact().score(response, problem) for response, problem in cases]

@@ -5,6 +5,7 @@ import unicodedata
 
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.verifiers.extract import answer_line, first_of, last_boxed, last_line, tagged
+from pubswap_protocol.verifiers.verifier import VERIFIERS, Verifier
 
 # These patterns run without a time limit, so all their repetitions are bounded or possessive.
 _MARKUP = re.compile(
@@ -50,9 +51,15 @@ _OR = re.compile(
 _OPTION = re.compile(r"^[ \t]{0,9}\(?([A-J])[.):][ \t]{1,9}(\S.*)$", re.MULTILINE)
 
 
-def score_choice(response: str, problem: Problem) -> float:
-    """1.0 if the response ends in exactly one letter, and it is the problem's answer."""
-    return float(chosen_letter(response, problem.prompt) == letter_of(problem.answer))
+@VERIFIERS.register
+class MultipleChoice(Verifier):
+    """Correct if the response ends in exactly one letter, the problem's answer."""
+
+    name = "choice"
+    quick = True
+
+    def score(self, response: str, problem: Problem) -> float:
+        return float(chosen_letter(response, problem.prompt) == letter_of(problem.answer))
 
 
 def letter_of(answer: str) -> str:

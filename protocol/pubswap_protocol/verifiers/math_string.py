@@ -7,6 +7,7 @@ theirs. It reads no mathematics: 0.75 is wrong for \frac{3}{4}, and \text{ cm} i
 
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.verifiers.extract import first_of
+from pubswap_protocol.verifiers.verifier import VERIFIERS, Verifier
 
 _REPLACED = (
     ("\n", ""),
@@ -22,11 +23,16 @@ _REPLACED = (
 )
 
 
-def score_math_string(response: str, problem: Problem) -> float:
-    r"""1.0 if the content of the last \boxed{...} equals the answer as normalised text."""
-    text = first_of(response, lambda whole: whole)
-    answer = None if text is None else _last_box(text)
-    return float(answer is not None and _equal(answer, problem.answer))
+@VERIFIERS.register
+class MathString(Verifier):
+    r"""Correct if the content of the last \boxed{...} equals the answer as normalised text."""
+
+    name = "math-string"
+
+    def score(self, response: str, problem: Problem) -> float:
+        text = first_of(response, lambda whole: whole)
+        answer = None if text is None else _last_box(text)
+        return float(answer is not None and _equal(answer, problem.answer))
 
 
 def _last_box(text: str) -> str | None:

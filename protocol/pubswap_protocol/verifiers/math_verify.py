@@ -10,27 +10,34 @@ from typing import Any
 
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.verifiers.extract import first_of
+from pubswap_protocol.verifiers.verifier import VERIFIERS, Verifier
 
 
-def score_math_verify(response: str, problem: Problem) -> float:
-    r"""1.0 if the library finds the last \boxed{...}, else a stated formula, equal to the answer.
+@VERIFIERS.register
+class MathVerify(Verifier):
+    r"""Correct if the library finds the last \boxed{...} or stated formula equal to the answer.
 
-    0.0 for an answer that the library cannot read; TRL leaves such problems out.
+    An answer that the library cannot read is never matched; TRL leaves such problems out.
     """
-    from math_verify import LatexExtractionConfig, parse, verify
-    from math_verify.parser import NormalizationConfig
 
-    text = first_of(response, lambda whole: whole)
-    gold = _gold(problem.answer)
-    if text is None or not gold:
-        return 0.0
-    reading = LatexExtractionConfig(
-        normalization_config=NormalizationConfig(units=True),
-        boxed_match_priority=0,
-        try_extract_without_anchor=False,
-    )
-    answer = parse(text, [reading], extraction_mode="first_match", parsing_timeout=None)
-    return float(verify(gold, answer, timeout_seconds=None))
+    name = "math-verify"
+    library = "math-verify"
+
+    def score(self, response: str, problem: Problem) -> float:
+        from math_verify import LatexExtractionConfig, parse, verify
+        from math_verify.parser import NormalizationConfig
+
+        text = first_of(response, lambda whole: whole)
+        gold = _gold(problem.answer)
+        if text is None or not gold:
+            return 0.0
+        reading = LatexExtractionConfig(
+            normalization_config=NormalizationConfig(units=True),
+            boxed_match_priority=0,
+            try_extract_without_anchor=False,
+        )
+        answer = parse(text, [reading], extraction_mode="first_match", parsing_timeout=None)
+        return float(verify(gold, answer, timeout_seconds=None))
 
 
 @lru_cache(maxsize=256)  # the responses of a group share their gold

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
 from pubswap_protocol.problems import Problem
-from pubswap_protocol.verifiers.registry import QUICK, score
+from pubswap_protocol.verifiers.registry import score, verifier_of
 from pubswap_protocol.verifiers.worker import Job, Score, Scored, Worker, guarded, log
 
 Item = tuple[str, Problem]
@@ -45,7 +45,7 @@ class VerifierPool:
     def at_once(self, name: str, problems: Sequence[Problem]) -> bool:
         """Whether the verifiers of these problems are always quick, and need no process."""
         names = {problem.verifier or name for problem in problems}
-        return self._scorer is score and names <= QUICK
+        return self._scorer is score and all(verifier_of(each).quick for each in names)
 
     def score(self, name: str, item: Item, seconds: float | None = None) -> Scored:
         """Score one (response, problem) within `seconds` of CPU, by default the pool's.

@@ -18,6 +18,7 @@ from typing import Any
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.verifiers.extract import extract_answer
+from pubswap_protocol.verifiers.verifier import VERIFIERS, Verifier
 
 _FULL_SCORE = 1.0 - 1e-9
 
@@ -45,21 +46,28 @@ _ARITHMETIC = re.compile(
 )
 
 
-def score_reasoning(task: str, response: str, problem: Problem) -> float:
-    """1.0 if the task's `score_answer` gives the extracted answer its full score."""
-    answer, metadata = extract_answer(response), problem.metadata
-    if task in _CALCULATED:
-        texts = (answer, problem.answer, metadata.get("integrand"), metadata.get("problem"))
-        if not all(_ARITHMETIC.fullmatch(str(text or "")) for text in texts):
-            return 0.0
-    entry = {"question": problem.prompt, "answer": problem.answer, "metadata": metadata}
-    scored = _dataset(task).score_answer(answer=answer, entry=entry)
-    return float(scored >= _FULL_SCORE)
+@VERIFIERS.register
+class ReasoningGym(Verifier):
+    """Correct if the task's `score_answer` gives the extracted answer its full score."""
 
+    name = "reasoning_gym"
+    library = "reasoning-gym"
 
-def check_task(task: str) -> None:
-    """Raises InvalidSettings unless reasoning-gym has the task."""
-    _dataset(task)
+    task: str
+
+    def score(self, response: str, problem: Problem) -> float:
+        answer, metadata = extract_answer(response), problem.metadata
+        if self.task in _CALCULATED:
+            texts = (answer, problem.answer, metadata.get("integrand"), metadata.get("problem"))
+            if not all(_ARITHMETIC.fullmatch(str(text or "")) for text in texts):
+                return 0.0
+        entry = {"question": problem.prompt, "answer": problem.answer, "metadata": metadata}
+        scored = _dataset(self.task).score_answer(answer=answer, entry=entry)
+        return float(scored >= _FULL_SCORE)
+
+    def check(self) -> None:
+        """Raises InvalidSettings unless reasoning-gym has the task."""
+        _dataset(self.task)
 
 
 @cache

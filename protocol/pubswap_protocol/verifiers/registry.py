@@ -1,29 +1,56 @@
 """Verifiers by name, each with a version that members must share, because it decides rewards."""
 
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.problems import Problem
-from pubswap_protocol.verifiers.choice import score_choice
-from pubswap_protocol.verifiers.exact import score_exact
-from pubswap_protocol.verifiers.math import score_math
-from pubswap_protocol.verifiers.math_string import score_math_string
-from pubswap_protocol.verifiers.math_verify import score_math_verify
-from pubswap_protocol.verifiers.reasoning import check_task, score_reasoning
+from pubswap_protocol.verifiers.choice import MultipleChoice
+from pubswap_protocol.verifiers.exact import Exact
+from pubswap_protocol.verifiers.math import Math
+from pubswap_protocol.verifiers.math_string import MathString
+from pubswap_protocol.verifiers.math_verify import MathVerify
+from pubswap_protocol.verifiers.reasoning import ReasoningGym
+from pubswap_protocol.verifiers.verifier import VERIFIERS, Verifier
 
-REASONING = "reasoning_gym:"
+__all__ = [
+    "VERIFIERS",
+    "Exact",
+    "Math",
+    "MathString",
+    "MathVerify",
+    "MultipleChoice",
+    "ReasoningGym",
+    "check_usable",
+    "check_verifier",
+    "score",
+    "spelt",
+    "verifier_of",
+    "verifier_version",
+]
+
 MAX_RESPONSE_CHARACTERS = 1 << 16
 
-_VERIFIERS = {
-    "math": score_math,
-    "math-verify": score_math_verify,
-    "math-string": score_math_string,
-    "choice": score_choice,
-    "exact": score_exact,
-}
-QUICK = {"choice", "exact"}  # always quick, so they need no process
 _RULES = 10  # one version for all our rules, because they share the extraction of answers
-_LIBRARIES = {"math": "mpmath", "math-verify": "math-verify"}
+
+
+@lru_cache(maxsize=256)  # names come from members, too
+def verifier_of(name: str) -> Verifier:
+    """The verifier of a name such as 'math' or 'reasoning_gym:gcd'.
+
+    Raises InvalidSettings, listing the names, if there is none.
+    """
+    word, _, parameter = name.partition(":")
+    cls = VERIFIERS.class_of(word)
+    if cls is None or bool(parameter) != bool(cls.model_fields) or name.endswith(":"):
+        names = ", ".join(map(spelt, VERIFIERS))
+        raise InvalidSettings(f"There is no verifier {name!r}; the verifiers are {names}.")
+    return cls.model_validate(dict.fromkeys(cls.model_fields, parameter))
+
+
+def spelt(cls: type[Verifier]) -> str:
+    """A verifier's name as it is written in settings, such as 'reasoning_gym:<task>'."""
+    return ":".join([cls.name, *(f"<{field}>" for field in cls.model_fields)])
 
 
 def verifier_version(name: str) -> str:
@@ -31,8 +58,7 @@ def verifier_version(name: str) -> str:
 
     Raises InvalidSettings for a name that does not exist, or whose library is not installed.
     """
-    check_verifier(name)
-    library = "reasoning-gym" if name.startswith(REASONING) else _LIBRARIES.get(name)
+    library = verifier_of(name).library
     try:
         return f"{name}@{_RULES}" + (f"+{version(library)}" if library else "")
     except PackageNotFoundError:
@@ -43,23 +69,15 @@ def verifier_version(name: str) -> str:
 
 def check_verifier(name: str) -> None:
     """Raises InvalidSettings, listing the names, unless the verifier exists."""
-    if name not in _VERIFIERS and not (name.startswith(REASONING) and name != REASONING):
-        names = ", ".join([*sorted(_VERIFIERS), "reasoning_gym:<task>"])
-        raise InvalidSettings(f"There is no verifier {name!r}; the verifiers are {names}.")
+    verifier_of(name)
 
 
 def check_usable(name: str) -> None:
     """As `check_verifier`, but import reasoning-gym for its tasks, which must exist too."""
-    check_verifier(name)
-    if name.startswith(REASONING):
-        check_task(name.removeprefix(REASONING))
+    verifier_of(name).check()
 
 
 def score(name: str, response: str, problem: Problem) -> float:
     """1.0 if the response is correct, 0.0 if not; a response over 64 Ki characters is not."""
-    check_verifier(name)
-    if len(response) > MAX_RESPONSE_CHARACTERS:
-        return 0.0
-    if name.startswith(REASONING):
-        return score_reasoning(name.removeprefix(REASONING), response, problem)
-    return _VERIFIERS[name](response, problem)
+    verifier = verifier_of(name)
+    return 0.0 if len(response) > MAX_RESPONSE_CHARACTERS else verifier.score(response, problem)

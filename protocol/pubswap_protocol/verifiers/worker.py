@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 
 from pubswap_protocol.problems import Problem
-from pubswap_protocol.verifiers.registry import REASONING
+from pubswap_protocol.verifiers.reasoning import ReasoningGym
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ class Worker:
 
 def _library(verifier: str) -> str:
     """The module to import before forking processes; the first verifier decides."""
-    if verifier.startswith(REASONING):
+    if verifier.startswith(ReasoningGym.name):
         return "reasoning_gym"
     return "pubswap_protocol.verifiers.warmed"
 

@@ -74,6 +74,11 @@ def test_a_changed_plugin_replaces_its_own_values_alone(tmp_path: Path) -> None:
         ("import nowhere", "ModuleNotFoundError: No module named 'nowhere'"),
         ("def", "SyntaxError"),
         ("raise SystemExit(3)", "SystemExit"),
+        (
+            "from pubswap_protocol.verifiers.verifier import VERIFIERS, Verifier\n"
+            "@VERIFIERS.register\nclass Yes(Verifier):\n    name = 'yes'\n",
+            "a verifier cannot come from a plugin",
+        ),
     ],
 )
 def test_a_plugin_that_cannot_be_used_is_refused(

@@ -20,6 +20,7 @@ from pubswap_protocol.verifiers.math.comparison import Comparison
 from pubswap_protocol.verifiers.math.grammar import Node, parsed
 from pubswap_protocol.verifiers.math.question import Question
 from pubswap_protocol.verifiers.math.tokens import Token, Unreadable, tokens
+from pubswap_protocol.verifiers.verifier import VERIFIERS, Verifier
 
 MAX_ANSWER_CHARACTERS = 2000
 
@@ -27,27 +28,33 @@ _LEAD = re.compile(r"^(?:(?:the )?(?:final )?answer (?:is )?)?(?:(?:=|\\approx|:
 _LOSS = re.compile(r"\\?\$\s*\((\d[\d,]*(?:\.\d+)?)\)")
 
 
-def score_math(response: str, problem: Problem) -> float:
-    r"""1.0 if the response's answer is right, 0.0 if not.
+@VERIFIERS.register
+class Math(Verifier):
+    r"""Correct if the answer is the reference's value, in its form.
 
     The answer is the last \boxed{...}, else the statement in the last <answer>...</answer> or after
     "the answer is", else the response itself if it is one line. Several values are equal only to a
     list of them.
     """
-    answer = first_of(response, last_boxed, _tagged, stated, _only_line)
-    if not answer or len(answer) > MAX_ANSWER_CHARACTERS or "\\boxed" in answer:
-        return 0.0
-    try:
-        gold_tokens, answer_tokens = _read(problem.answer), _read(answer)
-    except Unreadable:
-        return float(answer.split() == problem.answer.split())
-    if not answer_tokens or _texts(gold_tokens) == _texts(answer_tokens):
-        return float(bool(answer_tokens))
-    try:
-        comparison = Comparison(_question(problem.prompt))
-        return float(comparison.equal(_tree(gold_tokens), _tree(answer_tokens)))
-    except (Unreadable, RecursionError, ArithmeticError, ValueError):
-        return 0.0
+
+    name = "math"
+    library = "mpmath"
+
+    def score(self, response: str, problem: Problem) -> float:
+        answer = first_of(response, last_boxed, _tagged, stated, _only_line)
+        if not answer or len(answer) > MAX_ANSWER_CHARACTERS or "\\boxed" in answer:
+            return 0.0
+        try:
+            gold_tokens, answer_tokens = _read(problem.answer), _read(answer)
+        except Unreadable:
+            return float(answer.split() == problem.answer.split())
+        if not answer_tokens or _texts(gold_tokens) == _texts(answer_tokens):
+            return float(bool(answer_tokens))
+        try:
+            comparison = Comparison(_question(problem.prompt))
+            return float(comparison.equal(_tree(gold_tokens), _tree(answer_tokens)))
+        except (Unreadable, RecursionError, ArithmeticError, ValueError):
+            return 0.0
 
 
 def _tagged(text: str) -> str | None:
