@@ -170,28 +170,40 @@ def test_a_part_of_the_method_takes_ten_lines(part: str) -> None:
         assert len([line for line in code.splitlines() if line]) <= FEW, name
 
 
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Copy:
+    """A copy of the tree in which all steps have been followed."""
+    made = Copy(tmp_path_factory.mktemp("copy") / "tree")
+    for part in PARTS:
+        for step in steps(part):
+            follow(step, made.folder)
+    for command in (["format"], ["check", "--fix"], ["format", "--check"]):  # `make format`
+        made.python("-m", "ruff", *command, "protocol")
+    return made
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("part", PARTS)
-def test_a_part_of_the_method_is_everywhere_after_its_steps(part: str, tmp_path: Path) -> None:
-    """It works, is in help, recipes, reference and schemas, and the tree keeps its structure."""
+def test_a_part_works_after_its_steps(part: str, copy: Copy) -> None:
+    """It does what it says, and a recipe can name it."""
     name, setting, use = PARTS[part]
-    copy = Copy(tmp_path / "tree")
-    for step in steps(part):
-        follow(step, copy.folder)
-    for command in (["format"], ["check", "--fix"], ["format", "--check"]):  # `make format`
-        copy.python("-m", "ruff", *command, "protocol")
-
-    word = re.compile(rf"\b{name}\b")
     copy.python("-c", use)
-    assert word.search(
-        copy.python("-m", "pubswap_protocol", "recipe", "show", "tour", "--set", setting)
-    )
-    assert word.search(copy.python("-m", "pubswap_protocol", "settings", "run"))
-    for schema in json.loads(copy.python("-c", SCHEMAS)):
-        assert word.search(json.dumps(schema))
+    shown = copy.python("-m", "pubswap_protocol", "recipe", "show", "tour", "--set", setting)
+    assert re.search(rf"\b{name}\b", shown)
+
+
+@pytest.mark.full
+def test_parts_are_everywhere_after_their_steps(copy: Copy) -> None:
+    """In help, schemas and reference; and the tree keeps its structure."""
     copy.python("scripts/docs_site.py", "site/sources")
     page = copy.folder / "site/sources/reference/run-settings.md"
-    assert f"`{name}`" in page.read_text(encoding="utf-8")
+    places = [
+        copy.python("-m", "pubswap_protocol", "settings", "run"),
+        *map(json.dumps, json.loads(copy.python("-c", SCHEMAS))),
+        page.read_text(encoding="utf-8"),
+    ]
+    for name, _, _ in PARTS.values():
+        assert all(re.search(rf"\b{name}\b", place) for place in places)
 
     shutil.rmtree(copy.folder / "site")
     copy.run("git", "init", "--quiet")
