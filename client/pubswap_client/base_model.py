@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pubswap_protocol.base.files import weight_files
 from pubswap_protocol.errors import BaseModelMismatch, InvalidSettings
 from pubswap_protocol.files import expanded
 from pubswap_protocol.messages import RunView
-from pubswap_protocol.model import ModelCard, model_card, weight_files
+from pubswap_protocol.model import ModelCard, model_card
 from pubswap_protocol.problems import PromptLimit
 from pubswap_protocol.settings import RunSettings
 

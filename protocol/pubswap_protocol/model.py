@@ -7,25 +7,22 @@ The adapter's layout comes from the names and shapes in the safetensors headers.
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
+from pubswap_protocol.base.files import Shapes, json_object, weight_files, weight_shapes
+from pubswap_protocol.base.text_model import TextModel, text_model
 from pubswap_protocol.bounds import Count, Label, Number, Positive, Strict
 from pubswap_protocol.digests import sha256_of
-from pubswap_protocol.errors import BaseModelMismatch, InvalidAdapter, InvalidSettings
+from pubswap_protocol.errors import BaseModelMismatch, InvalidSettings
 from pubswap_protocol.settings import LoraSettings
 from pubswap_protocol.tensors.adapter import AdapterLayout, modules
-from pubswap_protocol.tensors.safetensors_header import (
-    TensorSpec,
-    data_bytes,
-    header_length,
-    parse_header,
-)
 
 ModelDigest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+_ADAPTER = "adapter_config.json"
 _NOT_LINEAR = ("embed", "lm_head", "wte", "wpe", "embedding")
 
 
@@ -48,6 +45,11 @@ class ModelCard(ModelDigests):
     source: Label = Field(description="A hub id, or the name of the operator's folder.")
     revision: Label | None = None
     architecture: Label
+    text_model: Annotated[str, Field(max_length=200)] = Field(
+        default="",
+        description="The text model's module in the published model, such as "
+        "`model.language_model`. Empty if the model is text only.",
+    )
     vocabulary: Positive = Field(description="Number of token ids; each id is below it.")
     eos_token_ids: Annotated[tuple[Number, ...], Field(min_length=1, max_length=1000)]
     turn_token_ids: Annotated[tuple[Number, ...], Field(max_length=1000)] = Field(
@@ -94,31 +96,24 @@ def model_card(
         raise InvalidSettings(
             f"{folder} is not a Hugging Face model folder: {error.strerror}: {error.filename}"
         ) from None
-    config = _object(folder / "config.json", config_bytes)
-    try:
-        text_config = config.get("text_config", config)
-        vocabulary = text_config["vocab_size"]
-    except (KeyError, TypeError) as error:
-        raise InvalidSettings(f"{folder}/config.json is not a model config: {error!r}") from None
+    config, model, shapes, layout = _read(folder, config_bytes, lora)
+    vocabulary = _vocabulary(folder, model)
     if unknown := [token for token in stops if not 0 <= token < vocabulary]:
         raise InvalidSettings(
             f"model.stop_token_ids: {unknown[0]} is not in the vocabulary of {vocabulary}."
         )
-    weights = weight_files(folder)
-    shapes = _shapes(weights)
-    layout = adapter_layout(shapes, lora)
-    check_adaptable(layout, config, lora)
     return ModelCard(
         source=source,
         revision=revision,
         architecture=(config.get("architectures") or [config.get("model_type", "unknown")])[0],
+        text_model=model.place,
         vocabulary=vocabulary,
-        eos_token_ids=tuple(dict.fromkeys([*_eos_token_ids(folder, text_config), *stops])),
+        eos_token_ids=tuple(dict.fromkeys([*_eos_token_ids(folder, model.config), *stops])),
         parameters=sum(math.prod(shape) for shape in shapes.values()),
         config_digest=fingerprint(config_bytes),
         tokenizer_digest=fingerprint(tokenizer_bytes),
         # Hash the files' digests and not their names, because copies may name files differently.
-        weights_digest=fingerprint("\n".join(map(sha256_of, weights)).encode()),
+        weights_digest=fingerprint("\n".join(map(sha256_of, weight_files(folder))).encode()),
         layout=layout,
     )
 
@@ -129,13 +124,43 @@ def model_layout(folder: Path, lora: LoraSettings) -> AdapterLayout:
     Raises InvalidSettings if there are no weights, if `lora` chooses none of them, or if it
     chooses some that no client can adapt.
     """
-    layout = adapter_layout(_shapes(weight_files(folder)), lora)
-    config = folder / "config.json"
-    check_adaptable(layout, _object(config, config.read_bytes()), lora)
-    return layout
+    return _read(folder, (folder / "config.json").read_bytes(), lora)[-1]
 
 
-def adapter_layout(shapes: dict[str, tuple[int, ...]], lora: LoraSettings) -> AdapterLayout:
+def _read(
+    folder: Path, config_bytes: bytes, lora: LoraSettings
+) -> tuple[dict[str, Any], TextModel, Shapes, AdapterLayout]:
+    """The config, the text model, its tensors' shapes, and the layout of adapters to it."""
+    config = json_object(folder / "config.json", config_bytes)
+    if (folder / _ADAPTER).exists():
+        raise InvalidSettings(
+            f"{folder} has an {_ADAPTER}, so transformers would load an adapter together with the "
+            "base model. Move the adapter's files to a folder of their own."
+        )
+    model = text_model(config)
+    for part in (config, model.config):
+        if quantized := part.get("quantization_config"):
+            method = quantized.get("quant_method") if isinstance(quantized, dict) else quantized
+            raise InvalidSettings(
+                f"{folder}/config.json has a quantization_config ({method}), and quantized base "
+                "models cannot be trained yet; use the model's unquantized files."
+            )
+    files = weight_shapes(weight_files(folder))
+    tensors = model.tensors(files)
+    shapes = {ours: files[name] for name, ours in tensors.names.items()}
+    layout = adapter_layout(shapes, lora)
+    check_adaptable(layout, model, lora, tensors.converted)
+    return config, model, shapes, layout
+
+
+def _vocabulary(folder: Path, model: TextModel) -> int:
+    vocabulary = model.config.get("vocab_size")
+    if not isinstance(vocabulary, int):
+        raise InvalidSettings(f"{folder}/config.json is not a model config: it has no vocab_size.")
+    return vocabulary
+
+
+def adapter_layout(shapes: Shapes, lora: LoraSettings) -> AdapterLayout:
     """PEFT's tensor names and shapes for A (rank, in) and B (out, rank) of each chosen layer.
 
     Raises InvalidSettings if `lora.target_modules` chooses no layer.
@@ -158,19 +183,26 @@ def adapter_layout(shapes: dict[str, tuple[int, ...]], lora: LoraSettings) -> Ad
     return AdapterLayout(tensors=tensors)
 
 
-def check_adaptable(layout: AdapterLayout, config: Mapping[str, Any], lora: LoraSettings) -> None:
+def check_adaptable(
+    layout: AdapterLayout,
+    model: TextModel,
+    lora: LoraSettings,
+    converted: Collection[str] = (),
+) -> None:
     """Check that clients can adapt the chosen modules and sample from the model.
 
-    Raises InvalidSettings, naming the modules that can be adapted. Decides by names alone, because
-    an operator's machine may have no torch.
+    transformers computes the `converted` tensors when it loads the model. Decides by names alone,
+    because an operator's machine may have no torch. Raises InvalidSettings, naming the modules that
+    can be adapted.
     """
-    text = config.get("text_config") or config
-    if text.get("model_type") in _CACHELESS:
+    if model.kind in _CACHELESS:
         raise InvalidSettings(
-            f"A {text['model_type']} model has no key-value cache, which sampling needs. "
+            f"A {model.kind} model has no key-value cache, which sampling needs. "
             "Use a model listed in docs/models.md."
         )
-    faults = {name: _fault(name, text) for name in target_modules(layout)}
+    faults = {
+        name: _fault(name, model, f"{name}.weight" in converted) for name in target_modules(layout)
+    }
     wrong = {name: fault for name, fault in faults.items() if fault}
     if not wrong:
         return
@@ -192,15 +224,17 @@ _TRANSPOSED = ("gpt2", "openai-gpt")
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 
-def _fault(module: str, config: Mapping[str, Any]) -> str | None:
+def _fault(module: str, model: TextModel, converted: bool) -> str | None:
     """Why a two-dimensional weight cannot be adapted as a linear layer, or None if it can."""
-    kind, last = config.get("model_type"), _last(module)
+    kind, config, last = model.kind, model.config, _last(module)
     if ".experts." in module:
         return "which are parts of one tensor that holds all experts of a layer"
     if last in ("gate", "router") and any(config.get(name) for name in _EXPERTS):
         return "which are expert routers and not linear layers"
     if last in ("out_proj", "conv1d") and kind in _STATE_SPACE:
         return "which state-space layers read directly, bypassing any adapter"
+    if converted:
+        return "whose tensors transformers splits or joins when it loads them"
     if kind in _TRANSPOSED:
         return "whose weights GPT-2 stores transposed"
     return None
@@ -242,55 +276,10 @@ def module_of(name: str) -> str:
     return name.removeprefix("base_model.model.").removesuffix(".lora_A.weight")
 
 
-def weight_files(folder: Path) -> list[Path]:
-    """The weight files that transformers loads; raises InvalidSettings if one is missing.
-
-    Ignores other files, such as Mistral's consolidated.safetensors, which holds the same weights
-    under names that match no module.
-    """
-    names, index = {"model.safetensors"}, folder / "model.safetensors.index.json"
-    if index.exists() and not (folder / "model.safetensors").exists():
-        parts = _object(index, index.read_bytes()).get("weight_map")
-        if not isinstance(parts, dict) or not all(isinstance(n, str) for n in parts.values()):
-            raise InvalidSettings(f"{index} is not an index: its weight_map names no files.")
-        names = set(parts.values())
-    if missing := sorted(name for name in names if not (folder / name).exists()):
-        raise InvalidSettings(f"{folder} has no {missing[0]}, a file of the model's weights.")
-    return sorted(folder / name for name in names)
-
-
-def _shapes(weights: Iterable[Path]) -> dict[str, tuple[int, ...]]:
-    shapes: dict[str, tuple[int, ...]] = {}
-    for path in weights:
-        try:
-            specs = _specs(path)
-        except InvalidAdapter as error:
-            raise InvalidSettings(
-                f"{path} has no usable weights: {error.detail} If the file is incomplete, download "
-                "it again; git needs git-lfs for it."
-            ) from None
-        shapes |= {name: spec.shape for name, spec in specs.items()}
-    return shapes
-
-
-def _specs(path: Path) -> dict[str, TensorSpec]:
-    """The tensors of a weight file; raises InvalidAdapter if it is damaged or truncated."""
-    with path.open("rb") as file:
-        raw = file.read(header_length(file.read(8)))
-    # Models have metadata such as {"format": "pt"}; only files from members must have none.
-    header = _object(path, raw)
-    header.pop("__metadata__", None)
-    specs = parse_header(json.dumps(header).encode())
-    size, expected = path.stat().st_size, 8 + len(raw) + data_bytes(specs)
-    if size != expected:
-        raise InvalidAdapter(f"The file has {size} bytes, but its header says {expected}.")
-    return specs
-
-
-def _eos_token_ids(folder: Path, config: dict[str, object]) -> tuple[int, ...]:
+def _eos_token_ids(folder: Path, config: Mapping[str, Any]) -> tuple[int, ...]:
     generation, ids = folder / "generation_config.json", None
     if generation.exists():
-        ids = _object(generation, generation.read_bytes()).get("eos_token_id")
+        ids = json_object(generation, generation.read_bytes()).get("eos_token_id")
     if ids is None:
         ids = config.get("eos_token_id")
     if isinstance(ids, int):
@@ -298,17 +287,6 @@ def _eos_token_ids(folder: Path, config: dict[str, object]) -> tuple[int, ...]:
     if isinstance(ids, list) and ids:
         return tuple(ids)
     raise InvalidSettings(f"{folder} names no eos_token_id in its (generation) config.")
-
-
-def _object(path: Path, data: bytes) -> dict[str, Any]:
-    """The JSON object in a model's file; raises InvalidSettings."""
-    try:
-        parsed = json.loads(data)
-    except ValueError as error:
-        raise InvalidSettings(f"{path} is damaged: {error}. Download it again.") from None
-    if not isinstance(parsed, dict):
-        raise InvalidSettings(f"{path} is damaged: it is not a JSON object. Download it again.")
-    return parsed
 
 
 def fingerprint(data: bytes) -> str:

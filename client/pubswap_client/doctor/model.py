@@ -10,9 +10,10 @@ from pubswap_client.base_model import own_model
 from pubswap_client.doctor.findings import Finding, failure, ok, warning
 from pubswap_client.policy.tokenizer import PromptTokenizer
 from pubswap_client.settings import ClientSettings
+from pubswap_protocol.base.files import weight_files
 from pubswap_protocol.command_line.amounts import first_few, size_text
 from pubswap_protocol.messages import RunView
-from pubswap_protocol.model import ModelCard, weight_files
+from pubswap_protocol.model import ModelCard
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import RunSettings
 

@@ -20,6 +20,7 @@ from pubswap_client.policy.liger import fuse_layers
 from pubswap_client.policy.lora import fuse_products
 from pubswap_client.policy.packing import Pack
 from pubswap_client.policy.padded import PADDED, padded_hidden
+from pubswap_client.policy.text_config import text_loading
 from pubswap_client.policy.tokenizer import PromptTokenizer
 from pubswap_protocol.errors import InvalidAdapter, InvalidProblems, InvalidSettings
 from pubswap_protocol.model import ModelCard, target_modules
@@ -99,7 +100,7 @@ class Policy:
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
         try:
             model = AutoModelForCausalLM.from_pretrained(
-                folder, dtype=dtype, trust_remote_code=False
+                folder, dtype=dtype, trust_remote_code=False, **text_loading(folder)
             )
         except ValueError as error:
             reason = str(error).strip().partition("\n")[0]
