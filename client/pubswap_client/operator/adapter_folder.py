@@ -10,7 +10,6 @@ import typer
 from pubswap_protocol.errors import WrongState
 from pubswap_protocol.files import require_vacant, whole_folder
 from pubswap_protocol.messages import WholeRun
-from pubswap_protocol.tensors.adapter import AdapterFile
 
 if TYPE_CHECKING:
     from pubswap_client.coordinator.client import CoordinatorClient
@@ -112,9 +111,9 @@ def write_adapter(
         folder = model_folder(base or model.source, model.revision)
         write_merged_model(out, adapter, lora, model, folder)
     else:
-        from pubswap_protocol.tensors.peft_folder import WEIGHTS, write_peft_folder
+        from pubswap_protocol.tensors.peft_folder import PublishedAdapter, write_peft_folder
 
         write_peft_folder(out, adapter, lora, model, model.source)
-        AdapterFile(out / WEIGHTS, model.layout).check()
+        PublishedAdapter(out, model).check()
     merged = format_ is Format.MERGED
     (out / CARD).write_text(card_text(run, number, adapter, merged), encoding="utf-8")

@@ -43,7 +43,7 @@ from pubswap_protocol.tensors.adapter import (
     modules,
     stack_layout,
 )
-from pubswap_protocol.tensors.peft_folder import WEIGHTS, write_peft_folder
+from pubswap_protocol.tensors.peft_folder import WEIGHTS, PublishedAdapter, write_peft_folder
 from pubswap_protocol.verifiers import VerifierPool
 
 PROGRESS = "personal"  # in the state folder
@@ -181,10 +181,10 @@ def _problems(settings: ClientSettings, rules: RunSettings) -> tuple[list[Proble
     return problems, held_out
 
 
-def open_adapter(folder: Path, run: RunView) -> AdapterFile:
+def open_adapter(folder: Path, run: RunView) -> PublishedAdapter:
     """Open and check a PEFT folder's adapter. Raises InvalidAdapter if it is not of the run."""
     try:
-        file = AdapterFile(folder / WEIGHTS, run.model.layout)
+        file = PublishedAdapter(folder, run.model)
         file.check()
     except InvalidAdapter as error:
         raise InvalidAdapter(f"{folder}: {error.detail} Is it from this run?") from None

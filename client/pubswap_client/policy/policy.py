@@ -33,6 +33,7 @@ from pubswap_protocol.tensors.adapter import (
     modules,
     sent_layout,
 )
+from pubswap_protocol.tensors.peft_folder import published_name
 from pubswap_protocol.tensors.response_form import ResponseForm
 from pubswap_protocol.tensors.responses import Response
 
@@ -351,12 +352,14 @@ def find_device(device: Device | torch.device) -> torch.device:
     return torch.device(device)
 
 
-def adapted_modules(model: Any, card: ModelCard) -> list[str]:
-    """The names of the modules that the run adapts.
+def adapted_modules(model: Any, card: ModelCard, published: bool = False) -> list[str]:
+    """The names of the modules that the run adapts, in the text model or the `published` one.
 
     Raises InvalidSettings unless each is a linear layer of this model, and none its output layer.
     """
     targets = target_modules(card.layout)
+    if published:
+        targets = [published_name(name, card) for name in targets]
     if any(name.rsplit(".", 1)[-1] == "lm_head" for name in targets):
         raise InvalidSettings("lora.target_modules must not name lm_head: it is kept frozen.")
     linear = {name for name, module in model.named_modules() if isinstance(module, nn.Linear)}

@@ -46,7 +46,7 @@ def prepare(recipe: Recipe, files: DataFiles, initial_adapter: Path | None = Non
     check_lengths(folder, settings, files)
     initial = None
     if initial_adapter is not None:
-        initial = read_peft_folder(initial_adapter, card.layout, settings.lora)
+        initial = read_peft_folder(initial_adapter, card, settings.lora)
         settings = settings.model_copy(update={"initial_adapter": digest_of(initial)})
     elif settings.initial_adapter is not None:
         raise InvalidSettings(

@@ -131,10 +131,10 @@ class HotReloadEngine(RolloutEngine):
         version = AdapterVersion(self._number, name, digest, self.root / name)
         try:
             lora, card = self.policy.settings.lora, self.policy.card
-            write_peft_folder(version.path, adapter, lora, card, self._model)
+            written = write_peft_folder(version.path, adapter, lora, card, self._model)
             self.load(version)
             self.check(version)
-            if digest_of((version.path / WEIGHTS).read_bytes()) != digest:
+            if (version.path / WEIGHTS).read_bytes() != written:
                 raise StaleAdapter(f"{version.path} was changed by something other than its owner.")
         except BaseException:
             shutil.rmtree(version.path, ignore_errors=True)

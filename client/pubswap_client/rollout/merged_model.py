@@ -7,6 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
+import transformers
 from peft import PeftModel
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM
@@ -41,8 +42,9 @@ def write_merged_model(
     card.check_same(model_card(base, lora, card.source, card.revision))
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
-    model = AutoModelForCausalLM.from_pretrained(base, dtype="auto", trust_remote_code=False)
-    adapted_modules(model, card)  # PEFT would skip modules that it does not find
+    kind = getattr(transformers, card.architecture) if card.text_model else AutoModelForCausalLM
+    model = kind.from_pretrained(base, dtype="auto", trust_remote_code=False)
+    adapted_modules(model, card, published=True)  # PEFT would skip modules that it does not find
     with TemporaryDirectory() as peft_folder, torch.no_grad(), warnings.catch_warnings():
         # PEFT uses a transformers property by its old name, and a user cannot change that.
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)

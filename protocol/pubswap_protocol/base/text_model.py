@@ -25,7 +25,7 @@ STAND_INS = {
 }
 # For transformers' `key_mapping`, which must agree with `tensors`.
 WITHOUT_PLACE = {r"^(?:model\.)?(?:language_model|text_model)\.": ""}
-_PLACE = re.compile(*WITHOUT_PLACE)
+_PLACE = re.compile(next(iter(WITHOUT_PLACE)))
 _EXTRA_LAYER = re.compile(r"(?:^|\.)(?:mtp|mtp_\w+|nextn\w*)\.")
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")

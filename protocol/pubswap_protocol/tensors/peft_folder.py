@@ -1,4 +1,8 @@
-"""An adapter as a folder that PEFT's `PeftModel.from_pretrained` and vLLM load."""
+"""An adapter as a folder that PEFT's `PeftModel.from_pretrained` and vLLM load.
+
+Its names are those of the published model. They differ from a run's if the base model has a vision
+tower, because a run trains the text model alone.
+"""
 
 import json
 import math
@@ -13,15 +17,18 @@ from pubswap_protocol.model import ModelCard, module_of, target_modules
 from pubswap_protocol.settings import LoraSettings
 from pubswap_protocol.tensors.adapter import (
     Adapter,
+    AdapterFile,
     AdapterLayout,
+    Array,
     decode_adapter,
     encode_adapter,
     stack_ranks,
 )
-from pubswap_protocol.tensors.safetensors_header import read_header
+from pubswap_protocol.tensors.safetensors_header import header_bytes, read_header
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
+_PREFIX = "base_model.model."
 
 
 def adapter_config(
@@ -31,6 +38,7 @@ def adapter_config(
 
     The scale alpha / r is the run's for all ranks, also those of a personal adapter on top.
     """
+    ranks = {published_name(module, card): rank for module, rank in ranks.items()}
     usual, scale = max(ranks.values()), lora.alpha / lora.rank
     others = {module: rank for module, rank in ranks.items() if rank != usual}
     return {
@@ -46,22 +54,47 @@ def adapter_config(
         "lora_dropout": 0.0,
         "bias": "none",
         "use_rslora": False,
-        "target_modules": target_modules(card.layout),
+        "target_modules": [published_name(module, card) for module in target_modules(card.layout)],
     }
 
 
 def write_peft_folder(
     folder: Path, adapter: bytes, lora: LoraSettings, card: ModelCard, base_model: str
-) -> None:
-    """Write `adapter_config.json` and the adapter's canonical file into `folder`."""
+) -> bytes:
+    """Write `adapter_config.json` and the adapter's file into `folder`; returns the latter."""
     folder.mkdir(parents=True, exist_ok=True)
     ranks = ranks_of(adapter, card)
     config = json.dumps(adapter_config(lora, card, base_model, ranks), indent=2) + "\n"
     (folder / CONFIG).write_text(config, encoding="utf-8")
-    (folder / WEIGHTS).write_bytes(adapter)
+    specs, begin = read_header(adapter)
+    renamed = {published_name(name, card): spec for name, spec in specs.items()}
+    written = header_bytes(renamed) + adapter[begin:]
+    (folder / WEIGHTS).write_bytes(written)
+    return written
 
 
-def read_peft_folder(folder: Path, layout: AdapterLayout, lora: LoraSettings) -> bytes:
+def published_name(name: str, card: ModelCard) -> str:
+    """The name of a module or an adapter's tensor in the published model."""
+    if not card.text_model:
+        return name
+    prefix = _PREFIX if name.startswith(_PREFIX) else ""
+    return f"{prefix}{card.text_model}.{name.removeprefix(prefix).partition('.')[2]}"
+
+
+class PublishedAdapter(AdapterFile):
+    """The checked adapter in a folder that PubSwap wrote, under the run's names."""
+
+    def __init__(self, folder: Path, card: ModelCard) -> None:
+        """Open, and check all but the numbers; raises InvalidAdapter."""
+        tensors = {published_name(name, card): s for name, s in card.layout.tensors.items()}
+        super().__init__(folder / WEIGHTS, AdapterLayout(tensors=tensors))
+        self.layout, self._card = card.layout, card
+
+    def rows(self, name: str, first: int, last: int) -> Array:
+        return self.raw(published_name(name, self._card))[first:last]
+
+
+def read_peft_folder(folder: Path, card: ModelCard, lora: LoraSettings) -> bytes:
     """The canonical file of an adapter that PubSwap or PEFT has written.
 
     Raises InvalidAdapter unless it has the run's tensors, in float32 or float16, and its alpha / r.
@@ -83,8 +116,9 @@ def read_peft_folder(folder: Path, layout: AdapterLayout, lora: LoraSettings) ->
             f"{lora.alpha / lora.rank:g}; set lora.alpha = {scale * lora.rank:g}."
         )
     try:
-        file = encode_adapter(layout, adapter)
-        decode_adapter(layout, file)
+        names = {published_name(name, card): name for name in card.layout.tensors}
+        file = encode_adapter(card.layout, {names.get(n, n): t for n, t in adapter.items()})
+        decode_adapter(card.layout, file)
     except InvalidAdapter as error:
         raise InvalidAdapter(f"{folder}: {error.detail}") from None
     return file

@@ -42,15 +42,15 @@ def change(folder: Path, **values: Any) -> None:
 
 def test_an_adapter_is_read_as_it_was_written(folder: Path) -> None:
     """Also as PEFT saves it, with metadata, and in half precision; rsLoRA has the same scale."""
-    assert read_peft_folder(folder, CARD.layout, LORA) == FILE
+    assert read_peft_folder(folder, CARD, LORA) == FILE
     save_file(ADAPTER, folder / WEIGHTS, {"format": "pt"})
-    assert read_peft_folder(folder, CARD.layout, LORA) == FILE
+    assert read_peft_folder(folder, CARD, LORA) == FILE
     halves = {name: values.astype(np.float16) for name, values in ADAPTER.items()}
     save_file(halves, folder / WEIGHTS)
     expected = {name: values.astype(np.float32) for name, values in halves.items()}
-    assert read_peft_folder(folder, CARD.layout, LORA) == encode_adapter(CARD.layout, expected)
+    assert read_peft_folder(folder, CARD, LORA) == encode_adapter(CARD.layout, expected)
     change(folder, use_rslora=True, lora_alpha=4)  # 4 / sqrt(4) = 8 / 4
-    assert read_peft_folder(folder, CARD.layout, LORA)
+    assert read_peft_folder(folder, CARD, LORA)
 
 
 def test_an_adapter_that_does_not_fit_the_run_is_refused_with_what_differs(folder: Path) -> None:
@@ -58,7 +58,7 @@ def test_an_adapter_that_does_not_fit_the_run_is_refused_with_what_differs(folde
 
     def refused(match: str, lora: LoraSettings = LORA) -> None:
         with pytest.raises(InvalidAdapter, match=match):
-            read_peft_folder(folder, model_card(MODEL, lora, "small", None).layout, lora)
+            read_peft_folder(folder, model_card(MODEL, lora, "small", None), lora)
 
     refused("set lora.alpha = 8", LoraSettings(rank=4, alpha=16))
     refused(r"\(4, .*this run takes F32 \(2, ", LoraSettings(rank=2, alpha=4))
