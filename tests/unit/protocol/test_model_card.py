@@ -10,6 +10,8 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
 from safetensors.numpy import load_file, save_file
+from safetensors.torch import load_file as load_torch
+from safetensors.torch import save_file as save_torch
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -158,6 +160,16 @@ EXPERT = "model.layers.0.mlp.experts.3.up_proj"
         ({"num_experts": 8}, [EXPERT], 'such as .*3.up_proj, which.*"q_proj", "v_proj"]'),
         ({"num_experts": 8}, ["model.layers.0.mlp.gate"], "mlp.gate, which are"),
         (
+            {"model_type": "granitemoe", "num_local_experts": 8},
+            ["model.layers.0.block_sparse_moe.router.layer"],
+            r"moe\.router, which are expert routers.*\"q_proj\"",
+        ),
+        (
+            {"model_type": "sarvam_moe"},
+            ["model.layers.0.attention.query_key_value"],
+            "splits or joins when it loads them",
+        ),
+        (
             {"model_type": "falcon_h1"},
             ["model.layers.0.mamba.out_proj"],
             r"bypassing any adapter\. Set",
@@ -266,6 +278,53 @@ def test_weights_that_are_not_all_there_are_refused(
     (folder / WEIGHTS).write_bytes(damaged((MODEL / WEIGHTS).read_bytes()))
     for read in (lambda: model_card(folder, LORA, "m", None), lambda: model_layout(folder, LORA)):
         with pytest.raises(InvalidSettings, match=r"model\.safetensors .*ownload it again"):
+            read()
+
+
+def test_limits_of_members_files_are_not_limits_of_base_models(tmp_path: Path) -> None:
+    """Any dtype, five dimensions, empty tensors, and more tensors than an adapter may have."""
+    folder = tmp_path / "copy"
+    shutil.copytree(MODEL, folder)
+    more: dict[str, torch.Tensor] = {f"unused.{n}": torch.ones(1) for n in range(4200)}
+    more |= {
+        "video.patch_embed.weight": torch.ones(2, 3, 2, 2, 2),
+        "mask": torch.ones(4, 4, dtype=torch.bool),
+        "small": torch.ones(4).to(torch.float8_e4m3fn),
+        "empty": torch.ones(0, 4),
+    }
+    save_torch({**load_torch(folder / WEIGHTS), **more}, folder / WEIGHTS, {"format": "pt"})
+    expected = model_card(MODEL, LORA, "m", None).layout
+    assert model_card(folder, LORA, "m", None).layout == expected
+
+
+def test_only_an_incomplete_file_is_to_be_downloaded_again(tmp_path: Path) -> None:
+    """A header that is not a model's is named as such."""
+    folder = tmp_path / "copy"
+    shutil.copytree(MODEL, folder)
+    header = b'{"a": {"shape": 5}}'
+    (folder / WEIGHTS).write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(InvalidSettings, match="is not a safetensors file") as refusal:
+        model_card(folder, LORA, "m", None)
+    assert "ownload" not in refusal.value.detail
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_quantized_models_are_refused_by_name(tmp_path: Path, inner: bool) -> None:
+    """Whether the config of the model or that of its text says so."""
+    method: dict[str, object] = {"quantization_config": {"quant_method": "bitsandbytes"}}
+    wrapped = {"model_type": "llava", "text_config": {"model_type": "llama", **method}}
+    folder = named_model(tmp_path / "model", wrapped if inner else method, *ATTENTION)
+    with pytest.raises(InvalidSettings, match=r"has a quantization_config \(bitsandbytes\)"):
+        model_card(folder, LORA, "m", None)
+
+
+def test_an_adapter_among_the_base_model_s_files_is_refused(tmp_path: Path) -> None:
+    """transformers would load it too, and no digest covers it."""
+    folder = tmp_path / "copy"
+    shutil.copytree(MODEL, folder)
+    (folder / "adapter_config.json").write_text("{}")
+    for read in (lambda: model_card(folder, LORA, "m", None), lambda: model_layout(folder, LORA)):
+        with pytest.raises(InvalidSettings, match=r"has an adapter_config\.json"):
             read()
 
 
