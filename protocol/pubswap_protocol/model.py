@@ -4,6 +4,7 @@ Two organisations have the same base model if the digests of config, tokenizer a
 The adapter's layout comes from the names and shapes in the safetensors headers.
 """
 
+import datetime
 import hashlib
 import json
 import math
@@ -22,6 +23,7 @@ from pubswap_protocol.settings import LoraSettings
 from pubswap_protocol.tensors.adapter import AdapterLayout, modules
 
 ModelDigest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+SAMPLE_TOKENS = 10_000
 _ADAPTER = "adapter_config.json"
 _NOT_LINEAR = ("embed", "lm_head", "wte", "wpe", "embedding")
 
@@ -37,6 +39,17 @@ class ModelDigests(Strict):
         description="The same for a text: the hexadecimal SHA-256 of each *.safetensors file that "
         "transformers loads, sorted by file name and joined by line feeds (none at the end)."
     )
+
+
+class PromptSample(Strict):
+    """What the operator's tokenizer and chat template make of a fixed text.
+
+    The template is not part of the files that the digests cover, and transformers' versions differ.
+    """
+
+    date: datetime.date = Field(description="Today's date, for templates that write it.")
+    token_ids: Annotated[tuple[Number, ...], Field(max_length=SAMPLE_TOKENS)]
+    transformers: Label = Field(description="The operator's version of transformers.")
 
 
 class ModelCard(ModelDigests):
@@ -57,6 +70,9 @@ class ModelCard(ModelDigests):
         description="Tokens that the chat template writes between messages, and those of begin of "
         "text and padding. A response with one is not donated.",
     )
+    prompt_sample: PromptSample | None = Field(
+        default=None, description="Members' must be the same. Older runs have none."
+    )
     parameters: Count
     layout: AdapterLayout
 
@@ -66,6 +82,11 @@ class ModelCard(ModelDigests):
         if not pairs or pairs != set(self.layout.tensors):
             raise ValueError("an adapter must have exactly one A and one B for each module")
         return self
+
+    @property
+    def prompt_date(self) -> datetime.date | None:
+        """The date in the run's prompts, for templates that write it."""
+        return self.prompt_sample.date if self.prompt_sample else None
 
     def check_same(self, other: ModelDigests) -> None:
         """Raises BaseModelMismatch, naming the files that differ, unless all digests agree."""

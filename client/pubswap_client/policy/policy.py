@@ -92,8 +92,9 @@ class Policy:
 
         The base is bfloat16 on a GPU and float32 on a CPU. Raises InvalidSettings if the model
         lacks layers that the card's adapter needs, or is not part of transformers, because code in
-        the folder is never run. With a `mesh`, the base's layers are sharded over its processes
-        (FSDP2), and each layer is gathered only while it computes.
+        the folder is never run; BaseModelMismatch if prompts are not encoded as the run's. With a
+        `mesh`, the base's layers are sharded over its processes (FSDP2), and each layer is gathered
+        only while it computes.
         """
         transformers_logging.set_verbosity_error()
         transformers_logging.disable_progress_bar()
@@ -113,7 +114,8 @@ class Policy:
             # No TF32, which NVIDIA's containers turn on, because some versions of transformers
             # compute RoPE's angles as a float32 product.
             torch.set_float32_matmul_precision("highest")
-        tokenizer = PromptTokenizer(folder)
+        tokenizer = PromptTokenizer(folder, card.prompt_date)
+        tokenizer.check_prompts(card, settings)
         model = _with_lora(model if mesh else model.to(device), card, settings.lora)
         if mesh is not None:
             _shard(model, mesh)

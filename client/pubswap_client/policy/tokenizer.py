@@ -4,24 +4,30 @@ Only the template makes control tokens. The text of a problem that spells one, s
 `<|im_end|>`, is encoded as text.
 """
 
+import datetime
 import json
 from collections import Counter
 from collections.abc import Collection, Mapping
 from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
 from types import MappingProxyType
 
+import transformers
 from jinja2 import TemplateError
 from tokenizers import Tokenizer
 from tokenizers.models import Unigram
 from transformers import AutoTokenizer
 
-from pubswap_protocol.errors import InvalidProblems, InvalidSettings
+from pubswap_protocol.errors import BaseModelMismatch, InvalidProblems, InvalidSettings
+from pubswap_protocol.model import SAMPLE_TOKENS, ModelCard, PromptSample
 from pubswap_protocol.problems import PromptLimit
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tokenizer import load_tokenizer
 
 _PROBE, _REPLY, _THOUGHT = "PubSwapQuestion", "PubSwapReply", "PubSwapThought"
+_DATE_CODES = [f"%{flag}{code}" for code in "aAbBcdHIjmMpSuUVwWxXyYFTe" for flag in ("", "-")]
+_SAMPLE = "What is 12 + 30?\n\n  Naïve λ ≤ ½, 北京 🙂\tif (x[0] == 'a'): pass"
 
 Options = Mapping[str, bool | int | str]
 Turn = dict[str, str]
@@ -31,7 +37,12 @@ NO_OPTIONS: Options = MappingProxyType({})
 class PromptTokenizer:
     """transformers' tokenizer for prompts (templates), the bare tokenizer.json for responses."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, date: datetime.date | None = None) -> None:
+        """Read the folder's tokenizer. Templates that write today's date get `date`, if given.
+
+        A run has one, because else its prompts would change at midnight and with the time zone.
+        """
+        self.date = date or datetime.datetime.now(datetime.UTC).date()
         # None would ask at the terminal whether to run the folder's own code.
         self._full = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         self.plain = load_tokenizer((folder / "tokenizer.json").read_bytes())
@@ -66,6 +77,32 @@ class PromptTokenizer:
     def encode_for(self, run: RunSettings, prompt: str) -> list[int]:
         """A prompt's token ids as all members of a run encode it."""
         return self.encode(prompt, run.chat_template == "auto", run.chat_template_options)
+
+    def prompt_sample(self, run: RunSettings) -> PromptSample:
+        """What this tokenizer makes of a fixed text in a run's prompts."""
+        tokens = self.encode_for(run, _SAMPLE)[:SAMPLE_TOKENS]
+        return PromptSample(
+            date=self.date, token_ids=tuple(tokens), transformers=transformers.__version__
+        )
+
+    def check_prompts(self, card: ModelCard, run: RunSettings) -> None:
+        """Raises BaseModelMismatch unless prompts are encoded as by the run's operator."""
+        theirs = card.prompt_sample
+        if theirs is None:
+            return
+        ours = self.prompt_sample(run)
+        pairs = enumerate(zip_longest(ours.token_ids, theirs.token_ids), start=1)
+        differing = next((each for each in pairs if each[1][0] != each[1][1]), None)
+        if differing is None:
+            return
+        place, tokens = differing
+        own, other = ("missing" if t is None else f"{t} {self.token_text(t)!r}" for t in tokens)
+        raise BaseModelMismatch(
+            f"Prompts are encoded differently from the run's: token {place} of a fixed prompt is "
+            f"{own}, and the operator's is {other}. Use the tokenizer_config.json and "
+            f"chat_template.jinja of {card.source}; if they are the same, use transformers "
+            f"{theirs.transformers}, which the operator has, and not {ours.transformers}."
+        )
 
     def limit(self, run: RunSettings) -> PromptLimit:
         return PromptLimit(
@@ -119,7 +156,11 @@ class PromptTokenizer:
         """The template's text; with `reply`, up to where the model's reply begins."""
         try:
             text = self._full.apply_chat_template(
-                turns, tokenize=False, add_generation_prompt=reply, **options
+                turns,
+                chat_template=self._dated,
+                tokenize=False,
+                add_generation_prompt=reply,
+                **options,
             )
         except TemplateError as error:
             raise InvalidSettings(
@@ -138,6 +179,20 @@ class PromptTokenizer:
     def _control(self, tokens: list[int]) -> Counter[int]:
         """How often each control token occurs."""
         return Counter(token for token in tokens if token in self._special)
+
+    @cached_property
+    def _dated(self) -> str | None:
+        """The template with the run's date instead of today's; None if it writes no date.
+
+        transformers passes no functions to a template, so a macro hides its `strftime_now`.
+        """
+        template = str(self._full.get_chat_template())
+        if "strftime_now" not in template:
+            return None
+        written = ((code, self.date.strftime(code)) for code in _DATE_CODES)
+        filters = "".join(f"|replace({json.dumps(c)}, {json.dumps(text)})" for c, text in written)
+        macro = "{% macro strftime_now(format) %}{{ format" + filters + " }}{% endmacro %}"
+        return f"{macro}\n{template}"  # jinja removes this line feed
 
     @cached_property
     def _special(self) -> dict[int, str]:

@@ -1,17 +1,19 @@
 """The doctor's checks of the model's files, its tokenizer and its chat template."""
 
 import json
+import re
 import shutil
-from datetime import UTC, datetime
-from functools import partial
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pytest
+import transformers
 from tokenizers import Tokenizer
 
 from pubswap_client.demo.federation import MODEL
 from pubswap_client.doctor.findings import Status
 from pubswap_client.doctor.model import check_end, check_model, check_round_trip, check_template
+from pubswap_client.policy.policy import Policy
 from pubswap_client.policy.tokenizer import PromptTokenizer
 from pubswap_client.recipes.runfile import base_card
 from pubswap_client.recipes.tables import ModelSource
@@ -24,6 +26,7 @@ from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.response_form import ResponseForm
 
 RUN = RunSettings()
+PLAIN = RunSettings(chat_template="none")
 CHAT = "{% for m in messages %}[{{ m.role }}]{{ m.content }}<eos>{% endfor %}"
 UNENDED = "{% for m in messages %}[{{ m.role }}]{{ m.content }};{% endfor %}"
 
@@ -149,12 +152,11 @@ def test_a_run_s_card_asks_for_the_token_that_ends_a_turn(copied: Path) -> None:
     number = known.token_to_id("<turn>")
     config["vocab_size"] = number + 1
     (copied / "config.json").write_text(json.dumps(config))
-    asks = partial(base_card, copied, RUN.lora, longest=RUN.grpo.longest_row)
     source = ModelSource(source="model")
     with pytest.raises(InvalidSettings, match=rf"'<turn>'.*model\.stop_token_ids = \[{number}\]"):
-        asks(source, chat=True)
-    assert asks(source, chat=False).eos_token_ids == (1,)
-    stopped = asks(source.model_copy(update={"stop_token_ids": (number,)}), chat=True)
+        base_card(copied, RUN, source)
+    assert base_card(copied, PLAIN, source).eos_token_ids == (1,)
+    stopped = base_card(copied, RUN, source.model_copy(update={"stop_token_ids": (number,)}))
     assert stopped.eos_token_ids == (1, number)
     assert stopped.turn_token_ids == (0, number)
     assert ResponseForm.of(stopped, RUN).turns == (0,)
@@ -163,7 +165,44 @@ def test_a_run_s_card_asks_for_the_token_that_ends_a_turn(copied: Path) -> None:
 def test_a_run_without_a_template_does_not_ask_a_template_that_fails(copied: Path) -> None:
     """So the advice to set chat_template = 'none' helps."""
     with_template(copied, "{{ raise_exception('only with a system message') }}")
-    asks = partial(base_card, copied, RUN.lora, ModelSource(source="model"))
+    source = ModelSource(source="model")
     with pytest.raises(InvalidSettings, match="chat_template = 'none'"):
-        asks(chat=True, longest=RUN.grpo.longest_row)
-    assert asks(chat=False, longest=RUN.grpo.longest_row).turn_token_ids == (0,)
+        base_card(copied, RUN, source)
+    assert base_card(copied, PLAIN, source).turn_token_ids == (0,)
+
+
+DATED = "{{ strftime_now('%d %b %Y') }}" + CHAT
+
+
+def test_prompts_that_differ_from_the_run_s_are_refused_with_the_first_token(copied: Path) -> None:
+    """A chat template is in no digest; the message has both versions of transformers."""
+    with_template(copied, CHAT)
+    run = base_card(copied, RUN, ModelSource(source="org/model"))
+    with_template(copied, CHAT.replace("[", "("))
+    own = model_card(copied, RUN.lora, "own", None)
+    run.check_same(own)  # the digests agree
+    sample = run.prompt_sample
+    assert sample is not None
+    older = run.model_copy(
+        update={"prompt_sample": sample.model_copy(update={"transformers": "5.17.0"})}
+    )
+    said = (
+        rf"token 1 of a fixed prompt is \d+ '\(', and the operator's is \d+ '\['\. Use .*"
+        rf"of org/model; .*transformers 5\.17\.0, .* not {re.escape(transformers.__version__)}"
+    )
+    with pytest.raises(BaseModelMismatch, match=said):
+        Policy.load(copied, older, RUN, device="cpu")
+    PromptTokenizer(copied).check_prompts(own, RUN)  # an older run has no sample
+
+
+def test_a_run_has_one_date_for_templates_that_write_it(copied: Path) -> None:
+    """Members get the operator's, whatever day it is for them."""
+    with_template(copied, DATED)
+    card = base_card(copied, RUN, ModelSource(source="model"))
+    policy = Policy.load(copied, card, RUN, device="cpu")
+    today = PromptTokenizer(copied, card.prompt_date)
+    assert policy.encode("?") == today.encode("?", chat=True)
+    other = PromptTokenizer(copied, date(2001, 2, 3))
+    assert other.plain.decode(other.encode("?", chat=True)).startswith("03 Feb 2001[user]?")
+    with pytest.raises(BaseModelMismatch, match="encoded differently"):
+        other.check_prompts(card, RUN)
