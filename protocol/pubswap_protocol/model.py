@@ -216,10 +216,10 @@ def check_adaptable(
     because an operator's machine may have no torch. Raises InvalidSettings, naming the modules that
     can be adapted.
     """
-    if model.kind in _CACHELESS:
+    reason = _UNUSABLE.get(model.kind)
+    if reason and not (reason == _LOOKS_AHEAD and model.config.get("is_decoder")):
         raise InvalidSettings(
-            f"A {model.kind} model has no key-value cache, which sampling needs. "
-            "Use a model listed in docs/models.md."
+            f"A {model.kind} model {reason}. Use a model listed in docs/models.md."
         )
     faults = {
         name: _fault(name, model, f"{name}.weight" in converted) for name in target_modules(layout)
@@ -237,10 +237,37 @@ def check_adaptable(
     )
 
 
-# Their state-space kernels read the last projection's weights directly, bypassing any adapter.
-_STATE_SPACE = ("falcon_h1", "nemotron_h")
-# They return no key-value cache for a prompt, unlike other models.
-_CACHELESS = ("falcon_mamba", "mamba", "mamba2", "recurrent_gemma", "rwkv")
+# Their state-space kernels read these projections' weights directly, bypassing any adapter.
+_STATE_SPACE = {
+    "falcon_h1": ("out_proj", "conv1d"),
+    "nemotron_h": ("out_proj", "conv1d"),
+    "jamba": ("dt_proj",),
+}
+_LOOKS_AHEAD = "attends to later tokens, unless its config sets is_decoder"
+_UNUSABLE = {
+    **dict.fromkeys(
+        ("falcon_mamba", "mamba", "mamba2", "recurrent_gemma", "rwkv"),
+        "has no key-value cache, which sampling needs",
+    ),
+    **dict.fromkeys(
+        (
+            *("bert", "bert-generation", "big_bird", "camembert", "data2vec-text", "electra"),
+            *("ernie", "megatron-bert", "rembert", "roberta", "roberta-prelayernorm", "roc_bert"),
+            *("roformer", "xlm-roberta", "xlm-roberta-xl", "xmod"),
+        ),
+        _LOOKS_AHEAD,
+    ),
+    **dict.fromkeys(
+        (
+            *("bart", "bigbird_pegasus", "blenderbot", "blenderbot-small", "marian", "mbart"),
+            *("mvp", "pegasus", "plbart", "trocr"),
+        ),
+        "counts positions from the padding of a batch, so sampling would change with it",
+    ),
+    **dict.fromkeys(("minimax", "xlstm"), "has a cache that cannot be repeated for each response"),
+    "xlm": "attends to later tokens",
+    "beam": "has layers that PEFT adapts only in part",
+}
 _TRANSPOSED = ("gpt2", "openai-gpt")
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
@@ -250,9 +277,11 @@ def _fault(module: str, model: TextModel, converted: bool) -> str | None:
     kind, config, last = model.kind, model.config, _last(module)
     if ".experts." in module:
         return "which are parts of one tensor that holds all experts of a layer"
-    if last in ("gate", "router") and any(config.get(name) for name in _EXPERTS):
+    if {"gate", "router"} & set(module.split(".")[-2:]) and any(
+        config.get(name) for name in _EXPERTS
+    ):
         return "which are expert routers and not linear layers"
-    if last in ("out_proj", "conv1d") and kind in _STATE_SPACE:
+    if last in _STATE_SPACE.get(kind, ()):
         return "which state-space layers read directly, bypassing any adapter"
     if converted:
         return "whose tensors transformers splits or joins when it loads them"

@@ -67,7 +67,7 @@ class TextModel:
             if self._drops(name):
                 dropped.append(name)
                 continue
-            ours = _PLACE.sub("", name)
+            ours = _PLACE.sub("", name) if self.place else name
             for pattern, target in row.get("renamed", ()):
                 ours = _renamed(ours, pattern, target)
             if ours.split(".")[0] not in children and children[0]:
