@@ -12,7 +12,7 @@ from typing import Self
 from pydantic import BaseModel, ValidationError
 
 from pubswap_client.base_model import model_folder
-from pubswap_client.recipes.runfile import Prepared, base_card, check_lengths
+from pubswap_client.recipes.runfile import Prepared, base_card, check_lengths, run_card
 from pubswap_client.recipes.tables import DataFiles, Members, ModelSource, Value
 from pubswap_client.settings import ClientSettings, load_settings
 from pubswap_protocol.digests import sha256_of
@@ -106,7 +106,8 @@ class Job(BaseModel, extra="forbid", frozen=True):
         check_lengths(self.folder, self.settings, DataFiles(self.public, self.test, private))
         try:
             settings = repeatable(self.settings)
-            create = CreateRun(name=self.recipe, settings=settings, model=self.card())
+            card = run_card(self.folder, settings, self.card())
+            create = CreateRun(name=self.recipe, settings=settings, model=card)
         except ValidationError as error:
             raise InvalidSettings(f"{self.recipe}: {first_fault(error)}") from None
         tokenizer = (self.folder / "tokenizer.json").read_bytes()

@@ -19,7 +19,7 @@ from pubswap_protocol.errors import Invalid, InvalidProblems, InvalidSettings
 from pubswap_protocol.messages import CreateRun, RunView, SetKind
 from pubswap_protocol.model import ModelCard, check_positions, model_card
 from pubswap_protocol.problems import read_problems
-from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.settings import LoraSettings, RunSettings
 from pubswap_protocol.tensors.peft_folder import read_peft_folder
 
 
@@ -41,7 +41,9 @@ def prepare(recipe: Recipe, files: DataFiles, initial_adapter: Path | None = Non
     check_sets(recipe, files)  # before a model is downloaded
     folder = model_folder(recipe.model.location, recipe.model.revision)
     settings = recipe.run_settings
-    card = base_card(folder, settings, recipe.model)
+    chat, longest = settings.chat_template == "auto", settings.grpo.longest_row
+    card = base_card(folder, settings.lora, recipe.model, chat=chat, longest=longest)
+    card = run_card(folder, settings, card)
     check_lengths(folder, settings, files)
     initial = None
     if initial_adapter is not None:
@@ -57,26 +59,35 @@ def prepare(recipe: Recipe, files: DataFiles, initial_adapter: Path | None = Non
     return Prepared(create, (folder / "tokenizer.json").read_bytes(), sets, initial)
 
 
-def base_card(folder: Path, settings: RunSettings, model: ModelSource) -> ModelCard:
-    """The card of a run's base model, whose files are in `folder`.
+def base_card(
+    folder: Path, lora: LoraSettings, model: ModelSource, *, chat: bool, longest: int
+) -> ModelCard:
+    """The card of a run's base model, whose files are in `folder`; `run_card` completes it.
 
-    Raises InvalidSettings if the model cannot be used for such a run, or if its template ends a
-    reply with a token that ends no response.
+    `chat` if the run uses its template; `longest` is the run's longest row in tokens. Raises
+    InvalidSettings if the model cannot be used for such a run, or if its template ends a reply with
+    a token that ends no response.
     """
     from pubswap_client.policy.tokenizer import readable_tokenizer  # transformers
 
-    card = model_card(folder, settings.lora, model.source, model.revision, model.stop_token_ids)
-    check_positions(json.loads((folder / "config.json").read_bytes()), settings.grpo.longest_row)
-    tokenizer, chat = readable_tokenizer(folder), settings.chat_template == "auto"
+    card = model_card(folder, lora, model.source, model.revision, model.stop_token_ids)
+    check_positions(json.loads((folder / "config.json").read_bytes()), longest)
+    tokenizer = readable_tokenizer(folder)
     end = tokenizer.unknown_end(card.eos_token_ids) if chat and tokenizer.has_template else None
     if end is not None and tokenizer.is_control(end):
         raise InvalidSettings(
             f"The model's chat template ends a reply with {tokenizer.token_text(end)!r}, which by "
             f"its generation config ends no response. Set model.stop_token_ids = [{end}]."
         )
-    prompt = tokenizer.prompt_sample(settings)
-    turns = tokenizer.turn_tokens(chat)
-    return card.model_copy(update={"turn_token_ids": turns, "prompt_sample": prompt})
+    return card.model_copy(update={"turn_token_ids": tokenizer.turn_tokens(chat)})
+
+
+def run_card(folder: Path, settings: RunSettings, card: ModelCard) -> ModelCard:
+    """The card with what the tokenizer in `folder` makes of the run's prompts, today."""
+    from pubswap_client.policy.tokenizer import readable_tokenizer  # transformers
+
+    sample = readable_tokenizer(folder).prompt_sample(settings)
+    return card.model_copy(update={"prompt_sample": sample})
 
 
 def create_and_open(api: CoordinatorClient, prepared: Prepared) -> RunView:

@@ -15,7 +15,7 @@ from pubswap_client.doctor.findings import Status
 from pubswap_client.doctor.model import check_end, check_model, check_round_trip, check_template
 from pubswap_client.policy.policy import Policy
 from pubswap_client.policy.tokenizer import PromptTokenizer
-from pubswap_client.recipes.runfile import base_card
+from pubswap_client.recipes.runfile import base_card, run_card
 from pubswap_client.recipes.tables import ModelSource
 from pubswap_client.settings import ClientSettings
 from pubswap_protocol.errors import BaseModelMismatch, InvalidSettings
@@ -61,6 +61,12 @@ def with_template(folder: Path, template: str) -> PromptTokenizer:
 
 def card() -> ModelCard:
     return model_card(MODEL, RUN.lora, "model", None)
+
+
+def card_of(folder: Path, run: RunSettings, source: ModelSource) -> ModelCard:
+    """The card of a run on the model in a folder."""
+    chat, longest = run.chat_template == "auto", run.grpo.longest_row
+    return run_card(folder, run, base_card(folder, run.lora, source, chat=chat, longest=longest))
 
 
 def test_the_run_s_own_files_are_well(view: RunView) -> None:
@@ -154,9 +160,9 @@ def test_a_run_s_card_asks_for_the_token_that_ends_a_turn(copied: Path) -> None:
     (copied / "config.json").write_text(json.dumps(config))
     source = ModelSource(source="model")
     with pytest.raises(InvalidSettings, match=rf"'<turn>'.*model\.stop_token_ids = \[{number}\]"):
-        base_card(copied, RUN, source)
-    assert base_card(copied, PLAIN, source).eos_token_ids == (1,)
-    stopped = base_card(copied, RUN, source.model_copy(update={"stop_token_ids": (number,)}))
+        card_of(copied, RUN, source)
+    assert card_of(copied, PLAIN, source).eos_token_ids == (1,)
+    stopped = card_of(copied, RUN, source.model_copy(update={"stop_token_ids": (number,)}))
     assert stopped.eos_token_ids == (1, number)
     assert stopped.turn_token_ids == (0, number)
     assert ResponseForm.of(stopped, RUN).turns == (0,)
@@ -167,8 +173,8 @@ def test_a_run_without_a_template_does_not_ask_a_template_that_fails(copied: Pat
     with_template(copied, "{{ raise_exception('only with a system message') }}")
     source = ModelSource(source="model")
     with pytest.raises(InvalidSettings, match="chat_template = 'none'"):
-        base_card(copied, RUN, source)
-    assert base_card(copied, PLAIN, source).turn_token_ids == (0,)
+        card_of(copied, RUN, source)
+    assert card_of(copied, PLAIN, source).turn_token_ids == (0,)
 
 
 DATED = "{{ strftime_now('%d %b %Y') }}" + CHAT
@@ -177,7 +183,7 @@ DATED = "{{ strftime_now('%d %b %Y') }}" + CHAT
 def test_prompts_that_differ_from_the_run_s_are_refused_with_the_first_token(copied: Path) -> None:
     """A chat template is in no digest; the message has both versions of transformers."""
     with_template(copied, CHAT)
-    run = base_card(copied, RUN, ModelSource(source="org/model"))
+    run = card_of(copied, RUN, ModelSource(source="org/model"))
     with_template(copied, CHAT.replace("[", "("))
     own = model_card(copied, RUN.lora, "own", None)
     run.check_same(own)  # the digests agree
@@ -198,7 +204,7 @@ def test_prompts_that_differ_from_the_run_s_are_refused_with_the_first_token(cop
 def test_a_run_has_one_date_for_templates_that_write_it(copied: Path) -> None:
     """Members get the operator's, whatever day it is for them."""
     with_template(copied, DATED)
-    card = base_card(copied, RUN, ModelSource(source="model"))
+    card = card_of(copied, RUN, ModelSource(source="model"))
     policy = Policy.load(copied, card, RUN, device="cpu")
     today = PromptTokenizer(copied, card.prompt_date)
     assert policy.encode("?") == today.encode("?", chat=True)
