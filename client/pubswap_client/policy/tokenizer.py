@@ -100,8 +100,8 @@ class PromptTokenizer:
         raise BaseModelMismatch(
             f"Prompts are encoded differently from the run's: token {place} of a fixed prompt is "
             f"{own}, and the operator's is {other}. Use the tokenizer_config.json and "
-            f"chat_template.jinja of {card.source}; if they are the same, use transformers "
-            f"{theirs.transformers}, which the operator has, and not {ours.transformers}."
+            f"chat_template.jinja of {card.source}. The operator has transformers "
+            f"{theirs.transformers}, and this machine has {ours.transformers}."
         )
 
     def limit(self, run: RunSettings) -> PromptLimit:
