@@ -105,6 +105,13 @@ def read_peft_folder(folder: Path, card: ModelCard, lora: LoraSettings) -> bytes
         scale = alpha / math.sqrt(rank) if config.get("use_rslora") else alpha / rank
         if config.get("alpha_pattern"):
             raise InvalidAdapter(f"{folder} has another alpha in some modules, a run's has one.")
+        start = config.get("init_lora_weights", True)
+        if start not in (True, False, "gaussian"):
+            raise InvalidAdapter(
+                f"{folder} has init_lora_weights = {start!r}, and such adapters belong to changed "
+                "base weights. Let PEFT convert it: give save_pretrained the first adapter as "
+                "path_initial_model_for_weight_conversion."
+            )
         adapter = _weights(folder / WEIGHTS)
     except OSError as error:
         raise InvalidAdapter(f"{folder} is no adapter's folder: {error.strerror}.") from None

@@ -54,7 +54,7 @@ def test_an_adapter_is_read_as_it_was_written(folder: Path) -> None:
 
 
 def test_an_adapter_that_does_not_fit_the_run_is_refused_with_what_differs(folder: Path) -> None:
-    """Another scale or rank, further tensors, numbers that are not finite, or no adapter at all."""
+    """Another scale, rank or start, other tensors, numbers that are not finite, or no adapter."""
 
     def refused(match: str, lora: LoraSettings = LORA) -> None:
         with pytest.raises(InvalidAdapter, match=match):
@@ -65,6 +65,12 @@ def test_an_adapter_that_does_not_fit_the_run_is_refused_with_what_differs(folde
     change(folder, alpha_pattern={"q_proj": 3})
     refused("another alpha in some modules")
     change(folder, alpha_pattern={})
+    for start in ("pissa", "olora", "pissa_niter_4", "corda", "loftq"):  # they change W
+        change(folder, init_lora_weights=start)
+        refused(f"has init_lora_weights = '{start}'.*path_initial_model_for_weight_conversion")
+    for start in (False, "gaussian", True):
+        change(folder, init_lora_weights=start)
+        assert read_peft_folder(folder, CARD, LORA) == FILE
     name = next(iter(ADAPTER))
     save_file({**ADAPTER, "magnitude": ADAPTER[name]}, folder / WEIGHTS)
     refused("not this run's, such as 'magnitude'")
