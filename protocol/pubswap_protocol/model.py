@@ -25,6 +25,7 @@ from pubswap_protocol.tensors.adapter import AdapterLayout, modules
 ModelDigest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 SAMPLE_TOKENS = 10_000
 _ADAPTER = "adapter_config.json"
+_ATTENTION = ("attn_implementation", "_attn_implementation", "_attn_implementation_internal")
 _NOT_LINEAR = ("embed", "lm_head", "wte", "wpe", "embedding")
 
 
@@ -166,6 +167,17 @@ def _read(
                 f"{folder}/config.json has a quantization_config ({method}), and quantized base "
                 "models cannot be trained yet; use the model's unquantized files."
             )
+        for key in _ATTENTION:
+            if "/" in str(part.get(key)):
+                raise InvalidSettings(
+                    f"{folder}/config.json has {key} = {part[key]!r}, which is code on a hub, and "
+                    "code of a model is never run. Remove the key."
+                )
+        if part.get("return_dict") is False:
+            raise InvalidSettings(
+                f"{folder}/config.json has return_dict = false, so the model's outputs have no "
+                "names. Remove the key."
+            )
     files = weight_shapes(weight_files(folder))
     tensors = model.tensors(files)
     shapes = {ours: files[name] for name, ours in tensors.names.items()}
@@ -266,6 +278,7 @@ _UNUSABLE = {
     ),
     **dict.fromkeys(("minimax", "xlstm"), "has a cache that cannot be repeated for each response"),
     "xlm": "attends to later tokens",
+    "whisper": "attends to speech, which a run does not have",
     "beam": "has layers that PEFT adapts only in part",
 }
 _TRANSPOSED = ("gpt2", "openai-gpt")
@@ -281,6 +294,8 @@ def _fault(module: str, model: TextModel, converted: bool) -> str | None:
         config.get(name) for name in _EXPERTS
     ):
         return "which are expert routers and not linear layers"
+    if ".indexer." in module:
+        return "which only choose the tokens that attention sees, so they get no gradient"
     if last in _STATE_SPACE.get(kind, ()):
         return "which state-space layers read directly, bypassing any adapter"
     if converted:
@@ -314,6 +329,31 @@ def check_positions(config: Mapping[str, Any], longest: int) -> None:
                 "grpo.max_prompt_tokens and grpo.max_response_tokens to at most "
                 f"{limit} together, not {longest}."
             )
+
+
+_TABLES = {
+    **dict.fromkeys(
+        (
+            *("bert", "bert-generation", "big_bird", "biogpt", "camembert", "data2vec-text"),
+            *("electra", "ernie", "gpt_neo", "megatron-bert", "opt", "rembert", "roberta"),
+            *("roberta-prelayernorm", "roformer", "xlm-roberta", "xlm-roberta-xl"),
+        ),
+        "max_position_embeddings",
+    ),
+    **dict.fromkeys(("codegen", "gpt_bigcode", "gptj"), "n_positions"),
+    "mpt": "max_seq_len",
+}
+
+
+def check_table(config: Mapping[str, Any], longest: int) -> None:
+    """Raises InvalidSettings if rows are longer than the model's table of positions, if any."""
+    config = config.get("text_config") or config
+    limit = config.get(_TABLES.get(str(config.get("model_type")), ""))
+    if limit and longest > limit:
+        raise InvalidSettings(
+            f"The model has {limit} positions, and none for a row of {longest} tokens. Set "
+            f"grpo.max_prompt_tokens and grpo.max_response_tokens to at most {limit} together."
+        )
 
 
 def target_modules(layout: AdapterLayout) -> list[str]:

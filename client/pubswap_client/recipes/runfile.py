@@ -17,7 +17,7 @@ from pubswap_protocol.command_line.amounts import first_few
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import Invalid, InvalidProblems, InvalidSettings
 from pubswap_protocol.messages import CreateRun, RunView, SetKind
-from pubswap_protocol.model import ModelCard, check_positions, model_card
+from pubswap_protocol.model import ModelCard, check_positions, check_table, model_card
 from pubswap_protocol.problems import read_problems
 from pubswap_protocol.settings import LoraSettings, RunSettings
 from pubswap_protocol.tensors.peft_folder import read_peft_folder
@@ -71,7 +71,9 @@ def base_card(
     from pubswap_client.policy.tokenizer import readable_tokenizer  # transformers
 
     card = model_card(folder, lora, model.source, model.revision, model.stop_token_ids)
-    check_positions(json.loads((folder / "config.json").read_bytes()), longest)
+    config = json.loads((folder / "config.json").read_bytes())
+    check_positions(config, longest)
+    check_table(config, longest)
     tokenizer = readable_tokenizer(folder)
     end = tokenizer.unknown_end(card.eos_token_ids) if chat and tokenizer.has_template else None
     if end is not None and tokenizer.is_control(end):

@@ -24,7 +24,13 @@ from transformers import (
 
 from pubswap_client.demo.federation import MODEL
 from pubswap_protocol.errors import BaseModelMismatch, InvalidSettings
-from pubswap_protocol.model import check_positions, model_card, model_layout, target_modules
+from pubswap_protocol.model import (
+    check_positions,
+    check_table,
+    model_card,
+    model_layout,
+    target_modules,
+)
 from pubswap_protocol.settings import LoraSettings
 
 WEIGHTS = "model.safetensors"
@@ -174,6 +180,12 @@ EXPERT = "model.layers.0.mlp.experts.3.up_proj"
             ["model.layers.0.mamba.out_proj"],
             r"bypassing any adapter\. Set",
         ),
+        (
+            {"model_type": "deepseek_v32"},
+            ["model.layers.0.self_attn.indexer.wk"],
+            r"indexer\.wk, which only choose the tokens .*\"q_proj\"",
+        ),
+        ({"model_type": "whisper"}, [], "A whisper model attends to speech"),
         ({"model_type": "mamba"}, [], "A mamba model has no key-value cache"),
         ({"model_type": "gpt2"}, [], r"stores transposed\. Use another model"),
     ],
@@ -212,6 +224,27 @@ def test_rows_beyond_the_context_of_a_dynamic_rope_are_refused(
     if limit:
         with pytest.raises(InvalidSettings, match=f"at most {limit} together, not {limit + 1}"):
             check_positions(config, limit + 1)
+
+
+@pytest.mark.parametrize(
+    ("config", "limit"),
+    [
+        ({"model_type": "opt", "max_position_embeddings": 64}, 64),
+        ({"model_type": "gpt_bigcode", "n_positions": 32}, 32),
+        ({"model_type": "mpt", "max_seq_len": 16}, 16),
+        ({"text_config": {"model_type": "opt", "max_position_embeddings": 8}}, 8),
+        ({"model_type": "llama", "max_position_embeddings": 64}, None),
+        ({"model_type": "jamba", "max_position_embeddings": 64}, None),
+    ],
+)
+def test_rows_beyond_a_table_of_positions_are_refused(
+    config: dict[str, object], limit: int | None
+) -> None:
+    """Positions that a model computes, or does not have, have no such limit."""
+    check_table(config, limit or 10**6)
+    if limit:
+        with pytest.raises(InvalidSettings, match=f"has {limit} positions.*at most {limit} tog"):
+            check_table(config, limit + 1)
 
 
 def sharded(folder: Path) -> Path:
