@@ -10,20 +10,19 @@ import torch
 from numpy.typing import NDArray
 from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM
+from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer as CheckpointedLayer
-from transformers.utils import logging as transformers_logging
 
 from pubswap_client.policy.attention import attending_by, tree_attention
 from pubswap_client.policy.attention_kernels import activated, packed_kernels
 from pubswap_client.policy.liger import fuse_layers
+from pubswap_client.policy.loading import load_model, refusing
 from pubswap_client.policy.lora import fuse_products
 from pubswap_client.policy.packing import Pack
 from pubswap_client.policy.padded import PADDED, padded_hidden
-from pubswap_client.policy.text_config import text_loading
 from pubswap_client.policy.tokenizer import PromptTokenizer
 from pubswap_protocol.errors import InvalidAdapter, InvalidProblems, InvalidSettings
-from pubswap_protocol.model import ModelCard, target_modules
+from pubswap_protocol.model import ModelCard, check_table, target_modules
 from pubswap_protocol.problems import PromptLimit
 from pubswap_protocol.settings import LoraSettings, RunSettings
 from pubswap_protocol.tensors.adapter import (
@@ -91,35 +90,30 @@ class Policy:
         """Load the base model from a folder.
 
         The base is bfloat16 on a GPU and float32 on a CPU. Raises InvalidSettings if the model
-        lacks layers that the card's adapter needs, or is not part of transformers, because code in
-        the folder is never run; BaseModelMismatch if prompts are not encoded as the run's. With a
+        lacks weights or layers that the card's adapter needs, or rows are longer than its position
+        table, or it is not part of transformers, because code in the folder is never run;
+        BaseModelMismatch if prompts are not encoded as the run's. With a
         `mesh`, the base's layers are sharded over its processes (FSDP2), and each layer is gathered
         only while it computes.
         """
-        transformers_logging.set_verbosity_error()
-        transformers_logging.disable_progress_bar()
         device = find_device(device)
-        dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-        try:
-            model = AutoModelForCausalLM.from_pretrained(
-                folder, dtype=dtype, trust_remote_code=False, **text_loading(folder)
-            )
-        except ValueError as error:
-            reason = str(error).strip().partition("\n")[0]
-            raise InvalidSettings(f"transformers does not load {folder}: {reason}") from None
-        if device.type == "cuda":
-            fuse_layers(model)
-            # cuDNN builds a plan for each new length, tens of milliseconds per decoded token.
-            torch.backends.cuda.enable_cudnn_sdp(False)
-            # No TF32, which NVIDIA's containers turn on, because some versions of transformers
-            # compute RoPE's angles as a float32 product.
-            torch.set_float32_matmul_precision("highest")
-        tokenizer = PromptTokenizer(folder, card.prompt_date)
-        tokenizer.check_prompts(card, settings)
-        model = _with_lora(model if mesh else model.to(device), card, settings.lora)
-        if mesh is not None:
-            _shard(model, mesh)
-        return cls(model.to(device), tokenizer, card, settings, sharded=mesh is not None)
+        with refusing(f"transformers does not load {folder}"):
+            dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+            model = load_model(folder, dtype)
+            check_table(model.config.to_dict(), settings.grpo.longest_row)
+            if device.type == "cuda":
+                fuse_layers(model)
+                # cuDNN builds a plan for each new length, tens of milliseconds per decoded token.
+                torch.backends.cuda.enable_cudnn_sdp(False)
+                # No TF32, which NVIDIA's containers turn on, because some versions of transformers
+                # compute RoPE's angles as a float32 product.
+                torch.set_float32_matmul_precision("highest")
+            tokenizer = PromptTokenizer(folder, card.prompt_date)
+            tokenizer.check_prompts(card, settings)
+            model = _with_lora(model if mesh else model.to(device), card, settings.lora)
+            if mesh is not None:
+                _shard(model, mesh)
+            return cls(model.to(device), tokenizer, card, settings, sharded=mesh is not None)
 
     def factors(self) -> list[torch.nn.Parameter]:
         """The LoRA factors, in the order of their names."""
@@ -227,7 +221,9 @@ class Policy:
         """The model without its output layer."""
         causal = self._causal_model
         decoder = causal.get_decoder()
-        return causal.model if decoder is causal else decoder  # Llama 4 returns itself
+        # Llama 4 returns itself, and ModernBERT its output layer.
+        own = decoder is not causal and isinstance(decoder, PreTrainedModel)
+        return decoder if own else causal.model
 
     def hidden(self, pack: Pack) -> Tensor:
         """The decoder's hidden states (n, H) that predict a pack's response tokens."""

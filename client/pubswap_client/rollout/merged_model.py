@@ -10,9 +10,8 @@ import torch
 import transformers
 from peft import PeftModel
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM
-from transformers.utils import logging as transformers_logging
 
+from pubswap_client.policy.loading import load_model, refusing
 from pubswap_client.policy.policy import adapted_modules
 from pubswap_protocol.errors import NotSaved
 from pubswap_protocol.model import ModelCard, model_card
@@ -40,20 +39,20 @@ def write_merged_model(
     Raises BaseModelMismatch unless `base` has the card's files; NotSaved if the disk is full.
     """
     card.check_same(model_card(base, lora, card.source, card.revision))
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    kind = getattr(transformers, card.architecture) if card.text_model else AutoModelForCausalLM
-    model = kind.from_pretrained(base, dtype="auto", trust_remote_code=False)
+    published = getattr(transformers, card.architecture) if card.text_model else None
+    model = load_model(base, "auto", published)
     adapted_modules(model, card, published=True)  # PEFT would skip modules that it does not find
     with TemporaryDirectory() as peft_folder, torch.no_grad(), warnings.catch_warnings():
         # PEFT uses a transformers property by its old name, and a user cannot change that.
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
         write_peft_folder(Path(peft_folder), adapter, lora, card, str(base))
-        merged = PeftModel.from_pretrained(model, peft_folder).merge_and_unload()
-    try:
-        merged.save_pretrained(folder)
-    except SafetensorError as error:
-        raise NotSaved(f"The merged model could not be saved: {error}. Make room.") from None
+        with refusing(f"PEFT does not merge the adapter into {base}"):
+            merged = PeftModel.from_pretrained(model, peft_folder).merge_and_unload()
+    with refusing("transformers does not save the merged model"):
+        try:
+            merged.save_pretrained(folder)
+        except (OSError, SafetensorError) as error:
+            raise NotSaved(f"The merged model could not be saved: {error}. Make room.") from None
     for weights in folder.glob("*.safetensors"):  # safetensors makes them readable by us alone
         weights.chmod((folder / _GENERATION).stat().st_mode)
     for name in _TOKENIZER:

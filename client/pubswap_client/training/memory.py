@@ -8,6 +8,7 @@ import psutil
 import torch
 from transformers import AutoConfig
 
+from pubswap_client.policy.loading import refusing
 from pubswap_client.policy.logprobs import CPU_LOGITS, GPU_LOGITS
 from pubswap_client.policy.memory import Shape, free_bytes, release_cached_memory
 from pubswap_client.policy.policy import Policy, find_device
@@ -185,7 +186,8 @@ def estimate_memory(
         enough = awake.tokens >= min(asleep.tokens, ENOUGH_TOKENS)
         return awake if enough and awake.peak <= MARGIN * device.free else asleep
     dtype = torch.bfloat16 if device.cuda else torch.float32
-    shape = Shape.of(AutoConfig.from_pretrained(folder, trust_remote_code=False), dtype)
+    with refusing(f"The memory for {folder} cannot be estimated"):
+        shape = Shape.of(AutoConfig.from_pretrained(folder, trust_remote_code=False), dtype)
     weights = card.parameters * dtype.itemsize
     if settings.shard:
         # One layer is gathered at a time, while the next one is being fetched.

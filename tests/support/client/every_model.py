@@ -13,10 +13,10 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from pubswap_client.policy.loading import load_model
 from pubswap_client.policy.padded import PADDED
 from pubswap_client.policy.policy import Policy
 from pubswap_client.policy.self_check import check_packed_path
-from pubswap_client.policy.text_config import text_loading
 from pubswap_client.rollout.transformers_engine import SamplingParameters, TransformersEngine
 from pubswap_protocol.base import text_model
 from pubswap_protocol.errors import InvalidSettings
@@ -146,7 +146,7 @@ def way(kind: str, folder: Path) -> str:
         values["lora"]["target_modules"] = json.loads(advice[1])
         run, named = RunSettings.model_validate(values), ", named layers"
         card = model_card(folder, run.lora, "m", None)
-    loaded = AutoModelForCausalLM.from_pretrained(folder, **text_loading(folder))
+    loaded = load_model(folder, torch.float32)
     linear = {name for name, each in loaded.named_modules() if isinstance(each, nn.Linear)}
     assert not set(target_modules(card.layout)) - linear, "the client lacks these layers"
     policy = Policy.load(folder, card, run, device="cpu")

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from pubswap_client.policy.groups import Group, collate
+from pubswap_client.policy.loading import load_model
 from pubswap_client.policy.lora import fuse_products, sum_of_products
 from pubswap_client.policy.policy import Policy
 from pubswap_client.training.memory import TokenBudget
@@ -146,7 +147,6 @@ def load(
 
     Its weights are rounded to bfloat16, whatever the dtype.
     """
-    from_pretrained = AutoModelForCausalLM.from_pretrained
 
     def loaded(
         settings: RunSettings, dtype: torch.dtype = torch.bfloat16, fused: bool = True
@@ -154,10 +154,10 @@ def load(
         fuse = fuse_products if fused else lambda _: 0
         monkeypatch.setattr("pubswap_client.policy.policy.fuse_products", fuse)
 
-        def rounded(source: Path, **_: Any) -> Any:
-            return from_pretrained(source, dtype=torch.bfloat16).to(dtype)
+        def rounded(source: Path, _: Any) -> Any:
+            return load_model(source, torch.bfloat16).to(dtype)
 
-        monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", rounded)
+        monkeypatch.setattr("pubswap_client.policy.policy.load_model", rounded)
         policy = Policy.load(tiny_mild_qwen3, card_of(tiny_mild_qwen3), settings, device="cpu")
         policy.load_adapter(random_adapter(policy.card.layout, seed=1, scale=0.05))
         assert policy.dtype == dtype
@@ -215,7 +215,7 @@ def test_without_its_adapter_a_model_is_its_base(
     """Bit for bit inside `reference()`, and not outside it."""
     ids = torch.arange(12)[None]
     half = load(run_settings)
-    base = AutoModelForCausalLM.from_pretrained(tiny_mild_qwen3)
+    base = load_model(tiny_mild_qwen3, torch.bfloat16).to(torch.bfloat16)  # buffers, too
     with torch.no_grad():
         wanted = base(input_ids=ids).logits
         with half.reference():

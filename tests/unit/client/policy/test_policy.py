@@ -345,7 +345,7 @@ def test_no_code_of_a_base_model_is_run(
         Policy.load(folder, card, run_settings, device="cpu")
     with pytest.raises(InvalidSettings, match="custom code"):
         prompt_limit(folder, run_settings)
-    with pytest.raises(ValueError, match="custom code"):
+    with pytest.raises(InvalidSettings, match="custom code"):
         awake, cpu = ClientSettings(vllm=VllmSettings(sleep=False)), Device("", False, 1, 1, 1)
         estimate_memory(awake, run_settings, card, folder, cpu)
     assert not ran.exists()
