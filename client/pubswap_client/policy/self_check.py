@@ -7,9 +7,10 @@ output perturbed by a unit in the last place. Windows are narrowed to a few toke
 are put at the run's last positions, so that short rows are enough.
 """
 
+import json
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -20,13 +21,14 @@ from transformers.modeling_layers import GradientCheckpointingLayer as Layer
 
 from pubswap_client.policy.attention_kernels import packed_kernels
 from pubswap_client.policy.groups import Group, collate
+from pubswap_client.policy.loading import refusing
 from pubswap_client.policy.logprobs import score_pack, token_scores
 from pubswap_client.policy.memory import reason
 from pubswap_client.policy.packing import pack
 from pubswap_client.policy.padded import PADDED
 from pubswap_client.policy.policy import Policy
 from pubswap_protocol.errors import InvalidSettings
-from pubswap_protocol.model import check_positions
+from pubswap_protocol.model import check_positions, module_of
 from pubswap_protocol.tensors.responses import Response
 
 log = logging.getLogger(__name__)
@@ -101,10 +103,10 @@ _NAMES = {
 def check_packed_path(policy: Policy) -> PathChoice:
     """Choose the policy's path, and set its `path` and `linear_head`.
 
-    Raises InvalidSettings if no path computes what the model does, or the model itself has no
-    finite gradient.
+    Raises InvalidSettings if no path computes what the model does, or the model itself bypasses an
+    adapter or has no finite gradient.
     """
-    with _probing(policy) as probe:
+    with refusing(f"{policy.card.architecture} cannot be trained"), _probing(policy) as probe:
         policy.linear_head = head_is_linear(policy)
         limit = probe.limit()
         if not all(map(math.isfinite, limit)):
@@ -234,9 +236,24 @@ class _Probe:
     def _differentiated(self, scores: Tensor) -> _Pass:
         weights = torch.arange(len(scores), device=scores.device).cos()
         gradients = torch.autograd.grad(
-            (scores * weights).sum(), self.policy.trainable(), materialize_grads=True
+            (scores * weights).sum(), self.policy.trainable(), allow_unused=True
         )
+        _check_used(dict(zip(self.policy.trained_names(), gradients, strict=True)))
         return _Pass(scores.detach(), torch.cat([each.flatten() for each in gradients]))
+
+
+def _check_used(gradients: Mapping[str, Tensor | None]) -> None:
+    """Raises InvalidSettings if a factor has no gradient, not even zero."""
+    modules = {name: module_of(name.replace("lora_B", "lora_A")) for name in gradients}
+    unused = {modules[name] for name, gradient in gradients.items() if gradient is None}
+    if unused:
+        last = {module.rsplit(".", 1)[-1] for module in modules.values()}
+        good = sorted(last - {module.rsplit(".", 1)[-1] for module in unused})
+        raise InvalidSettings(
+            f"The model bypasses {len(unused)} of its {len(set(modules.values()))} adapters, such as that "
+            f"of {min(unused)}. Ask the operator for a run with "
+            + (f"lora.target_modules = {json.dumps(good)}." if good else "another model.")
+        )
 
 
 def last_positions(policy: Policy) -> int:

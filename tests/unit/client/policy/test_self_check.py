@@ -175,3 +175,25 @@ def test_an_adapter_whose_scale_overflows_is_refused_by_its_settings(
     policy = Policy.load(tiny_qwen3, card_of(tiny_qwen3), settings, device="cpu")
     with pytest.raises(InvalidSettings, match=r"lora\.alpha / lora\.rank = .*about twice the rank"):
         check_packed_path(policy)
+
+
+def test_adapters_that_the_model_bypasses_are_refused_by_name() -> None:
+    """They get no gradient. One of zero is no fault."""
+    policy = random_policy("Qwen3", torch.float32)
+    layer = policy.decoder.layers[1].mlp.down_proj
+    adapted = layer.forward
+    layer.forward = lambda x: 0 * adapted(x)
+    assert check_packed_path(policy).path == "portable"
+    layer.forward = layer.base_layer.forward
+    said = r"bypasses 1 of its 14 adapters, such as that of model\.layers\.1\.mlp\.down_proj\. "
+    with pytest.raises(InvalidSettings, match=said + r'.*= \["gate_proj", .*"v_proj"\]'):
+        check_packed_path(policy)
+
+
+def test_whatever_a_model_raises_in_its_own_pass_becomes_one_sentence() -> None:
+    """The model is named."""
+    policy = random_policy("Qwen3", torch.float32)
+    policy.decoder.layers[1].mlp.forward = raising
+    with pytest.raises(InvalidSettings, match=r"^Qwen3ForCausalLM cannot be trained: FlashA") as it:
+        check_packed_path(policy)
+    assert isinstance(it.value.__cause__, RuntimeError)
