@@ -149,6 +149,12 @@ def model_layout(folder: Path, lora: LoraSettings) -> AdapterLayout:
     return _read(folder, (folder / "config.json").read_bytes(), lora)[-1]
 
 
+def model_vocabulary(folder: Path) -> int:
+    """The number of token ids of the model in a folder; raises InvalidSettings if it has none."""
+    path = folder / "config.json"
+    return _vocabulary(folder, text_model(json_object(path, path.read_bytes())))
+
+
 def _read(
     folder: Path, config_bytes: bytes, lora: LoraSettings
 ) -> tuple[dict[str, Any], TextModel, Shapes, AdapterLayout]:

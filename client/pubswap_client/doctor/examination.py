@@ -313,7 +313,7 @@ def _membership(state: Path, role: Role) -> tuple[Finding, StoredMembership]:
 
 
 def _template(model: tuple[Path, ModelCard], run: RunView) -> tuple[Finding, PromptTokenizer]:
-    tokenizer = PromptTokenizer(model[0], run.model.prompt_date)
+    tokenizer = PromptTokenizer(model[0], run.model.prompt_date, run.model.vocabulary)
     tokenizer.check_prompts(run.model, run.settings)
     return check_template(tokenizer, run.settings), tokenizer
 

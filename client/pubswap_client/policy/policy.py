@@ -108,7 +108,7 @@ class Policy:
                 # No TF32, which NVIDIA's containers turn on, because some versions of transformers
                 # compute RoPE's angles as a float32 product.
                 torch.set_float32_matmul_precision("highest")
-            tokenizer = PromptTokenizer(folder, card.prompt_date)
+            tokenizer = PromptTokenizer(folder, card.prompt_date, card.vocabulary)
             tokenizer.check_prompts(card, settings)
             model = _with_lora(model if mesh else model.to(device), card, settings.lora)
             if mesh is not None:

@@ -250,8 +250,8 @@ def _check_used(gradients: Mapping[str, Tensor | None]) -> None:
         last = {module.rsplit(".", 1)[-1] for module in modules.values()}
         good = sorted(last - {module.rsplit(".", 1)[-1] for module in unused})
         raise InvalidSettings(
-            f"The model bypasses {len(unused)} of its {len(set(modules.values()))} adapters, such as that "
-            f"of {min(unused)}. Ask the operator for a run with "
+            f"The model bypasses {len(unused)} of its {len(set(modules.values()))} adapters, such "
+            f"as that of {min(unused)}. Ask the operator for a run with "
             + (f"lora.target_modules = {json.dumps(good)}." if good else "another model.")
         )
 

@@ -20,7 +20,7 @@ from tokenizers.models import Unigram
 from transformers import AutoTokenizer
 
 from pubswap_protocol.errors import BaseModelMismatch, InvalidProblems, InvalidSettings
-from pubswap_protocol.model import SAMPLE_TOKENS, ModelCard, PromptSample
+from pubswap_protocol.model import SAMPLE_TOKENS, ModelCard, PromptSample, model_vocabulary
 from pubswap_protocol.problems import PromptLimit
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tokenizer import load_tokenizer
@@ -37,11 +37,15 @@ NO_OPTIONS: Options = MappingProxyType({})
 class PromptTokenizer:
     """transformers' tokenizer for prompts (templates), the bare tokenizer.json for responses."""
 
-    def __init__(self, folder: Path, date: datetime.date | None = None) -> None:
-        """Read the folder's tokenizer. Templates that write today's date get `date`, if given.
+    def __init__(
+        self, folder: Path, date: datetime.date | None = None, vocabulary: int | None = None
+    ) -> None:
+        """Read the folder's tokenizer, for a model with a `vocabulary` of this many tokens.
 
-        A run has one, because else its prompts would change at midnight and with the time zone.
+        Templates that write today's date get `date`, if given. A run has one, because else its
+        prompts would change at midnight and with the time zone.
         """
+        self._vocabulary = vocabulary
         self.date = date or datetime.datetime.now(datetime.UTC).date()
         # None would ask at the terminal whether to run the folder's own code.
         self._full = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
@@ -75,8 +79,19 @@ class PromptTokenizer:
         return tokens
 
     def encode_for(self, run: RunSettings, prompt: str) -> list[int]:
-        """A prompt's token ids as all members of a run encode it."""
-        return self.encode(prompt, run.chat_template == "auto", run.chat_template_options)
+        """A prompt's token ids as all members of a run encode it.
+
+        Raises InvalidProblems if the model does not have one of these tokens.
+        """
+        tokens = self.encode(prompt, run.chat_template == "auto", run.chat_template_options)
+        last = max(tokens, default=0)
+        if self._vocabulary is not None and last >= self._vocabulary:
+            raise InvalidProblems(
+                f"The prompt {prompt[:40]!r}... has the token {self.token_text(last)!r} ({last}), "
+                f"and the model has only the first {self._vocabulary}. Remove it, or use the chat "
+                "template that was published with the model."
+            )
+        return tokens
 
     def prompt_sample(self, run: RunSettings) -> PromptSample:
         """What this tokenizer makes of a fixed text in a run's prompts."""
@@ -253,7 +268,7 @@ class PromptTokenizer:
 def readable_tokenizer(folder: Path) -> PromptTokenizer:
     """The tokenizer in a model's folder; raises InvalidSettings if there is none."""
     try:
-        return PromptTokenizer(folder)
+        return PromptTokenizer(folder, vocabulary=model_vocabulary(folder))
     except (OSError, ValueError, TypeError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise InvalidSettings(f"{folder} has no readable tokenizer: {reason}") from None

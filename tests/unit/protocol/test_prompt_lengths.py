@@ -171,7 +171,7 @@ def test_a_config_that_is_not_an_object_is_refused(tmp_path: Path) -> None:
     """transformers would raise a TypeError."""
     folder = shutil.copytree(MODEL, tmp_path / "model")
     (folder / "config.json").write_text("[]")
-    with pytest.raises(InvalidSettings, match="has no readable tokenizer"):
+    with pytest.raises(InvalidSettings, match="is not a JSON object"):
         prompt_limit(folder, RUN)
 
 

@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from pubswap_client.policy.tokenizer import PromptTokenizer
+from pubswap_client.policy.tokenizer import PromptTokenizer, readable_tokenizer
+from pubswap_protocol.errors import InvalidProblems
+from pubswap_protocol.settings import RunSettings
+from support.client.models import save_model
 from support.client.tokenizer_kinds import CONTROL, KINDS
 
 TURNS = (
@@ -89,3 +92,14 @@ def test_without_a_template_only_begin_of_text_and_padding_are_turn_tokens(tmp_p
     made = tokenizer(tmp_path, "byte level", None)
     names = [made.plain.id_to_token(token) for token in made.turn_tokens()]
     assert sorted(names) == ["<s>", "<|pad|>"]
+
+
+def test_a_prompt_with_a_token_that_the_model_does_not_have_is_refused(tmp_path: Path) -> None:
+    """As with a token that was added to the tokenizer alone; other prompts can be used."""
+    folder = save_model(tmp_path / "small", "qwen3", vocab_size=40)
+    readable, loaded = readable_tokenizer(folder), PromptTokenizer(folder, None, 40)
+    run = RunSettings()
+    assert readable.encode_for(run, "3 + 4") == loaded.encode_for(run, "3 + 4")
+    for each in (readable, loaded):
+        with pytest.raises(InvalidProblems, match=r"token 'z' \(44\), .* only the first 40"):
+            each.encode_for(run, "x y z")
