@@ -6,7 +6,7 @@ kinds of exceptions.
 
 import json
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,8 @@ def load_model(folder: Path, dtype: Any, published: Any = None) -> Any:
     """The text model in a folder, or all of its model with the `published` class.
 
     Raises InvalidSettings, which names them, if weights are missing, have other shapes than the
-    config's, or belong to no layer. Code in the folder is never run.
+    config's, or belong to no layer. What else transformers does not load, such as layers for a
+    second token and buffers, is named in the log. Code in the folder is never run.
     """
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
@@ -44,34 +45,36 @@ def load_model(folder: Path, dtype: Any, published: Any = None) -> Any:
             **arguments,
         )
         config = json.loads((folder / "config.json").read_bytes())
-        tensors = text_model(config).tensors(weight_shapes(weight_files(folder)))
-    text = tensors.names.keys() | tensors.names.values()
+        shapes = weight_shapes(weight_files(folder))
+        tensors = text_model(config).tensors(shapes)
+    unexpected = set(found["unexpected_keys"])
+    surplus = {name for name, ours in tensors.names.items() if {name, ours} & unexpected}
+    weights = {name for name in surplus if _is_weight(name, len(shapes[name]))}
     _refuse(folder, "lacks", found["missing_keys"])
-    _refuse(
-        folder, "has other shapes than its config says of", map(_named, found["mismatched_keys"])
-    )
-    _refuse(folder, "has no layer for", text & set(found["unexpected_keys"]))
-    if tensors.dropped and not published:
-        layers = {".".join(name.split(".")[:3]) for name in tensors.dropped}
-        log.info(
-            "transformers drops %d of %s's tensors, and they are not trained: %s.",
-            *(len(tensors.dropped), folder, ", ".join(sorted(layers))),
-        )
+    mismatched = [name for name, *_ in found["mismatched_keys"]]
+    _refuse(folder, "has other shapes than its config says of", mismatched)
+    _refuse(folder, "has no layer for", weights)
+    dropped = (surplus - weights).union(tensors.dropped)
+    if dropped and not published:
+        log.info("Not trained, because transformers does not load them: %s.", _listed(dropped))
     return model
 
 
-def _named(mismatch: Any) -> str:
-    """The name in a pair of a name and its shapes."""
-    return mismatch if isinstance(mismatch, str) else str(mismatch[0])
+def _is_weight(name: str, dimensions: int) -> bool:
+    """Whether the name is a weight's; older files also hold attention masks named `bias`."""
+    return name.endswith(".weight") or (name.endswith(".bias") and dimensions == 1)
 
 
-def _refuse(folder: Path, fault: str, names: Iterable[str]) -> None:
-    listed = sorted(names)
-    if listed:
-        more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
+def _listed(names: Collection[str]) -> str:
+    first, more = sorted(names)[:3], len(names) - 3
+    return ", ".join(first) + (f" and {more} more" if more > 0 else "")
+
+
+def _refuse(folder: Path, fault: str, names: Collection[str]) -> None:
+    if names:
         raise InvalidSettings(
-            f"{folder} {fault} {', '.join(listed[:3])}{more}, so this is not the model that was "
-            "published. Use a whole copy, and the config.json that belongs to it."
+            f"{folder} {fault} {_listed(names)}, so this is not the model that was published. Use "
+            "a whole copy, and the config.json that belongs to it."
         )
 
 

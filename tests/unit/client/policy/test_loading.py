@@ -57,6 +57,10 @@ def without(name: str) -> Callable[[Weights], Weights]:
             r"has other shapes than its config says of model\.norm\.weight, so",
         ),
         (
+            lambda weights: weights | {"model.layers.0.self_attn.q_proj.bias": torch.ones(16)},
+            r"has no layer for model\.layers\.0\.self_attn\.q_proj\.bias, so",
+        ),
+        (
             lambda weights: weights | {"model.layers.0.mlp.gate.weight": torch.ones(4, 16)},
             r"has no layer for model\.layers\.0\.mlp\.gate\.weight, so",
         ),
@@ -97,18 +101,18 @@ def test_tied_weights_need_not_be_in_the_files_and_a_copy_may_be(tmp_path: Path)
     assert torch.equal(load_model(tmp_path, torch.float32).lm_head.weight, alone.lm_head.weight)
 
 
-def test_layers_that_transformers_drops_are_named_once_and_not_adapted(
+def test_what_transformers_does_not_load_is_named_once_and_not_adapted(
     folder: Path, run_settings: RunSettings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They predict a second token."""
-    extra = "mtp.layers.0.self_attn.q_proj.weight", "model.layers.2.self_attn.q_proj.weight"
+    """Layers that predict a second token, and masks."""
+    layers = "mtp.layers.0.self_attn.q_proj.weight", "model.layers.2.self_attn.q_proj.weight"
+    extra = *layers, "model.layers.0.self_attn.bias", "model.layers.1.self_attn.masked_bias"
     change_weights(folder, lambda weights: weights | {n: torch.ones(16, 16) for n in extra})
     card = model_card(folder, run_settings.lora, "m", None)
     with caplog.at_level(logging.INFO, "pubswap_client.policy"):
         policy = Policy.load(folder, card, run_settings, device="cpu")
     (said,) = [record.getMessage() for record in caplog.records]
-    assert said.startswith("transformers drops 2 of ")
-    assert said.endswith("not trained: model.layers.2, mtp.layers.0.")
+    assert said.endswith(f": {', '.join([*extra[2:], extra[1]])} and 1 more.")
     assert not [name for name in policy.trained_names() if "mtp" in name or "layers.2" in name]
 
 
