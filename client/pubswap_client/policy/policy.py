@@ -92,9 +92,8 @@ class Policy:
         The base is bfloat16 on a GPU and float32 on a CPU. Raises InvalidSettings if the model
         lacks weights or layers that the card's adapter needs, or rows are longer than its position
         table, or it is not part of transformers, because code in the folder is never run;
-        BaseModelMismatch if prompts are not encoded as the run's. With a
-        `mesh`, the base's layers are sharded over its processes (FSDP2), and each layer is gathered
-        only while it computes.
+        BaseModelMismatch if prompts are not encoded as the run's. With a `mesh`, the base's layers
+        are sharded over its processes (FSDP2), and each layer is gathered only while it computes.
         """
         device = find_device(device)
         with refusing(f"transformers does not load {folder}"):
