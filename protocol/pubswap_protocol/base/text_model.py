@@ -27,6 +27,7 @@ STAND_INS = {
 WITHOUT_PLACE = {r"^(?:model\.)?(?:language_model|text_model)\.": ""}
 _PLACE = re.compile(next(iter(WITHOUT_PLACE)))
 _EXTRA_LAYER = re.compile(r"(?:^|\.)(?:mtp|mtp_\w+|nextn\w*)\.")
+_KEYS_AND_VALUES = re.compile(r"\.self_attn\.[kv]_(?:proj|norm)\.")
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 
@@ -37,7 +38,7 @@ class TextTensors:
 
     transformers computes the `converted` ones from those of the files, such as three projections
     from one tensor. The `dropped` are in the files and not in the model: layers that predict more
-    than one token.
+    than one token, and the keys and values of layers that use those of earlier ones.
     """
 
     names: dict[str, str]
@@ -80,8 +81,12 @@ class TextModel:
     def _drops(self, name: str) -> bool:
         layer = _LAYER.search(name)
         count = next((self.config[key] for key in _LAYERS if self.config.get(key)), None)
-        beyond = layer is not None and isinstance(count, int) and int(layer[1]) >= count
-        return beyond or _EXTRA_LAYER.search(name) is not None
+        if layer is not None and isinstance(count, int):
+            reused = self.config.get("num_kv_shared_layers") or 0
+            own = count - reused if _KEYS_AND_VALUES.search(name) else count
+            if int(layer[1]) >= own:
+                return True
+        return _EXTRA_LAYER.search(name) is not None
 
 
 def text_model(config: Mapping[str, Any]) -> TextModel:

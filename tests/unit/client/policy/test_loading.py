@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,17 +10,19 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from pubswap_client.policy.loading import load_model, refusing
 from pubswap_client.policy.policy import Policy
+from pubswap_client.policy.self_check import check_packed_path
 from pubswap_client.rollout.merged_model import write_merged_model
 from pubswap_protocol.errors import InvalidSettings, OutOfMemory, WrongState
-from pubswap_protocol.model import ModelCard, model_card
+from pubswap_protocol.model import ModelCard, model_card, target_modules
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import encode_adapter, initial_adapter
-from support.client.architectures import SETTINGS
-from support.client.models import save_model
-from support.client.published import save_published
+from support.client.architectures import COMMON, SETTINGS
+from support.client.models import save_model, save_tokenizer
+from support.client.published import GEMMA_4, save_published
 
 Weights = dict[str, torch.Tensor]
 
@@ -114,6 +117,27 @@ def test_what_transformers_does_not_load_is_named_once_and_not_adapted(
     (said,) = [record.getMessage() for record in caplog.records]
     assert said.endswith(f": {', '.join([*extra[2:], extra[1]])} and 1 more.")
     assert not [name for name in policy.trained_names() if "mtp" in name or "layers.2" in name]
+
+
+def test_keys_of_layers_that_use_those_of_earlier_layers_are_not_adapted(tmp_path: Path) -> None:
+    """Gemma 3n and small Gemma 4 are published with them, and transformers drops them."""
+    layers = {"num_hidden_layers": 4, "num_kv_shared_layers": 2}
+    layers |= {"layer_types": 2 * GEMMA_4["layer_types"]}
+    config = AutoConfig.for_model("gemma4_text", **COMMON | GEMMA_4 | layers)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    save_tokenizer(tmp_path)
+
+    def published(weights: Weights) -> Weights:
+        first = {k: v for k, v in weights.items() if re.search(r"self_attn\.[kv]_", k)}
+        later = {re.sub(r"\d", lambda n: str(int(n[0]) + 2), k): v for k, v in first.items()}
+        return weights | {name: value.clone() for name, value in later.items()}
+
+    change_weights(tmp_path, published)
+    card = model_card(tmp_path, SETTINGS.lora, "m", None)
+    policy = Policy.load(tmp_path, card, SETTINGS, device="cpu")
+    assert check_packed_path(policy)
+    keys = [name for name in target_modules(card.layout) if name.endswith("k_proj")]
+    assert keys == [f"model.layers.{number}.self_attn.k_proj" for number in (0, 1)]
 
 
 @pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation"])
