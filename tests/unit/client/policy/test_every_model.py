@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import transformers
 
-from support.client.every_model import TABLE, model_types, way
+from support.models.every_model import TABLE, model_types, way
 
 ROOT = Path(__file__).parents[4]
 FAILS = "not trained: clients fail"

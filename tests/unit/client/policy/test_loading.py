@@ -22,7 +22,7 @@ from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import encode_adapter, initial_adapter
 from support.client.architectures import COMMON, SETTINGS
 from support.client.models import save_model, save_tokenizer
-from support.client.published import GEMMA_4, save_published
+from support.models.published import GEMMA_4, save_published
 
 Weights = dict[str, torch.Tensor]
 

@@ -25,7 +25,7 @@ from pubswap_protocol.tensors.peft_folder import (
     write_peft_folder,
 )
 from support.client.architectures import SETTINGS
-from support.client.published import PUBLISHED, save_published
+from support.models.published import PUBLISHED, save_published
 
 IDS = torch.arange(3, 20)[None]
 # A vision tower's layer and one that predicts a second token, with names that a run adapts.

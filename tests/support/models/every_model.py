@@ -24,7 +24,7 @@ from pubswap_protocol.model import model_card, target_modules
 from pubswap_protocol.settings import RunSettings
 from support.client.architectures import CASES, COMMON, MOE, SETTINGS
 from support.client.models import save_tokenizer
-from support.client.published import GEMMA_4
+from support.models.published import GEMMA_4
 
 LARGEST = 1_000_000  # parameters
 NOT_BUILT = "not tested: no small model of these could be built"
