@@ -132,7 +132,7 @@ class Federation:
         check_possible(self._run.settings, self._settings)
         folder = self._job.folder
         policy = load_policy(self._settings, folder, self._run.model, self._run.settings)
-        check_packed_path(policy)
+        check_packed_path(policy, self._settings.gradient_checkpointing)
         settings = self._settings.model_copy(update={"state": self._work})
         self._engine = stack.enter_context(closing(make_engine(settings, policy, folder)))
         self._shared = SharedPolicy(policy)

@@ -263,7 +263,8 @@ def _open_session(
         policy = load_policy(settings, folder, run.model, run.settings, process_group)
         log.info("%s joins run %s on %s.", membership.name, run.name, policy.device)
         if role is Role.CLIENT:
-            check_packed_path(policy)  # before the engine, as the followers do
+            # Before the engine, as the followers do.
+            check_packed_path(policy, settings.gradient_checkpointing)
         evaluator = role is Role.EVALUATOR
         with closing(make_engine(settings, policy, folder, process_group, evaluator)) as engine:
             score = partial(pool.score_many, run.settings.verifier)

@@ -179,7 +179,7 @@ def run_follower(settings: ClientSettings) -> None:
         if policy_of_run is None:
             return
         policy = load_policy(settings, *policy_of_run, process_group)
-        check_packed_path(policy)
+        check_packed_path(policy, settings.gradient_checkpointing)
         folder, rank = policy_of_run[0], process_group.rank
         start = partial(start_engine, settings, policy, folder, rank=rank)
         follow(process_group, policy, start, settings.gradient_checkpointing)

@@ -275,7 +275,7 @@ class Examination:
                 self._stage("loading the model")
                 policy = load_policy(self.settings, folder, run.model, run.settings, group)
                 self._stage("comparing packs with the model's own pass")
-                path = check_packed_path(policy)
+                path = check_packed_path(policy, self.settings.gradient_checkpointing)
                 finding = warning(str(path), path.advice) if path.refused else ok(str(path))
                 self.findings[names.pop(0)] = finding
                 # A running daemon would lose memory to the trial, and the trial time to the daemon.

@@ -87,7 +87,7 @@ def personalize(
     ):
         say("loading the model")
         policy = load_policy(settings, folder, run.model, rules)
-        check_packed_path(policy)
+        check_packed_path(policy, settings.gradient_checkpointing)
         with closing(make_engine(settings, policy, folder)) as engine:
             score = partial(pool.score_many, rules.verifier)
             trainer = make_trainer(

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -10,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer as CheckpointedLayer
 
@@ -298,25 +300,31 @@ class FixedOutput:
         return None
 
 
+def recomputed_layers(decoder: Any) -> list[Any]:
+    """The layers that checkpointing recomputes. Raises InvalidSettings if there are none."""
+    layers = [layer for layer in decoder.modules() if isinstance(layer, CheckpointedLayer)]
+    if not layers:
+        raise InvalidSettings(
+            f"gradient_checkpointing = true, but transformers cannot recompute the layers of a "
+            f"{type(decoder).__name__}: remove gradient_checkpointing from client.toml."
+        )
+    return layers
+
+
 @contextmanager
 def _checkpointed(decoder: Any, enabled: bool) -> Iterator[None]:
-    """Recompute each layer in the backward pass; the layers themselves stay in eval mode."""
-    if not enabled:
+    """Recompute each layer in the backward pass.
+
+    transformers' own switch works only on layers in training mode, where many use their dropout.
+    """
+    layers = recomputed_layers(decoder) if enabled else []
+    for layer in layers:
+        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
+    try:
         yield
-        return
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*gradient_checkpointing.*", FutureWarning)
-        decoder.gradient_checkpointing_enable({"use_reentrant": False})
-        layers = [layer for layer in decoder.modules() if isinstance(layer, CheckpointedLayer)]
-        # A layer only recomputes if its own flag says training; dropout modules keep theirs.
+    finally:
         for layer in layers:
-            layer.training = True
-        try:
-            yield
-        finally:
-            decoder.gradient_checkpointing_disable()
-            for layer in layers:
-                layer.training = False
+            del layer.forward
 
 
 def copy_to_host(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:

@@ -26,7 +26,7 @@ from pubswap_client.policy.logprobs import score_pack, token_scores
 from pubswap_client.policy.memory import reason
 from pubswap_client.policy.packing import pack
 from pubswap_client.policy.padded import PADDED
-from pubswap_client.policy.policy import Policy
+from pubswap_client.policy.policy import Policy, recomputed_layers
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.model import check_positions, module_of
 from pubswap_protocol.tensors.responses import Response
@@ -100,13 +100,16 @@ _NAMES = {
 }
 
 
-def check_packed_path(policy: Policy) -> PathChoice:
+def check_packed_path(policy: Policy, checkpointing: bool = False) -> PathChoice:
     """Choose the policy's path, and set its `path` and `linear_head`.
 
-    Raises InvalidSettings if no path computes what the model does, or the model itself bypasses an
-    adapter or has no finite gradient.
+    `checkpointing` is the member's setting. Raises InvalidSettings if no path computes what the
+    model does, the model itself bypasses an adapter or has no finite gradient, or its layers cannot
+    be recomputed.
     """
     with refusing(f"{policy.card.architecture} cannot be trained"), _probing(policy) as probe:
+        if checkpointing:
+            recomputed_layers(policy.decoder)
         policy.linear_head = head_is_linear(policy)
         limit = probe.limit()
         if not all(map(math.isfinite, limit)):
@@ -123,7 +126,7 @@ def check_packed_path(policy: Policy) -> PathChoice:
                 # This path cannot try rows at the last positions, so look them up in the config.
                 check_positions(policy.model.config.to_dict(), policy.settings.grpo.longest_row)
             try:
-                difference = probe.difference(path)
+                difference = probe.difference(path, checkpointing)
             except Exception as error:  # a kernel, a compiler or a model may raise anything
                 refused.append(f"not {_NAMES[path]}: {reason(error)}")
                 continue
@@ -190,7 +193,7 @@ class _Probe:
         gradients = ROUNDINGS * disturbed.gradient_off(self.plain)
         return PathDifference(scores, max(gradients, GRADIENT_FLOOR[dtype]), LEAK * scores)
 
-    def difference(self, path: str) -> PathDifference:
+    def difference(self, path: str, checkpointing: bool = False) -> PathDifference:
         """Difference of a path, already set in the policy, from the model's own pass."""
         if path == PADDED and self.offset:
             # This path passes no positions, so its rows can only be at the first ones.
@@ -199,7 +202,7 @@ class _Probe:
         second = [span for span in part.tree.spans if span.prefix_end == span.prefix_start][1].start
         far = part.position_ids.clone()
         far[:, second:] += self.offset
-        with self.policy.packed():
+        with self.policy.packed(checkpointing):
             scores = score_pack(self.policy, replace(part, position_ids=far), 1.0).logprobs
             result = self._differentiated(scores)
             # Change the second group and its positions, and the end of the first response.
