@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from transformers import Gemma2PreTrainedModel
 
 from pubswap_client.policy import attention
 from pubswap_client.policy import attention_kernels as kernels
+from pubswap_client.policy.logprobs import Scores, score_pack
+from pubswap_client.policy.packing import Pack
 from pubswap_client.policy.policy import Policy
 from pubswap_client.policy.self_check import check_packed_path, head_is_linear
 from pubswap_protocol.errors import InvalidSettings
@@ -78,6 +81,47 @@ def test_a_wrong_mask_is_found(
     verdict = check_packed_path(policy)
     assert policy.path == verdict.path == "padded"
     assert "not packed, portable attention: off by" in verdict.refused[0]
+
+
+def shifted(part: Pack) -> Pack:
+    """Each response one position too late."""
+    positions = part.position_ids.clone()
+    for span in part.tree.spans:
+        if span.prefix_end > span.prefix_start:
+            positions[:, span.start : span.end] += 1
+    return replace(part, position_ids=positions)
+
+
+def scaled(kernel: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """The kernel with scores that are 5 % too large."""
+
+    def wrong(query: Any, key: Any, value: Any, tree: Any, scale: float, window: Any) -> Any:
+        return kernel(query, key, value, tree, 1.05 * scale, window)
+
+    return wrong
+
+
+@pytest.mark.parametrize("spread", [0.02, 0.3])
+@pytest.mark.parametrize("fault", ["log-probabilities", "positions", "scale"])
+def test_a_small_error_is_found(monkeypatch: pytest.MonkeyPatch, fault: str, spread: float) -> None:
+    """1 % of the log-probabilities, one position, or 5 % of the scale, in small weights as well."""
+    policy = random_policy("Qwen3", torch.float32, initializer_range=spread)
+
+    def wrong(policy: Policy, part: Pack, temperature: float) -> Scores:
+        part = shifted(part) if fault == "positions" else part
+        scores = score_pack(policy, part, temperature)
+        return Scores(scores.logprobs * (1.01 if fault == "log-probabilities" else 1.0))
+
+    monkeypatch.setattr("pubswap_client.policy.self_check.packed_kernels", lambda *_: ("portable",))
+    if fault == "scale":
+        monkeypatch.setitem(attention.KERNELS, "portable", scaled(kernels.portable))
+    else:
+        monkeypatch.setattr("pubswap_client.policy.self_check.score_pack", wrong)
+    try:
+        refused = check_packed_path(policy).refused[0]
+    except InvalidSettings as error:  # both paths score by the wrong function
+        refused = error.detail
+    assert "not packed, portable attention: off by" in refused
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
