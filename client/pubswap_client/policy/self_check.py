@@ -9,9 +9,9 @@ are put at the run's last positions, so that short rows are enough.
 A difference below the floors changes no update. In float32 they are 1e-4 nats and 0.1 % of the
 gradient. 1e-4 nats move a ratio by 0.01 %, a 2000th of the distance to a clip of 0.2. 0.1 % is less
 than bfloat16 rounds each number by (0.4 %). On real weights, two orders of summation in 30 layers
-differ by more than one rounding per layer: by 1.4e-5 nats and 2e-5 in SmolLM2-135M. The smallest of
-the tests' planted errors, a scale that is off by 5 % in weights so small that attention is nearly
-even, is 3e-3 nats and 5e-2.
+differ by more than one rounding per layer: by up to 1.4e-5 nats and 2e-5 in SmolLM2-135M. The
+least of the tests' planted errors, a scale that is off by 5 % in weights so small that attention is
+nearly even, is 3e-3 nats and 5e-2.
 """
 
 import json
