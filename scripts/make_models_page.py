@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 from transformers.utils import logging
 
-from support.models.every_model import model_types, way  # type: ignore[import-untyped]
+from support.models.every_model import model_types, way  # type: ignore[import-not-found]
 
 PAGE = Path(__file__).parents[1] / "docs/models.md"
 BEGIN, END = "<!-- written by scripts/make_models_page.py -->\n", "<!-- end -->\n"
