@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pubswap_protocol.base.files import weight_files
-from pubswap_protocol.errors import BaseModelMismatch, InvalidSettings
+from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.files import expanded
 from pubswap_protocol.messages import RunView
 from pubswap_protocol.model import ModelCard, model_card
@@ -86,12 +86,7 @@ def own_model(
             "Give its folder with --model."
         )
     card = model_card(folder, run.settings.lora, str(folder), settings.revision)
-    run.model.check_same(card)
-    if card.vocabulary != run.model.vocabulary:  # bounds peers' token ids
-        raise BaseModelMismatch(
-            f"The run declares a vocabulary of {run.model.vocabulary} for its base model, but the "
-            f"same files have one of {card.vocabulary}. Ask the run's operator."
-        )
+    run.model.check_declared(card)
     return folder, card
 
 

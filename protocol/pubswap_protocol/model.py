@@ -101,6 +101,23 @@ class ModelCard(ModelDigests):
                 f"{revision}; point `model` at these files."
             )
 
+    def check_declared(self, own: "ModelCard") -> None:
+        """Raises BaseModelMismatch unless `own` is of the same files, and this says what they are.
+
+        A coordinator declares more of a model than its digests.
+        """
+        self.check_same(own)
+        if own.vocabulary != self.vocabulary:  # bounds peers' token ids
+            raise BaseModelMismatch(
+                f"The run declares a vocabulary of {self.vocabulary} for its base model, but the "
+                f"same files have one of {own.vocabulary}. Ask the run's operator."
+            )
+        if own.text_model != self.text_model:  # the names of exported adapters
+            raise BaseModelMismatch(
+                f"The run declares the text model {self.text_model!r} in its base model, but in "
+                f"the same files it is {own.text_model!r}. Ask the run's operator."
+            )
+
 
 def model_card(
     folder: Path, lora: LoraSettings, source: str, revision: str | None, stops: Sequence[int] = ()
@@ -261,20 +278,18 @@ _STATE_SPACE = {
     "nemotron_h": ("out_proj", "conv1d"),
     "jamba": ("dt_proj",),
 }
+_ENCODERS = (
+    *("bert", "bert-generation", "big_bird", "camembert", "data2vec-text", "electra", "ernie"),
+    *("megatron-bert", "rembert", "roberta", "roberta-prelayernorm", "roc_bert", "roformer"),
+    *("xlm-roberta", "xlm-roberta-xl", "xmod"),
+)
 _LOOKS_AHEAD = "attends to later tokens, unless its config sets is_decoder"
 _UNUSABLE = {
     **dict.fromkeys(
         ("falcon_mamba", "mamba", "mamba2", "recurrent_gemma", "rwkv"),
         "has no key-value cache, which sampling needs",
     ),
-    **dict.fromkeys(
-        (
-            *("bert", "bert-generation", "big_bird", "camembert", "data2vec-text", "electra"),
-            *("ernie", "megatron-bert", "rembert", "roberta", "roberta-prelayernorm", "roc_bert"),
-            *("roformer", "xlm-roberta", "xlm-roberta-xl", "xmod"),
-        ),
-        _LOOKS_AHEAD,
-    ),
+    **dict.fromkeys(_ENCODERS, _LOOKS_AHEAD),
     **dict.fromkeys(
         (
             *("bart", "bigbird_pegasus", "blenderbot", "blenderbot-small", "marian", "mbart"),
@@ -338,14 +353,7 @@ def check_positions(config: Mapping[str, Any], longest: int) -> None:
 
 
 _TABLES = {
-    **dict.fromkeys(
-        (
-            *("bert", "bert-generation", "big_bird", "biogpt", "camembert", "data2vec-text"),
-            *("electra", "ernie", "gpt_neo", "megatron-bert", "opt", "rembert", "roberta"),
-            *("roberta-prelayernorm", "roformer", "xlm-roberta", "xlm-roberta-xl"),
-        ),
-        "max_position_embeddings",
-    ),
+    **dict.fromkeys((*_ENCODERS, "biogpt", "gpt_neo", "opt"), "max_position_embeddings"),
     **dict.fromkeys(("codegen", "gpt_bigcode", "gptj"), "n_positions"),
     "mpt": "max_seq_len",
 }

@@ -38,8 +38,10 @@ def write_merged_model(
 
     Raises BaseModelMismatch unless `base` has the card's files; NotSaved if the disk is full.
     """
-    card.check_same(model_card(base, lora, card.source, card.revision))
-    published = getattr(transformers, card.architecture) if card.text_model else None
+    own = model_card(base, lora, card.source, card.revision)
+    card.check_declared(own)
+    with refusing(f"transformers does not load {base}"):  # the class may be gone
+        published = getattr(transformers, own.architecture) if own.text_model else None
     model = load_model(base, "auto", published)
     adapted_modules(model, card, published=True)  # PEFT would skip modules that it does not find
     with TemporaryDirectory() as peft_folder, torch.no_grad(), warnings.catch_warnings():

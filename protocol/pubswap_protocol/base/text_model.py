@@ -8,7 +8,7 @@ those of transformers' causal model. `text_models.json` is its table of conversi
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -26,6 +26,7 @@ STAND_INS = {
 # For transformers' `key_mapping`, which must agree with `tensors`.
 WITHOUT_PLACE = {r"^(?:model\.)?(?:language_model|text_model)\.": ""}
 _PLACE = re.compile(next(iter(WITHOUT_PLACE)))
+_EXTRA = ".eh_proj."  # joins the next token to the hidden states, in a layer numbered like others
 _EXTRA_LAYER = re.compile(r"(?:^|\.)(?:mtp|mtp_\w+|nextn\w*)\.")
 _KEYS_AND_VALUES = re.compile(r"\.self_attn\.[kv]_(?:proj|norm)\.")
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
@@ -55,7 +56,10 @@ class TextModel:
     config: Mapping[str, Any]
 
     def tensors(self, names: Iterable[str]) -> TextTensors:
-        """The text model's tensors among those with these names."""
+        """The text model's tensors among those with these names.
+
+        Raises InvalidSettings if there are more layers than the config says.
+        """
         row, named = _row(self.kind), sorted(names)
         children = row.get("children", ["model", "lm_head"])
         if self.place and any(map(_PLACE.match, named)):
@@ -64,8 +68,9 @@ class TextModel:
             named = [name for name in named if name.split(".")[0] in children]
         found: dict[str, str] = {}
         converted, dropped = set(), []
+        extra = {_layer(name) for name in named if _EXTRA in name}
         for name in named:
-            if self._drops(name):
+            if self._drops(name, extra):
                 dropped.append(name)
                 continue
             ours = _PLACE.sub("", name) if self.place else name
@@ -78,15 +83,22 @@ class TextModel:
                 converted.add(ours)
         return TextTensors(found, frozenset(converted), tuple(dropped))
 
-    def _drops(self, name: str) -> bool:
-        layer = _LAYER.search(name)
+    def _drops(self, name: str, extra: Container[str]) -> bool:
+        """Whether transformers drops a tensor; `extra` are the layers for more than one token."""
+        layer, number = _layer(name), _LAYER.search(name)
+        if _EXTRA_LAYER.search(name) or layer in extra:
+            return True
         count = next((self.config[key] for key in _LAYERS if self.config.get(key)), None)
-        if layer is not None and isinstance(count, int):
-            reused = self.config.get("num_kv_shared_layers") or 0
-            own = count - reused if _KEYS_AND_VALUES.search(name) else count
-            if int(layer[1]) >= own:
-                return True
-        return _EXTRA_LAYER.search(name) is not None
+        if number is None or not isinstance(count, int):
+            return False
+        if int(number[1]) >= count:
+            raise InvalidSettings(
+                f"The model's files have {layer}, and its config.json says that it has {count} "
+                "layers, so this is not the model that was published. Use the config.json that "
+                "belongs to the files."
+            )
+        reused = self.config.get("num_kv_shared_layers") or 0
+        return int(number[1]) >= count - reused and _KEYS_AND_VALUES.search(name) is not None
 
 
 def text_model(config: Mapping[str, Any]) -> TextModel:
@@ -111,6 +123,12 @@ def text_model(config: Mapping[str, Any]) -> TextModel:
             f"({text}). Use a model listed in docs/models.md."
         )
     return TextModel(text, place, inner)
+
+
+def _layer(name: str) -> str:
+    """The layer that a tensor belongs to, such as `model.layers.2`; "" if to none."""
+    found = _LAYER.search(name)
+    return name[: found.end() - 1] if found else ""
 
 
 def _renamed(name: str, pattern: str, target: str) -> str:

@@ -104,11 +104,24 @@ def test_tied_weights_need_not_be_in_the_files_and_a_copy_may_be(tmp_path: Path)
     assert torch.equal(load_model(tmp_path, torch.float32).lm_head.weight, alone.lm_head.weight)
 
 
+@pytest.mark.parametrize("kind", ["qwen3", "llama", "mistral", "granite"])
+def test_a_model_of_more_layers_than_its_config_says_is_refused(tmp_path: Path, kind: str) -> None:
+    """Before a run has it: a smaller sibling's config.json would train a part of the model."""
+    save_model(tmp_path, kind)
+    model_card(tmp_path, SETTINGS.lora, "m", None)
+    change_config(tmp_path, num_hidden_layers=1, layer_types=None)
+    said = r"files have model\.layers\.1, and its config\.json says that it has 1 layers"
+    with pytest.raises(InvalidSettings, match=said):
+        model_card(tmp_path, SETTINGS.lora, "m", None)
+    with pytest.raises(InvalidSettings, match=said):
+        load_model(tmp_path, torch.float32)
+
+
 def test_what_transformers_does_not_load_is_named_once_and_not_adapted(
     folder: Path, run_settings: RunSettings, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Layers that predict a second token, and masks."""
-    layers = "mtp.layers.0.self_attn.q_proj.weight", "model.layers.2.self_attn.q_proj.weight"
+    layers = "mtp.layers.0.self_attn.q_proj.weight", "model.layers.2.eh_proj.weight"
     extra = *layers, "model.layers.0.self_attn.bias", "model.layers.1.self_attn.masked_bias"
     change_weights(folder, lambda weights: weights | {n: torch.ones(16, 16) for n in extra})
     card = model_card(folder, run_settings.lora, "m", None)

@@ -16,9 +16,9 @@ from torch import nn
 from pubswap_client.policy.policy import Policy
 from pubswap_client.policy.self_check import check_packed_path
 from pubswap_client.rollout.merged_model import write_merged_model
-from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.errors import BaseModelMismatch, InvalidSettings
 from pubswap_protocol.model import model_card, target_modules
-from pubswap_protocol.tensors.adapter import encode_adapter
+from pubswap_protocol.tensors.adapter import encode_adapter, initial_adapter
 from pubswap_protocol.tensors.peft_folder import (
     PublishedAdapter,
     read_peft_folder,
@@ -31,6 +31,7 @@ IDS = torch.arange(3, 20)[None]
 # A vision tower's layer and one that predicts a second token, with names that a run adapts.
 MORE = {
     "mtp.layers.0.self_attn.q_proj.weight": torch.ones(32, 32),
+    "model.layers.7.eh_proj.weight": torch.ones(32, 64),
     "model.layers.7.self_attn.q_proj.weight": torch.ones(32, 32),
 }
 
@@ -99,3 +100,19 @@ def test_a_text_model_that_transformers_cannot_run_alone_is_refused_by_the_opera
     config.write_text(text.replace('"model_type": "llama"', '"model_type": "mllama_text_model"'))
     with pytest.raises(InvalidSettings, match=r"A mllama model .*text part \(mllama_text_model\)"):
         model_card(tmp_path, SETTINGS.lora, "m", None)
+
+
+def test_what_a_card_says_of_a_published_model_is_compared_with_its_files(tmp_path: Path) -> None:
+    """Another place of the text would give exports names that fit nothing, and the class to load
+    is the one in the files, whatever a coordinator calls it.
+    """
+    base = tmp_path / "base"
+    save_published(base, "llava")
+    card = model_card(base, SETTINGS.lora, "m", None)
+    adapter = encode_adapter(card.layout, initial_adapter(card.layout, 1))
+    moved = card.model_copy(update={"text_model": "model.vision_tower"})
+    with pytest.raises(BaseModelMismatch, match=r"declares the text model 'model\.vision_tower'"):
+        write_merged_model(tmp_path / "no", adapter, SETTINGS.lora, moved, base)
+    named = card.model_copy(update={"architecture": "pipeline"})
+    write_merged_model(tmp_path / "merged", adapter, SETTINGS.lora, named, base)
+    assert (tmp_path / "merged" / "model.safetensors").exists()
