@@ -86,7 +86,8 @@ def test_a_wrong_mask_is_found(
     name: str,
     fault: Callable[..., torch.Tensor],
 ) -> None:
-    """Even in half precision, and with weights so small that all differences are small."""
+    """Even in half precision alone, as kernels for it are, and where all differences are small."""
+    monkeypatch.setattr("pubswap_client.policy.self_check._wrong_in_float32", lambda *_: {})
     policy = random_policy(name, dtype, initializer_range=spread)
     assert check_packed_path(policy).path == "portable"
     monkeypatch.setattr(kernels, "causal_mask", fault)
@@ -113,11 +114,8 @@ def scaled(kernel: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     return wrong
 
 
-@pytest.mark.parametrize("spread", [0.02, 0.3])
-@pytest.mark.parametrize("fault", ["log-probabilities", "positions", "scale"])
-def test_a_small_error_is_found(monkeypatch: pytest.MonkeyPatch, fault: str, spread: float) -> None:
-    """1 % of the log-probabilities, one position, or 5 % of the scale, in small weights as well."""
-    policy = random_policy("Qwen3", torch.float32, initializer_range=spread)
+def plant(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    """1 % of the log-probabilities, one position, or 5 % of the scale."""
 
     def wrong(policy: Policy, part: Pack, temperature: float) -> Scores:
         part = shifted(part) if fault == "positions" else part
@@ -129,11 +127,44 @@ def test_a_small_error_is_found(monkeypatch: pytest.MonkeyPatch, fault: str, spr
         monkeypatch.setitem(attention.KERNELS, "portable", scaled(kernels.portable))
     else:
         monkeypatch.setattr("pubswap_client.policy.self_check.score_pack", wrong)
+
+
+def refusal(policy: Policy) -> str:
     try:
-        refused = check_packed_path(policy).refused[0]
+        verdict = check_packed_path(policy)
     except InvalidSettings as error:  # both paths score by the wrong function
-        refused = error.detail
-    assert "not packed, portable attention: off by" in refused
+        return error.detail
+    assert verdict.path == "padded"
+    return verdict.refused[0]
+
+
+FAULTS = ["log-probabilities", "positions", "scale"]
+
+
+@pytest.mark.parametrize("spread", [0.02, 0.3])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_small_error_is_found(monkeypatch: pytest.MonkeyPatch, fault: str, spread: float) -> None:
+    """In float32, in small weights as well."""
+    policy = random_policy("Qwen3", torch.float32, initializer_range=spread)
+    plant(monkeypatch, fault)
+    assert "not packed, portable attention: off by" in refusal(policy)
+
+
+@pytest.mark.parametrize("spread", [0.02, 0.3])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_rounding_to_bfloat16_hides_no_small_error(
+    monkeypatch: pytest.MonkeyPatch, fault: str, spread: float
+) -> None:
+    """The first layers are compared in float32, and the model keeps its layers and their bits."""
+    policy = random_policy("Qwen3", torch.bfloat16, initializer_range=spread, num_hidden_layers=4)
+    before = {name: tensor.clone() for name, tensor in policy.model.state_dict().items()}
+    plant(monkeypatch, fault)
+    assert "not packed, portable attention: in float32, off by" in refusal(policy)
+    after = policy.model.state_dict()
+    assert {name: tensor.dtype for name, tensor in after.items()} == {
+        name: tensor.dtype for name, tensor in before.items()
+    }
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
 
 
 @pytest.mark.full
@@ -192,7 +223,7 @@ def test_rotations_that_change_with_the_longest_row_are_found(
     with pytest.raises(InvalidSettings, match="to at most 64 together, not 200"):
         check_packed_path(policy)
     monkeypatch.setattr("pubswap_client.policy.self_check.check_positions", lambda *_: None)
-    assert "portable attention: off by" in check_packed_path(policy).refused[0]
+    assert "off by" in check_packed_path(policy).refused[0]
     short = SETTINGS.model_dump()
     short["grpo"] |= {"max_prompt_tokens": 30, "max_response_tokens": 30}
     policy.settings = RunSettings.model_validate(short)
