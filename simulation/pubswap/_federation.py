@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedModel
 
-    from pubswap_simulation.job import RunSpec
+    from pubswap_simulation.job import JobReport, RunSpec
     from pubswap_simulation.results import Result
 
 
@@ -145,11 +145,11 @@ def _carry_out(spec: "RunSpec") -> None:
         return
     with tqdm(total=spec.job.steps, desc=spec.job.recipe, unit="step") as bar:
 
-        def show(_: object, steps: int, score: float | None) -> None:
+        def show(_: object, report: "JobReport") -> None:
             """Show the steps of all clients so far, including those of an earlier process."""
-            if score is not None:
-                bar.set_postfix({"pass@1": f"{score:.3f}"}, refresh=False)
-            bar.n = steps
+            if report.score is not None:
+                bar.set_postfix({"pass@1": f"{report.score:.3f}"}, refresh=False)
+            bar.n = report.steps
             bar.refresh()
 
         outcomes_of = partial(local_outcomes, [thread_limit(spec.options)], show)

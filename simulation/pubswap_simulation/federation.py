@@ -1,17 +1,20 @@
 """A whole federation in one process: the real daemons as threads, taking turns at one model."""
 
 import shutil
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Self
 
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.daemon.daemon import Daemon
 from pubswap_client.daemon.evaluator import Evaluator, Judged, pass_at_1
 from pubswap_client.daemon.factories import make_engine
+from pubswap_client.daemon.reporters import LogLines, Reporters
 from pubswap_client.daemon.session import (
     Session,
     check_possible,
@@ -32,7 +35,7 @@ from pubswap_protocol.messages import CreateInvite, Role, WholeRun
 from pubswap_protocol.tensors.adapter import Adapter
 from pubswap_protocol.verifiers import VerifierPool, verifier_version
 from pubswap_simulation.coordinator import Coordinator
-from pubswap_simulation.job import Job
+from pubswap_simulation.job import Job, JobReport
 from pubswap_simulation.results import DonatedTokens
 from pubswap_simulation.shared_policy import SharedPolicy, Stopped, trainer_in_turns
 from pubswap_simulation.step_log import StepLog, donated_by_round
@@ -59,7 +62,8 @@ class Federation:
     ) -> None:
         """All members have the same `settings`.
 
-        `on_progress` is called after each step and each evaluation, from any thread.
+        `on_progress` is called after each step, and when another activity begins or ends, from any
+        thread.
         """
         self._coordinator = coordinator
         self._job = job
@@ -67,22 +71,33 @@ class Federation:
         self._settings = settings
         self._on_progress = on_progress
         self._logs: dict[str, StepLog] = {}
-        self.score: float | None = None  # the last pass@1
+        self._score: float | None = None
+        self._doing = ""
 
-    @property
-    def steps(self) -> int:
-        """Local steps made so far, over all clients."""
-        return sum(log.steps for log in self._logs.values())
+    def progress(self) -> JobReport:
+        logs = list(self._logs.values())
+        rewards = [log.reward for log in logs if log.reward is not None]
+        return JobReport(
+            doing=self._doing,
+            steps=sum(log.steps for log in logs),
+            reward=fmean(rewards) if rewards else None,
+            score=self._score,
+        )
+
+    def _begin(self, doing: str) -> None:
+        self._doing = doing
+        self._on_progress()
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             self.operator = stack.enter_context(self._coordinator.operator())
             run = begin_run(self._coordinator, self.operator, self._job, self._work)
             self._run = self.operator.whole_run(run)
-            self.score = next(reversed(evaluated(self._run)), None)
+            self._score = next(reversed(evaluated(self._run)), None)
             self._load(stack)
             self._members = [self._client(stack, name) for name in self._job.private]
             self._members.append(self._evaluator(stack))
+            self._begin("")
             self._stack = stack.pop_all()
         return self
 
@@ -131,13 +146,15 @@ class Federation:
     def _load(self, stack: ExitStack) -> None:
         check_possible(self._run.settings, self._settings)
         folder = self._job.folder
+        self._begin("loading the model")
         policy = load_policy(self._settings, folder, self._run.model, self._run.settings)
+        self._begin("comparing packs with the model's own pass")
         check_packed_path(policy, self._settings.gradient_checkpointing)
         settings = self._settings.model_copy(update={"state": self._work})
         self._engine = stack.enter_context(closing(make_engine(settings, policy, folder)))
         self._shared = SharedPolicy(policy)
         pool = VerifierPool()
-        self._score = partial(stack.enter_context(pool).score_many, self._run.settings.verifier)
+        self._scorer = partial(stack.enter_context(pool).score_many, self._run.settings.verifier)
 
     def _session(self, stack: ExitStack, name: str) -> tuple[ClientSettings, Session]:
         """A member's settings and its session; says hello as any member does."""
@@ -145,16 +162,17 @@ class Federation:
         token = load_membership(state).membership.token
         api = stack.enter_context(self._coordinator.client(token))
         api.hello(self._run.id, hello_of(self._job.card(), self._run.settings.verifier))
-        session = Session(api, name, self._run, self._shared.policy, self._engine, self._score)
+        session = Session(api, name, self._run, self._shared.policy, self._engine, self._scorer)
         return self._settings.model_copy(update={"state": state}), session
 
     def _client(self, stack: ExitStack, name: str) -> Callable[[], object]:
         settings, session = self._session(stack, name)
         log = StepLog(settings.state / "rewards", self._on_progress)
         self._logs[name] = log
-        daemon: Daemon = make_daemon(settings, session, self._job.problems(name), log)
+        reporter = Reporters([log, LogLines()])
+        daemon: Daemon = make_daemon(settings, session, self._job.problems(name), reporter)
         daemon.trainer = trainer_in_turns(daemon.trainer, self._shared.member())
-        return daemon.work
+        return partial(_named, name, daemon.work)
 
     def _evaluator(self, stack: ExitStack) -> Callable[[], object]:
         evaluator: Evaluator = make_evaluator(*self._session(stack, EVALUATOR))
@@ -162,13 +180,20 @@ class Federation:
 
         def judge_in_turn(adapter: Adapter) -> list[list[Judged]]:
             with turn:
+                self._begin("evaluating")
                 judged = judge(adapter)
-            self.score = pass_at_1(judged)[0]
-            self._on_progress()
+                self._score = pass_at_1(judged)[0]
+                self._begin("")
             return judged
 
         evaluator.judge = judge_in_turn
-        return evaluator.work
+        return partial(_named, EVALUATOR, evaluator.work)
+
+
+def _named(name: str, work: Callable[[], object]) -> object:
+    """Work in a thread with a member's name, which the lines of the run's log then have."""
+    threading.current_thread().name = name
+    return work()
 
 
 def resumable_folder(work: Path) -> Path:

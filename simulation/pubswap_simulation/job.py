@@ -167,6 +167,16 @@ class RunSpec(BaseModel, extra="forbid", frozen=True):
         return load_settings(self.config, **self.options)
 
 
+class JobReport(BaseModel, extra="forbid", frozen=True):
+    """A run's progress; the last report of a failed run says why."""
+
+    doing: str = ""  # what comes before training, or between its steps
+    steps: int = 0  # local steps made so far, over all clients
+    reward: float | None = None  # mean over the clients' last steps
+    score: float | None = None  # the last pass@1
+    failed: str | None = None
+
+
 def wait_for_all(settings: RunSettings) -> RunSettings:
     """The settings with every quorum at all clients: as members take turns, nobody is late."""
     return settings.model_copy(

@@ -11,11 +11,10 @@ from queue import SimpleQueue
 
 from pydantic import ValidationError
 
-from pubswap_simulation.job import RunSpec
-from pubswap_simulation.worker import JobReport, open_log
+from pubswap_simulation.job import JobReport, RunSpec
+from pubswap_simulation.worker import open_log
 
-# A run, the local steps made so far over all clients, and the last pass@1.
-Progress = Callable[[RunSpec, int, float | None], None]
+Progress = Callable[[RunSpec, JobReport], None]
 # A run that has ended, and why it failed, or None if it is done.
 Outcome = tuple[RunSpec, str | None]
 
@@ -43,6 +42,7 @@ def local_outcomes(
             with lock:
                 if stopped.is_set():
                     return None
+                on_progress(spec, JobReport(doing="starting"))
                 process = started(spec, environment)
                 running.add(process)
             try:
@@ -96,7 +96,7 @@ def followed(
             for line in process.stdout:
                 report = JobReport.model_validate_json(line)
                 if report.failed is None and on_progress is not None:
-                    on_progress(spec, report.steps, report.score)
+                    on_progress(spec, report)
         finally:
             process.kill()
     if spec.done:

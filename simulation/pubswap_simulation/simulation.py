@@ -15,15 +15,15 @@ from pubswap_protocol.messages import WholeRun
 from pubswap_protocol.tensors.peft_folder import write_peft_folder
 from pubswap_simulation.coordinator import Coordinator
 from pubswap_simulation.federation import Federation, resumable_folder
-from pubswap_simulation.job import RunSpec
+from pubswap_simulation.job import JobReport, RunSpec
 from pubswap_simulation.results import RESULT, Result, read_result
 
 
-def simulate(spec: RunSpec, on_progress: Callable[[int, float | None], None]) -> Result:
+def simulate(spec: RunSpec, on_progress: Callable[[JobReport], None]) -> Result:
     """Run a job in its folder, continuing from what an earlier process left there.
 
-    `on_progress` gets the steps made so far, over all clients, and the last pass@1; it is called
-    from other threads, one at a time. Raises StateInUse if another process is running it.
+    `on_progress` is called from other threads, one at a time. Raises StateInUse if another process
+    is running it.
     """
     job, folder = spec.job, spec.folder
     folder.mkdir(parents=True, exist_ok=True)
@@ -43,12 +43,11 @@ def simulate(spec: RunSpec, on_progress: Callable[[int, float | None], None]) ->
             with one_at_a_time:
                 # Written at each step, so that a killed process loses one step's time at most.
                 write_whole(seconds_file, str(earlier + time.monotonic() - started).encode())
-                on_progress(federation.steps, federation.score)
+                on_progress(federation.progress())
 
         with Coordinator(work / "coordinator") as coordinator:
             federation = Federation(coordinator, job, work, spec.client_settings(), progress)
             with federation:
-                progress()
                 run = federation.work()
                 if spec.keep_adapters:
                     _write_adapters(folder, federation.operator, run)

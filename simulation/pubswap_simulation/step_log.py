@@ -27,8 +27,9 @@ class StepLog(Reporter):
         # Drop a line that a kill has torn, or the next line would be appended to it.
         lines = [line for line in lines if line.endswith("\n")]
         self._steps: dict[int, list[float]] = {}
+        self.reward: float | None = None  # of the last step
         for step, *figures in map(json.loads, lines):
-            self._steps[step] = figures
+            self._steps[step], self.reward = figures, figures[0]
         write_whole(path, "".join(lines).encode())
 
     def step(self, report: StepReport) -> None:
@@ -64,7 +65,7 @@ class StepLog(Reporter):
                 metrics.donated_probability,
                 metrics.donated_clip_share,
             ]
-        self._steps[step] = figures
+        self._steps[step], self.reward = figures, metrics.reward
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps([step, *figures]) + "\n")
 

@@ -11,25 +11,15 @@ import traceback
 from pathlib import Path
 from typing import TextIO
 
-from pydantic import BaseModel
-
 from pubswap_client.distributed.launch import die_with_the_leader
 from pubswap_protocol.command_line.logs import values
 from pubswap_protocol.errors import PubSwapError
 from pubswap_server.monitoring.logs import configure_logs
 from pubswap_server.server import allow_open_files
-from pubswap_simulation.job import RunSpec
+from pubswap_simulation.job import JobReport, RunSpec
 from pubswap_simulation.simulation import simulate
 
 LOG = "run.log"
-
-
-class JobReport(BaseModel, extra="forbid", frozen=True):
-    """A run's progress; the last report of a failed run says why."""
-
-    steps: int = 0
-    score: float | None = None
-    failed: str | None = None
 
 
 def open_log(folder: Path) -> TextIO:
@@ -59,15 +49,16 @@ def main() -> None:
         os.dup2(2, 1)
         log_to(sys.stderr)
 
-        def report(**values: object) -> None:
-            reports.write(JobReport.model_validate(values).model_dump_json() + "\n")
+        def report(progress: JobReport) -> None:
+            reports.write(progress.model_dump_json() + "\n")
 
         try:
             spec = RunSpec.read(sys.argv[1])
-            simulate(spec, lambda steps, score: report(steps=steps, score=score))
+            simulate(spec, report)
         except Exception as error:
             traceback.print_exc()
-            report(failed=error.detail if isinstance(error, PubSwapError) else repr(error))
+            reason = error.detail if isinstance(error, PubSwapError) else repr(error)
+            report(JobReport(failed=reason))
             sys.exit(1)
 
 

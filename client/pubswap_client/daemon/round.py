@@ -6,6 +6,7 @@ under way: the next write, a public step and the hand-in wait for it.
 
 import logging
 import math
+import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -94,7 +95,7 @@ class LocalRound:
         self._begin()
         resumed_steps = len(self._done)
         self._heartbeats = self._new_heartbeats(self._begun)
-        with self._heartbeats, ThreadPoolExecutor(1, "checkpoint") as thread:
+        with self._heartbeats, ThreadPoolExecutor(1, threading.current_thread().name) as thread:
             reporter = Reporters([self.reporter, self._heartbeats])
             for step in update_order(self.run.settings)[len(self._done) :]:
                 if self.limits.over(self._done):
