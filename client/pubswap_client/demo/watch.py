@@ -9,7 +9,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.operator.tables import members_table
-from pubswap_protocol.command_line.amounts import size_text
+from pubswap_protocol.command_line.amounts import duration_text, size_text
+from pubswap_protocol.command_line.progress_bar import LinePace, left_text
 from pubswap_protocol.errors import WrongState
 from pubswap_protocol.messages import MemberView, RunState, WholeRun
 
@@ -42,14 +43,16 @@ def watch_run(
 ) -> WholeRun:
     """Show the run until it is complete; `check` may raise when something has failed.
 
-    On a terminal the display is live; elsewhere a line is printed whenever a round is evaluated.
+    On a terminal the display is live. Elsewhere a line is printed whenever a round is evaluated,
+    and between them at most one every 15 s and at least one a minute.
     """
     columns = (TextColumn("local steps"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     bar = Progress(*columns, console=console)
     view = api.whole_run(run)
     rounds, tau = view.settings.rounds, view.settings.local_steps
-    task = bar.add_task("", total=rounds * tau * len(_clients(view)))
-    shown = 0
+    total, began = rounds * tau * len(_clients(view)), time.monotonic()
+    task = bar.add_task("", total=total)
+    shown, pace = 0, LinePace()
     with Live(console=console, refresh_per_second=4, transient=True) as live:
         while True:
             for round_, score in list(enumerate(evaluated(view)))[shown:]:
@@ -61,8 +64,16 @@ def watch_run(
                 raise WrongState("The run was cancelled.")
             check()
             done = [m.progress for m in _clients(view) if m.progress]
-            bar.update(task, completed=sum((p.round - 1) * tau + p.step for p in done))
+            steps = sum((p.round - 1) * tau + p.step for p in done)
+            bar.update(task, completed=steps)
             live.update(Group(_status_line(view), bar, members_table(view.members)))
+            if not console.is_terminal and pace.due(steps):
+                seconds = time.monotonic() - began
+                parts = (_status_line(view), duration_text(seconds))
+                left = left_text(seconds, steps, total - steps)
+                line = "  ".join([f"step {steps}/{total}", *parts, *filter(None, [left])])
+                console.print(line, soft_wrap=True)
+                pace.printed(steps)
             time.sleep(POLL_SECONDS)
             view = api.whole_run(run)
 
