@@ -1,7 +1,4 @@
-"""Checks of the base model: files, tokenizer, chat template, and the end of its replies.
-
-The example is a fixed text, because the report may be passed on and must not be private.
-"""
+"""Checks of the base model: files, tokenizer, chat template, and the end of its replies."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,15 +14,11 @@ from pubswap_protocol.model import ModelCard
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import RunSettings
 
-EXAMPLE = "What is 12 + 30?"
-_SHOWN = 6
-
 
 def check_template(tokenizer: PromptTokenizer, run: RunSettings) -> Finding:
     """Check whether prompts go through a chat template, and show an example."""
     chat = run.chat_template == "auto"
-    tokens = tokenizer.encode_for(run, EXAMPLE)
-    shown = f"{EXAMPLE!r} is {len(tokens)} tokens: {_ends(tokenizer, tokens)}"
+    shown = tokenizer.example(run)
     if not chat:
         return ok(f"the run uses none; {shown}")
     if not tokenizer.has_template:
@@ -72,13 +65,6 @@ def check_round_trip(tokenizer: PromptTokenizer, problems: Sequence[Problem]) ->
             "The model cannot read all of their characters: look for symbols its tokenizer lacks.",
         )
     return ok(f"{len(problems)} prompts come back unchanged")
-
-
-def _ends(tokenizer: PromptTokenizer, tokens: Sequence[int]) -> str:
-    texts = [repr(tokenizer.token_text(token)) for token in tokens]
-    if len(texts) <= 2 * _SHOWN:
-        return " ".join(texts)
-    return f"{' '.join(texts[:_SHOWN])} ... {' '.join(texts[-_SHOWN:])}"
 
 
 def check_model(settings: ClientSettings, run: RunView) -> tuple[Finding, tuple[Path, ModelCard]]:

@@ -27,6 +27,7 @@ from pubswap_protocol.tokenizer import load_tokenizer
 
 _PROBE, _REPLY, _THOUGHT = "PubSwapQuestion", "PubSwapReply", "PubSwapThought"
 _DATE_CODES = [f"%{flag}{code}" for code in "aAbBcdHIjmMpSuUVwWxXyYFTe" for flag in ("", "-")]
+_EXAMPLE = "What is 12 + 30?"  # not a member's: reports of it are passed on
 _SAMPLE = "What is 12 + 30?\n\n  Naïve λ ≤ ½, 北京 🙂\tif (x[0] == 'a'): pass"
 
 Options = Mapping[str, bool | int | str]
@@ -92,6 +93,12 @@ class PromptTokenizer:
                 "template that was published with the model."
             )
         return tokens
+
+    def example(self, run: RunSettings) -> str:
+        """A fixed prompt's number of tokens, and its text as a run's model gets it."""
+        tokens = self.encode_for(run, _EXAMPLE)
+        text = str(self.plain.decode(tokens, skip_special_tokens=False))
+        return f"{_EXAMPLE!r} is {len(tokens)} tokens: {text!r}"
 
     def prompt_sample(self, run: RunSettings) -> PromptSample:
         """What this tokenizer makes of a fixed text in a run's prompts."""

@@ -59,13 +59,18 @@ def repeated(reading: Reading) -> Iterator[str]:
         first.setdefault(computed, name)
 
 
-def faults_and_layout(reading: Reading) -> tuple[list[str], AdapterLayout | None]:
-    """All faults of a recipe, and its adapter's layout if the base model is here."""
-    faults, recipe, layout, folder = list(reading.faults), reading.recipe, None, None
+def examined(reading: Reading) -> tuple[list[str], AdapterLayout | None, str | None]:
+    """All faults of a recipe; if the base model is here, the adapter's layout and an example."""
+    from pubswap_client.policy.tokenizer import readable_tokenizer  # transformers
+
+    faults, recipe = list(reading.faults), reading.recipe
+    layout, example, folder = None, None, None
     if recipe is not None:
         try:
             folder = local_folder(recipe.model.location, recipe.model.revision)
-            layout = model_layout(folder, recipe.lora) if folder else None
+            if folder is not None:
+                layout = model_layout(folder, recipe.lora)
+                example = readable_tokenizer(folder).example(recipe)
         except InvalidSettings as error:
             faults.append(f"model: {error.detail}")
         try:
@@ -75,7 +80,7 @@ def faults_and_layout(reading: Reading) -> tuple[list[str], AdapterLayout | None
         faults += set_faults(recipe, folder)
     if not reading.faults:
         faults += impossible(reading)
-    return faults, layout
+    return faults, layout, example
 
 
 def combination(setting: dict[str, Value]) -> str:

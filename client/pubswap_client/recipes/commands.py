@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from pubswap_client.asking import AsJson, Changes
+from pubswap_protocol.bounds import printable
 from pubswap_protocol.command_line.toml_values import value_text
 
 if TYPE_CHECKING:
@@ -113,14 +114,14 @@ def check(
         cost_lines,
         device_hours,
         evaluated_responses,
-        faults_and_layout,
+        examined,
         repeated,
     )
     from pubswap_client.recipes.inheritance import parse_set
     from pubswap_client.recipes.recipe import read_recipe
 
     reading = read_recipe(recipe, parse_set(changes or []))
-    faults, layout = faults_and_layout(reading)
+    faults, layout, example = examined(reading)
     for fault in dict.fromkeys(faults):
         typer.secho("wrong: ", fg="red", nl=False)
         typer.echo(fault)
@@ -129,6 +130,8 @@ def check(
         raise typer.Exit(1)
     for line in cost_lines(reading.sound(), layout, tokens_per_second):
         typer.echo(line)
+    if example is not None:
+        typer.echo(f"prompt:    {printable(example)}")
     if tokens_per_second is not None:
         hours = device_hours(reading, tokens_per_second)
         typer.echo(f"simulated: {hours:.1f} hours on one device in all, at most")

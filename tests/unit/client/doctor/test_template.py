@@ -98,16 +98,16 @@ def test_a_folder_without_weights_is_no_model(view: RunView, copied: Path) -> No
         check_model(ClientSettings(model=str(copied)), view)
 
 
-def test_an_example_s_first_and_last_tokens_are_shown(copied: Path) -> None:
-    """With the chat template, if the run uses it."""
+def test_an_example_is_shown_as_the_model_gets_it(copied: Path) -> None:
+    """With its number of tokens, and with the chat template if the run uses it."""
     tokenizer = with_template(copied, CHAT)
     shown = check_template(tokenizer, RUN)
     assert shown.status is Status.OK
-    assert "'[' 'u' 's' 'e'" in shown.found
-    assert shown.found.endswith("'<eos>'")
+    count = len(tokenizer.encode_for(RUN, "What is 12 + 30?"))
+    assert shown.found.endswith(f"is {count} tokens: '[user]What is 12 + 30?<eos>'")
     plain = check_template(tokenizer, RUN.model_copy(update={"chat_template": "none"}))
     assert "the run uses none" in plain.found
-    assert "'W' 'h' 'a'" in plain.found
+    assert plain.found.endswith("tokens: 'What is 12 + 30?'")
 
 
 def test_a_model_without_a_template_is_a_warning_where_the_run_uses_one() -> None:

@@ -72,6 +72,7 @@ def test_check_says_what_a_run_takes() -> None:
     assert "180 of them public" in done.stdout
     assert f"{360 * 8 * 8} per client" in done.stdout
     assert "24 settings, 3 seeds: 72 runs" in done.stdout
+    assert "prompt:    'What is 12 + 30?' is 16 tokens: 'What is 12 + 30?'" in done.stdout
 
 
 def test_check_says_how_long_a_run_takes_at_a_rate_that_was_measured() -> None:
