@@ -113,8 +113,7 @@ def make_daemon(
     too long. Every client thus refuses the same public prompts, at the start rather than in a step.
     """
     run = session.run
-    if settings.holdout:
-        session.policy.prompt_limit.check(problems, str(settings.data))
+    session.policy.prompt_limit.check(problems, str(settings.data or session.name))
     problems, held_out = split(problems, settings.holdout)
     private_settings = own_settings(settings, run.settings)
     if len(problems) < private_settings.grpo.prompts_per_step:

@@ -207,9 +207,11 @@ def test_a_member_refuses_the_runs_sets_before_it_works(policy: Policy, tmp_path
     with pytest.raises(InvalidProblems, match=r"The operator's public set: .* \(x: 41 tokens\)"):
         make_daemon(settings, member, sums("own", 6), LogLines())
     held_out = settings.model_copy(update={"holdout": 2})
-    with pytest.raises(InvalidProblems, match=r"line 7 \(long: 41 tokens\)"):
-        long = Problem(id="long", prompt="1" * 41, answer="1")
-        make_daemon(held_out, member, [*sums("own", 6), long], LogLines())
+    long = Problem(id="long", prompt="1" * 41, answer="1")
+    for own in (settings.model_copy(update={"data": tmp_path / "own.jsonl"}), held_out):
+        said = rf"{own.data or 'a'}: .* line 7 \(long: 41 tokens\)"
+        with pytest.raises(InvalidProblems, match=said):
+            make_daemon(own, member, [*sums("own", 6), long], LogLines())
     with pytest.raises(InvalidProblems, match="1 problems besides 2 held-out ones; a step takes 3"):
         make_daemon(held_out, member, sums("own", 3), LogLines())
     with pytest.raises(InvalidProblems, match="The operator's test set: "):
