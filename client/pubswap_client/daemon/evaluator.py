@@ -19,6 +19,7 @@ from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.transformers_engine import RolloutEngine, SamplingParameters
 from pubswap_client.training.trainer import Scorer, check_sampled
 from pubswap_protocol.bounds import MAX_SHOWN, MAX_SHOWN_TEXT
+from pubswap_protocol.command_line.progress_bar import LinePace
 from pubswap_protocol.draws import seed_for
 from pubswap_protocol.errors import IdempotencyMismatch, NotFound, WrongState
 from pubswap_protocol.messages import (
@@ -131,7 +132,12 @@ def judge(
     """`evaluation.samples` responses to each problem, with their rewards."""
     judged: list[list[Judged]] = []
     grpo, evaluation = policy.settings.grpo, policy.settings.evaluation
+    pace = LinePace()
+    pace.printed("")
     for start in range(0, len(problems), evaluation.batch_size):
+        if pace.due(start):
+            log.info("Evaluating: %d of %d problems are done.", start, len(problems))
+            pace.printed(start)
         part = problems[start : start + evaluation.batch_size]
         sampling = SamplingParameters(
             count=evaluation.samples,

@@ -4,6 +4,7 @@
 """
 
 import logging
+import math
 import os
 import signal
 import sys
@@ -27,7 +28,9 @@ from pubswap_client.operator.tables import sparkline
 from pubswap_client.state.journal import RoundKey
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_protocol.bounds import printable
+from pubswap_protocol.command_line.amounts import duration_text
 from pubswap_protocol.command_line.logs import log_to, values
+from pubswap_protocol.command_line.progress_bar import SAME_SECONDS, LinePace
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.files import private_folder
 
@@ -101,16 +104,34 @@ OCCASIONAL = ("groups_replaced", "donated_probability", "donated_clip_share")
 
 
 class LogLines(Reporter):
-    """One line for each step, for a log file or a journal, with the metrics' names."""
+    """One line for each step, for a log file or a journal, with the metrics' names.
+
+    `look`, called each second, names an activity that takes longer than a minute.
+    """
+
+    def __init__(self) -> None:
+        self._doing = ""
+        self._pace = LinePace(news=SAME_SECONDS, same=math.inf)
+        self._pace.printed("")
+
+    def doing(self, what: str) -> None:
+        self._doing = what
+
+    def look(self) -> None:
+        if self._pace.due(self._doing):
+            log.info("Now: %s.", self._doing)
+            self._pace.printed(self._doing)
 
     def step(self, report: StepReport) -> None:
         metrics = report.metrics
-        figures = {name: getattr(metrics, name) for name in (*MEANS, "tokens_per_second")}
+        names = (*MEANS, "seconds", "sampling", "tokens_per_second")
+        figures = {name: getattr(metrics, name) for name in names}
         figures |= {name: value for name in OCCASIONAL if (value := getattr(metrics, name))}
         figures["memory_gib"] = metrics.memory_bytes / 2**30
         short = {name: float(f"{figure:.3g}") for name, figure in figures.items()}
         position = {"round": report.round, "step": report.step, "steps": report.steps}
         log.info("step", extra=values(**position, kind=report.kind, **short))
+        self._pace.printed("")
 
 
 @dataclass(frozen=True)
@@ -181,7 +202,7 @@ class LiveDisplay(Reporter):
     """A live display in the terminal; log lines are printed above it."""
 
     def __init__(self, console: Console) -> None:
-        self._what = "starting"
+        self.doing("starting")
         self._last: StepReport | None = None
         self._history: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=WIDTH))
         self._progress = Progress(
@@ -207,7 +228,7 @@ class LiveDisplay(Reporter):
         logging.getLogger().handlers = self._handlers
 
     def doing(self, what: str) -> None:
-        self._what = what
+        self._what, self._since = what, time.monotonic()
 
     def step(self, report: StepReport) -> None:
         self._last = report
@@ -226,7 +247,8 @@ class LiveDisplay(Reporter):
             if self._last is not None:
                 value = form.format(figure(self._last.metrics))
                 table.add_row(name, value, sparkline(list(self._history[name])))
-        return Group(self._progress, f"now: {printable(self._what)}", table)
+        seconds = duration_text(time.monotonic() - self._since)
+        return Group(self._progress, f"now: {printable(self._what)}, {seconds}", table)
 
 
 Tracker = Literal["tensorboard", "wandb", "trackio"]

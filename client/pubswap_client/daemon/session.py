@@ -46,6 +46,7 @@ from pubswap_client.state.lock import locked
 from pubswap_client.state.membership import StoredMembership, load_membership
 from pubswap_client.state.status import note_doing
 from pubswap_client.training.accountant import check_installed
+from pubswap_protocol.command_line.progress_bar import each_second
 from pubswap_protocol.draws import seed_for
 from pubswap_protocol.errors import Forbidden, InvalidProblems, InvalidSettings
 from pubswap_protocol.files import write_whole
@@ -156,8 +157,12 @@ def _reporter(
     with ExitStack() as stack:
         reporters: list[Reporter] = [
             stack.enter_context(Recorder(settings.state, run, session.api, problems)),
-            stack.enter_context(LiveDisplay(console)) if console.is_terminal else LogLines(),
         ]
+        if console.is_terminal:
+            reporters.append(stack.enter_context(LiveDisplay(console)))
+        else:
+            reporters.append(lines := LogLines())
+            stack.enter_context(each_second(lines.look))
         if settings.track:
             described = run.settings.model_dump(mode="json")
             folder = settings.state / "tracking"

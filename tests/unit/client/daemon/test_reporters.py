@@ -2,6 +2,7 @@
 
 import io
 import logging
+import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from pubswap_client.daemon.reporters import (
 )
 from pubswap_client.operator.tables import sparkline
 from pubswap_client.training.metrics import StepMetrics
+from pubswap_protocol.command_line import progress_bar
 from pubswap_protocol.command_line.logs import Lines
 from pubswap_protocol.errors import InvalidSettings
 
@@ -50,7 +52,10 @@ def test_a_log_line_has_the_figures(caplog: pytest.LogCaptureFixture) -> None:
     (line,) = [Lines("console").format(record) for record in caplog.records]
     wanted = "step round=2 step=2 steps=4 kind=public reward=0.5 loss="
     assert wanted in line and "kl=0.001 clip_share=0.02 zero_variance_share=0.5" in line
-    assert "response_tokens=17.0 tokens_per_second=300.0 groups_replaced=3.0" in line
+    assert (
+        "response_tokens=17.0 seconds=2.0 sampling=0.0 tokens_per_second=300.0 groups_replaced=3.0"
+        in line
+    )
     assert line.endswith("donated_probability=0.7 donated_clip_share=0.01 memory_gib=3.0")
     LogLines().step(report(1))
     assert (
@@ -58,6 +63,29 @@ def test_a_log_line_has_the_figures(caplog: pytest.LogCaptureFixture) -> None:
         .format(caplog.records[-1])
         .endswith("tokens_per_second=300.0 memory_gib=3.0")
     )
+
+
+def test_an_activity_of_more_than_a_minute_is_a_log_line(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, and not while there are steps."""
+    caplog.set_level(logging.INFO)
+    start, seconds = time.monotonic(), iter(range(1000))
+    lines = LogLines()
+    monkeypatch.setattr(progress_bar.time, "monotonic", lambda: start + next(seconds))
+    lines.step(report(1))
+    lines.doing("private step 2")
+    for _ in range(50):
+        lines.look()
+    lines.step(report(2))
+    lines.doing("waiting for peers")
+    for _ in range(150):
+        lines.look()
+    assert [record.getMessage() for record in caplog.records] == [
+        "step",
+        "step",
+        "Now: waiting for peers.",
+    ]
 
 
 def test_the_live_display_shows_where_the_run_is_and_how_figures_move() -> None:
