@@ -257,6 +257,7 @@ def _open_session(
         check_possible(run.settings, settings)
         if role is Role.CLIENT:
             check_installed(run.settings)
+        log.info("Checking the base model's files, and loading it.")
         folder, card = own_model(settings, run)
         if role is Role.CLIENT:
             write_whole(settings.state / CARD, card_bytes(run))  # for `client personalize`

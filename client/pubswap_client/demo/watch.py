@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from statistics import fmean
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -53,6 +54,7 @@ def watch_run(
     total, began = rounds * tau * len(_clients(view)), time.monotonic()
     task = bar.add_task("", total=total)
     shown, pace = 0, LinePace()
+    first, before = began, 0  # when the first steps were seen, and how many
     with Live(console=console, refresh_per_second=4, transient=True) as live:
         while True:
             for round_, score in list(enumerate(evaluated(view)))[shown:]:
@@ -66,13 +68,20 @@ def watch_run(
             done = [m.progress for m in _clients(view) if m.progress]
             steps = sum((p.round - 1) * tau + p.step for p in done)
             bar.update(task, completed=steps)
+            if not before:
+                first, before = time.monotonic(), steps
             live.update(Group(_status_line(view), bar, members_table(view.members)))
             if not console.is_terminal and pace.due(steps):
-                seconds = time.monotonic() - began
-                parts = (_status_line(view), duration_text(seconds))
-                left = left_text(seconds, steps, total - steps)
-                line = "  ".join([f"step {steps}/{total}", *parts, *filter(None, [left])])
-                console.print(line, soft_wrap=True)
+                rewards = [p.reward for p in done if p.reward is not None]
+                parts = (
+                    f"step {steps}/{total}",
+                    duration_text(time.monotonic() - began),
+                    f"reward {fmean(rewards):.3f}" if rewards else "",
+                    _status_line(view),
+                    # The members' start does not count.
+                    left_text(time.monotonic() - first, steps - before, total - steps),
+                )
+                console.print("  ".join(filter(None, parts)), soft_wrap=True)
                 pace.printed(steps)
             time.sleep(POLL_SECONDS)
             view = api.whole_run(run)
