@@ -156,7 +156,13 @@ def test_members_own_settings_are_in_the_key_where_they_decide_a_result(
 
     [job] = Planner(recipe, tmp_path, {}).jobs(0)
     assert {job.key(), key(), key("holdout = 0"), key("threads = 2"), key(threads=1)} == {key()}
-    others = ("holdout = 2", "holdout = 3", "prompts_per_step = 1", "rank = 4")
+    others = (
+        "holdout = 2",
+        "holdout = 3",
+        "prompts_per_step = 1",
+        "rank = 4",
+        "dtype = 'bfloat16'",
+    )
     assert len({key(), *(key(text) for text in others)}) == 1 + len(others)
 
 
