@@ -18,6 +18,9 @@ State = Annotated[
 ]
 Model = Annotated[str | None, typer.Option(help="The base model: a folder or a hub id.")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
+Dtype = Annotated[
+    str | None, typer.Option(help="The base model's precision: auto, float32 or bfloat16.")
+]
 Threads = Annotated[
     int | None,
     typer.Option(help="CPU threads of each process; by default all cores, divided among them."),
@@ -49,10 +52,12 @@ def _common_options(
     state: State = None,
     model: Model = None,
     device: Device = None,
+    dtype: Dtype = None,
     threads: Threads = None,
 ) -> CommonOptions:
     return CommonOptions(
-        config, {"state": state, "model": model, "device": device, "threads": threads}
+        config,
+        {"state": state, "model": model, "device": device, "dtype": dtype, "threads": threads},
     )
 
 

@@ -38,7 +38,7 @@ NOT_EXTRA = {
     "tokenizer": "model",
     "revision": "revision",
     "tokenizer_revision": "revision",
-    "dtype": "device: bfloat16 on a GPU and float32 on a CPU",
+    "dtype": "dtype",
     "max_model_len": "the run's grpo.max_prompt_tokens and grpo.max_response_tokens",
     "max_lora_rank": "the run's lora.rank",
     "enable_lora": "PubSwap: the adapter is always served as a LoRA",
@@ -79,7 +79,7 @@ class VllmSettings(BaseModel, extra="forbid", frozen=True):
         le=MAX_FACTOR,
         description="Mean difference between the engine's and the trainer's log-probabilities, in "
         "nats a token, above which training stops because the engine serves another policy. By "
-        "default more than rounding explains: 0.25 / temperature on a GPU, 0.05 on a CPU. "
+        "default more than rounding explains: 0.25 / temperature in bfloat16, 0.05 in float32. "
         "Quantized weights may need more.",
     )
     extra: dict[str, JsonValue] = Field(
@@ -144,6 +144,11 @@ class ClientSettings(BaseSettings):
     revision: str | None = Field(default=None, description="Revision on the hub.")
     device: Literal["auto", "cpu", "cuda"] = Field(
         default="auto", description="auto: a GPU if there is one."
+    )
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        default="auto",
+        description="Precision of the base model; adapters are always float32. auto: bfloat16 on a "
+        "GPU and float32 on a CPU. A CPU with AMX or AVX-512 BF16 is faster in bfloat16.",
     )
     threads: Parallel | None = Field(
         default=None,

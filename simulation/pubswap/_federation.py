@@ -39,6 +39,7 @@ class Federation:
         seed: int | None = None,
         config: Path | str | None = None,
         device: str | None = None,
+        dtype: str | None = None,
         engine: str | None = None,
         threads: int | None = None,
         plugin: Path | str | None = None,
@@ -51,7 +52,7 @@ class Federation:
 
         `recipe` is a file, or a shipped recipe's name. `out` is the results store. `set` overrides
         values of the recipe by dotted key: `{"method.period": 4}`. `config` is a client.toml with
-        settings for all members; `device`, `engine` and `threads` are three of them.
+        settings for all members; `device`, `dtype`, `engine` and `threads` are four of them.
         `plugin` is a file with a strategy, rule or advantage of your own.
 
         Raises InvalidSettings or InvalidProblems for a recipe that cannot be run, and LocalFault,
@@ -70,7 +71,7 @@ class Federation:
                     "members = 'alone' is a simulation for each client, and this is for one; "
                     "`pubswap simulate --set members=alone` does them all."
                 )
-            options = {"device": device, "engine": engine, "threads": threads}
+            options = {"device": device, "dtype": dtype, "engine": engine, "threads": threads}
             settings = Path(config) if config is not None else None
             [spec] = run_specs(jobs, store, settings, options, keep_work=False, keep_adapters=True)
             _carry_out(spec)

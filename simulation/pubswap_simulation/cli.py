@@ -62,6 +62,9 @@ def simulate(
         Path | None, typer.Option(help="A client.toml with settings for all members.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="The base model's precision: auto, float32 or bfloat16.")
+    ] = None,
     engine: Annotated[str | None, typer.Option(help="transformers, vllm or vllm-server.")] = None,
     threads: Annotated[
         int | None,
@@ -114,7 +117,7 @@ def simulate(
             raise InvalidSettings("--vary and --seeds are for --sweep; use --set and --seed.")
         else:
             planned = planner.jobs(seed)
-        options = {"device": device, "engine": engine, "threads": threads}
+        options = {"device": device, "dtype": dtype, "engine": engine, "threads": threads}
         specs = run_specs(planned, out, config, options, keep_work, keep_adapters)
         if backend is Backend.LOCAL:
             status = run_locally(specs, Console(markup=False), jobs, devices)

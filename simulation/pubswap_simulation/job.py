@@ -28,7 +28,7 @@ from pubswap_simulation.results import RESULT
 
 _SLUG = 120  # characters of a key before its digest; file systems take 255
 # The members' own settings that change what is trained; the others say where and how fast.
-_DECIDING = {"holdout", "prompts_per_step", "rank", "responses_per_prompt"}
+_DECIDING = {"dtype", "holdout", "prompts_per_step", "rank", "responses_per_prompt"}
 _card_of = cache(base_card)  # hashes all weights, once for a sweep's hundred jobs
 
 

@@ -22,7 +22,7 @@ from pubswap_client.distributed.process_group import (
     follow,
     start_engine,
 )
-from pubswap_client.policy.policy import Policy, find_device
+from pubswap_client.policy.policy import EMULATED, Policy, emulates_bfloat16, find_device
 from pubswap_client.policy.self_check import check_packed_path
 from pubswap_client.settings import ClientSettings
 from pubswap_protocol.errors import InvalidSettings
@@ -160,11 +160,15 @@ def load_policy(
         torch.set_num_threads(settings.threads or share)
     elif settings.threads:
         torch.set_num_threads(settings.threads)
+    device = find_device(settings.device if process_group is None else process_group.device)
+    if emulates_bfloat16(settings.dtype, cuda=device.type == "cuda"):
+        log.warning("dtype = 'bfloat16': %s.", EMULATED)
     return Policy.load(
         folder,
         card,
         run,
-        device=settings.device if process_group is None else process_group.device,
+        device=device,
+        dtype=settings.dtype,
         mesh=process_group.mesh() if process_group is not None and settings.shard else None,
     )
 

@@ -5,6 +5,7 @@ from contextlib import closing
 from importlib.util import find_spec
 
 from pubswap_client.doctor.findings import Finding, failure, of_error, ok, warning
+from pubswap_client.policy.policy import EMULATED, emulates_bfloat16
 from pubswap_client.rollout.engine_choice import chosen_engine, why_not_vllm
 from pubswap_client.rollout.vllm_http import InferenceServer
 from pubswap_client.settings import ClientSettings
@@ -27,6 +28,8 @@ def check_device(settings: ClientSettings, device: Device) -> Finding:
             f"{text}; {device.count} GPUs, of which {settings.processes} are used",
             f"Set processes = {device.count} to share each update among all of them.",
         )
+    if emulates_bfloat16(settings.dtype, device.cuda):
+        return warning(f"{text}; {EMULATED}", "Remove dtype = 'bfloat16', unless memory is short.")
     if not device.cuda:
         return ok(f"{text} (torch finds no GPU, or device = 'cpu')")
     return ok(text)

@@ -69,11 +69,13 @@ class _LinearLogprobs(torch.autograd.Function):
         entropy_slope = torch.empty_like(hidden) if differentiable and entropy else None
         limit = GPU_LOGITS if hidden.is_cuda else CPU_LOGITS
         size = max(1, limit // len(weight))
+        # Copied once for all products, because a copy takes as long as one of them.
+        factor = weight if weight.is_cuda else weight.float()
         for start in range(0, count, size):
             part = slice(start, start + size)
             # The compiled kernel divides by the temperature itself.
             compiled = hidden.is_cuda and observe is None and not entropy
-            logits = _logits(hidden[part], weight, bias, 1.0 if compiled else temperature)
+            logits = _logits(hidden[part], factor, bias, 1.0 if compiled else temperature)
             if observe is not None:
                 observe(slice(start, start + len(logits)), logits)
             shifted = torch.empty_like(logits) if entropy else None
@@ -86,7 +88,7 @@ class _LinearLogprobs(torch.autograd.Function):
             logprobs[part] = (chosen - total.log()).squeeze(1)
             if slope is not None:
                 assert masses is not None
-                mean = product(masses.to(weight.dtype), weight) / total
+                mean = product(masses.to(weight.dtype), factor) / total
                 slope[part] = (weight[tokens[part]] - mean) / temperature
             if shifted is not None:
                 assert masses is not None
@@ -94,7 +96,7 @@ class _LinearLogprobs(torch.autograd.Function):
                 entropies[part] = (total.log() - expected).squeeze(1)
                 if entropy_slope is not None:
                     masses *= shifted.sub_(expected)
-                    mean = product(masses.to(weight.dtype), weight) / total
+                    mean = product(masses.to(weight.dtype), factor) / total
                     entropy_slope[part] = mean / -temperature
         ctx.save_for_backward(slope, entropy_slope)
         return logprobs, entropies

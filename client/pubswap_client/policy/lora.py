@@ -7,6 +7,8 @@ in place, and x is kept once for all modules that read it. The factors and their
 float32.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from types import MethodType
 from typing import Any
 
@@ -95,9 +97,27 @@ def sum_of_products(left: Tensor, right: Tensor, scale: float, x: Tensor, weight
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
-    """`left @ right` of two matrices, accumulated and returned in float32."""
-    if left.dtype == torch.float32:
-        return left @ right
-    if left.is_cuda:
+    """`left @ right` of two matrices, accumulated and returned in float32.
+
+    On a CPU, `right` may be a float32 copy of a bfloat16 matrix, made once for several products.
+    """
+    if left.is_cuda and left.dtype != torch.float32:
         return torch.mm(left, right, out_dtype=torch.float32)
-    return left.float() @ right.float()
+    with _by_bfloat16() if left.dtype == torch.bfloat16 else nullcontext():
+        return left.float() @ right.float()
+
+
+@contextmanager
+def _by_bfloat16() -> Iterator[None]:
+    """Inside, a CPU that has bfloat16 rounds the factors of float32 products to it.
+
+    It is several times faster, and exact for factors that are copies of bfloat16. Products in
+    bfloat16 itself would round their results as well.
+    """
+    products = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    before = products.fp32_precision
+    products.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        products.fp32_precision = before

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 Device = Literal["auto", "cpu", "cuda"]
+Dtype = Literal["auto", "float32", "bfloat16"]
+EMULATED = "this CPU has no instructions for bfloat16, and is faster in float32"
 
 
 class Policy:
@@ -87,20 +89,20 @@ class Policy:
         card: ModelCard,
         settings: RunSettings,
         device: Device | torch.device = "auto",
+        dtype: Dtype = "auto",
         mesh: "DeviceMesh | None" = None,
     ) -> Self:
-        """Load the base model from a folder.
+        """Load the base model from a folder, in `base_dtype`.
 
-        The base is bfloat16 on a GPU and float32 on a CPU. Raises InvalidSettings if the model
-        lacks weights or layers that the card's adapter needs, or rows are longer than its position
-        table, or it is not part of transformers, because code in the folder is never run;
-        BaseModelMismatch if prompts are not encoded as the run's. With a `mesh`, the base's layers
-        are sharded over its processes (FSDP2), and each layer is gathered only while it computes.
+        Raises InvalidSettings if the model lacks weights or layers that the card's adapter needs,
+        or rows are longer than its position table, or it is not part of transformers, because code
+        in the folder is never run; BaseModelMismatch if prompts are not encoded as the run's. With
+        a `mesh`, the base's layers are sharded over its processes (FSDP2), and each layer is
+        gathered only while it computes.
         """
         device = find_device(device)
         with refusing(f"transformers does not load {folder}"):
-            dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-            model = load_model(folder, dtype)
+            model = load_model(folder, base_dtype(dtype, cuda=device.type == "cuda"))
             check_table(model.config.to_dict(), settings.grpo.longest_row)
             if device.type == "cuda":
                 fuse_layers(model)
@@ -355,6 +357,20 @@ def find_device(device: Device | torch.device) -> torch.device:
     elif device == "cuda" and not torch.cuda.is_available():
         raise InvalidSettings("device = 'cuda', but torch finds no GPU; use 'cpu' or 'auto'.")
     return torch.device(device)
+
+
+def base_dtype(dtype: Dtype, cuda: bool) -> torch.dtype:
+    """The base model's dtype of a setting: by default bfloat16 on a GPU and float32 on a CPU."""
+    if dtype == "auto":
+        dtype = "bfloat16" if cuda else "float32"
+    return torch.bfloat16 if dtype == "bfloat16" else torch.float32
+
+
+def emulates_bfloat16(dtype: Dtype, cuda: bool) -> bool:
+    """Whether the base would be bfloat16 on a CPU without instructions for it (x86's, ARM's)."""
+    found = torch.cpu.get_capabilities()
+    native = cuda or any(found.get(name) for name in ("amx_bf16", "avx512_bf16", "bf16"))
+    return base_dtype(dtype, cuda) == torch.bfloat16 and not native
 
 
 def adapted_modules(model: Any, card: ModelCard, published: bool = False) -> list[str]:

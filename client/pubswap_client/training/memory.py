@@ -11,7 +11,7 @@ from transformers import AutoConfig
 from pubswap_client.policy.loading import refusing
 from pubswap_client.policy.logprobs import CPU_LOGITS, GPU_LOGITS
 from pubswap_client.policy.memory import Shape, free_bytes, release_cached_memory
-from pubswap_client.policy.policy import Policy, find_device
+from pubswap_client.policy.policy import Policy, base_dtype, find_device
 from pubswap_client.rollout.engine_choice import chosen_engine
 from pubswap_client.rollout.memory import Lengths, merged_bytes, rollout_bytes, rows_that_fit
 from pubswap_client.rollout.vllm_engine import CPU_CACHE_BYTES
@@ -55,7 +55,10 @@ def update_bytes(shape: Shape, tokens: int, checkpointing: bool, cuda: bool) -> 
     if not cuda:
         kept = int(kept * (HEAP_RECOMPUTED if checkpointing else HEAP))
     logits = min(tokens * shape.vocabulary, GPU_LOGITS if cuda else CPU_LOGITS)
-    return kept + 6 * logits  # a chunk, and its copy for the product with the output layer
+    kept += 6 * logits  # a chunk, and its copy for the product with the output layer
+    if not cuda and shape.bytes_per_value < 4:
+        kept += 4 * shape.vocabulary * shape.hidden  # the output layer's copy in float32
+    return kept
 
 
 def factor_bytes(parameters: int) -> int:
@@ -185,7 +188,7 @@ def estimate_memory(
         )
         enough = awake.tokens >= min(asleep.tokens, ENOUGH_TOKENS)
         return awake if enough and awake.peak <= MARGIN * device.free else asleep
-    dtype = torch.bfloat16 if device.cuda else torch.float32
+    dtype = base_dtype(settings.dtype, device.cuda)
     with refusing(f"The memory for {folder} cannot be estimated"):
         shape = Shape.of(AutoConfig.from_pretrained(folder, trust_remote_code=False), dtype)
     weights = card.parameters * dtype.itemsize

@@ -147,6 +147,8 @@ def test_a_simulation_from_python_that_fails_says_why(tmp_path: Path) -> None:
     ]:
         with pytest.raises(InvalidSettings, match=said):
             Federation.simulate(path, store, set=values)
+    with pytest.raises(InvalidSettings, match="dtype"):
+        Federation.simulate(path, store, dtype="float16")
     public = sums(1, 12)
     public[3] = public[3].model_copy(update={"prompt": "1 + " * 60 + "1 ="})
     write_problems(tmp_path / "public.jsonl", public)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
+from typer.testing import CliRunner
 
 from pubswap_client.base_model import local_folder, model_folder, own_model
 from pubswap_client.daemon.session import run_evaluator
@@ -19,6 +20,7 @@ from pubswap_client.recipes.recipe import load_recipe
 from pubswap_client.recipes.runfile import prepare
 from pubswap_client.settings import load_settings
 from pubswap_client.state.membership import StoredMembership, load_membership, save_membership
+from pubswap_protocol.cli import build_app
 from pubswap_protocol.command_line.amounts import size_text
 from pubswap_protocol.errors import BaseModelMismatch, Forbidden, InvalidProblems, InvalidSettings
 from pubswap_protocol.messages import Membership, Role, RunState, RunView
@@ -79,6 +81,29 @@ def test_client_settings_come_from_the_file_and_then_the_options(tmp_path: Path)
     assert settings.threads == 1
 
 
+def test_the_precision_comes_from_the_environment_then_the_file_then_the_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The default is the device's."""
+    assert load_settings(None).dtype == "auto"
+    monkeypatch.setenv("PUBSWAP_CLIENT_DTYPE", "bfloat16")
+    assert load_settings(None).dtype == "bfloat16"
+    (tmp_path / "client.toml").write_text('dtype = "float32"\n')
+    assert load_settings(tmp_path / "client.toml").dtype == "float32"
+    assert load_settings(tmp_path / "client.toml", dtype="bfloat16").dtype == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["client start", "client doctor", "client personalize", "client privacy audit", "evaluate"],
+)
+def test_every_command_that_computes_takes_the_precision(command: str) -> None:
+    """A wrong one is refused with its key, before anything is loaded."""
+    done = CliRunner().invoke(build_app(), [*command.split(), "--dtype", "float16"])
+    assert isinstance(done.exception, InvalidSettings)
+    assert "dtype: Input should be 'auto', 'float32' or 'bfloat16'" in str(done.exception)
+
+
 def test_a_client_file_names_folders_as_a_run_file_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +142,8 @@ def test_the_vllm_table_is_read_from_the_file_and_the_environment(
         ("vllm.tensor_parallel = 0", r"vllm\.tensor_parallel"),
         ("vllm = 3", "vllm"),
         ("device = 'tpu'", "device"),
+        ("dtype = 'float16'", "dtype: Input should be 'auto', 'float32' or 'bfloat16'"),
+        ("vllm.extra.dtype = 'half'", r"dtype does not belong in vllm\.extra; it is set by dtype"),
         ("threads = 0", "threads"),
         ("threads = 9223372036854775808", "threads: Input should be less than or equal to 4096"),
         ("verifier_seconds = 1.0", "verifier_seconds: a constant of 5 s"),

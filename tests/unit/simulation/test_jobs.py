@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from pubswap_client.demo.federation import MODEL
 from pubswap_client.recipes.inheritance import shipped_folder
+from pubswap_protocol.cli import build_app
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings, PubSwapError
 from pubswap_protocol.methods.method import FedAvg
 from pubswap_protocol.problems import Problem, write_problems
@@ -156,8 +158,22 @@ def test_members_own_settings_are_in_the_key_where_they_decide_a_result(
 
     [job] = Planner(recipe, tmp_path, {}).jobs(0)
     assert {job.key(), key(), key("holdout = 0"), key("threads = 2"), key(threads=1)} == {key()}
-    others = ("holdout = 2", "holdout = 3", "prompts_per_step = 1", "rank = 4")
+    others = (
+        "holdout = 2",
+        "holdout = 3",
+        "prompts_per_step = 1",
+        "rank = 4",
+        "dtype = 'bfloat16'",
+    )
     assert len({key(), *(key(text) for text in others)}) == 1 + len(others)
+
+
+def test_simulate_takes_the_members_precision(tmp_path: Path, recipe: Path) -> None:
+    """A wrong one is refused with its key, before the run starts."""
+    command = ["simulate", str(recipe), "--out", str(tmp_path / "store"), "--dtype", "float16"]
+    done = CliRunner().invoke(build_app(), command)
+    assert isinstance(done.exception, InvalidSettings)
+    assert "dtype: Input should be 'auto', 'float32' or 'bfloat16'" in str(done.exception)
 
 
 def test_a_key_does_not_depend_on_the_order_of_values(tmp_path: Path, recipe: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from pubswap_client.daemon.heartbeats import Heartbeats
-from pubswap_client.policy.policy import Policy
+from pubswap_client.policy.policy import Dtype, Policy
 from pubswap_client.rollout.transformers_engine import TransformersEngine
 from pubswap_client.state.privacy import PrivacyBudget
 from pubswap_client.training.memory import TokenBudget
@@ -68,7 +68,7 @@ def world(
     monkeypatch.setattr(Heartbeats, "step", points.around(Heartbeats.step))
     monkeypatch.setattr(Path, "replace", points.around(Path.replace))
 
-    def make(engine: Engine = TransformersEngine, **changes: Any) -> World:
+    def make(engine: Engine = TransformersEngine, dtype: Dtype = "auto", **changes: Any) -> World:
         short = {"max_response_tokens": 8}
         values = run_settings.model_dump()
         values["grpo"] |= short | changes.pop("grpo", {})
@@ -89,7 +89,7 @@ def world(
         for name in CALLS:
             setattr(coordinator, name, points.around(getattr(coordinator, name)))
 
-        loaded = Policy.load(tiny_qwen3, card, settings, device="cpu")
+        loaded = Policy.load(tiny_qwen3, card, settings, device="cpu", dtype=dtype)
 
         def trainer(privacy: PrivacyBudget | None = None) -> LocalTrainer:
             policy = copy.deepcopy(loaded)  # like loading it in a new process, but ten times faster

@@ -187,6 +187,7 @@ RUNS = {
     "changes",
     [
         pytest.param({}, id="pubswap"),
+        pytest.param({"dtype": "bfloat16"}, id="bfloat16"),
         *(pytest.param(run, id=name, marks=pytest.mark.full) for name, run in RUNS.items()),
     ],
 )

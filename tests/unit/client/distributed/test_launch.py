@@ -5,16 +5,24 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from pubswap_client.distributed import launch
-from pubswap_client.distributed.launch import die_with_the_leader, followers, open_process_group
+from pubswap_client.distributed.launch import (
+    die_with_the_leader,
+    followers,
+    load_policy,
+    open_process_group,
+)
 from pubswap_client.settings import ClientSettings
 from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.model import ModelCard
+from pubswap_protocol.settings import RunSettings
 from support.eventually import until
 
 
@@ -98,3 +106,22 @@ def test_several_processes_are_not_trained_on_a_cpu_where_a_gpu_is_asked_for(
         open_process_group(ClientSettings(device="cuda", processes=2)),
     ):
         pass
+
+
+def test_a_policy_is_loaded_in_the_member_s_precision(
+    tiny_qwen3: Path,
+    card_of: Callable[[Path], ModelCard],
+    run_settings: RunSettings,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The log says once if this CPU only emulates it."""
+    card, half = card_of(tiny_qwen3), ClientSettings(device="cpu", dtype="bfloat16")
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True})
+    assert load_policy(half, tiny_qwen3, card, run_settings).dtype == torch.bfloat16
+    assert not caplog.messages
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
+    assert load_policy(half, tiny_qwen3, card, run_settings).dtype == torch.bfloat16
+    plain = ClientSettings(device="cpu")
+    assert load_policy(plain, tiny_qwen3, card, run_settings).dtype == torch.float32
+    assert len(caplog.messages) == 1 and "faster in float32" in caplog.messages[0]

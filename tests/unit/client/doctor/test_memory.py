@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from pubswap_client.demo.federation import MODEL
 from pubswap_client.doctor.findings import Finding, Status
@@ -251,6 +252,26 @@ def test_shards_hold_less() -> None:
     sharded = ClientSettings(shard=True, processes=8)
     whole, shared = (look(s, place(GIB))[1] for s in (ClientSettings(), sharded))
     assert shared.weights < whole.weights
+
+
+def test_a_base_in_bfloat16_needs_half_the_memory_and_may_be_slow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A CPU without instructions for it gets a warning; a GPU, or float32, does not."""
+    half, cpu = ClientSettings(dtype="bfloat16"), place(8 * GIB, cuda=False)
+    assert look(half, cpu)[1].weights * 2 == look(ClientSettings(), cpu)[1].weights
+    assert look(ClientSettings(dtype="float32"), place(8 * GIB))[1].weights == (
+        look(ClientSettings(), cpu)[1].weights
+    )
+    for name in ("amx_bf16", "avx512_bf16", "bf16"):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda name=name: {name: True})
+        assert check_device(half, cpu).status is Status.OK
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": False})
+    found = check_device(half, cpu)
+    assert found.status is Status.WARNING
+    assert "faster in float32" in found.found and "dtype = 'bfloat16'" in found.advice
+    assert check_device(half, place(8 * GIB)).status is Status.OK
+    assert check_device(ClientSettings(), cpu).status is Status.OK
 
 
 def test_the_gpus_must_be_enough_for_the_processes() -> None:

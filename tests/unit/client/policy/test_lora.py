@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from pubswap_client.policy.groups import Group, collate
 from pubswap_client.policy.loading import load_model
-from pubswap_client.policy.lora import fuse_products, sum_of_products
+from pubswap_client.policy.lora import fuse_products, product, sum_of_products
 from pubswap_client.policy.policy import Policy
 from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.update import update
@@ -108,6 +108,17 @@ def test_a_gpus_sum_of_products_is_the_formula_but_for_rounding(
     exact = 2 * left.double() @ right.double().t() + x.double() @ weight.double().t()
     assert found.dtype == dtype
     assert distance(found, exact) <= ROUNDING[dtype]
+
+
+def test_a_product_of_bfloat16_is_exact_and_others_keep_their_precision() -> None:
+    """It is not rounded to bfloat16, and a later product of float32 is not either."""
+    torch.manual_seed(0)
+    left, right = torch.randn(64, 96), torch.randn(96, 80)
+    low, copied = left.bfloat16(), right.bfloat16().float()
+    exact = low.double() @ copied.double()
+    for factor in (copied, copied.bfloat16()):
+        assert distance(product(low, factor), exact) <= ROUNDING[torch.float32]
+    assert distance(left @ right, left.double() @ right.double()) <= ROUNDING[torch.float32]
 
 
 @pytest.mark.parametrize("rank", RANKS)

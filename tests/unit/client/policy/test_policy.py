@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from pubswap_client.base_model import prompt_limit
 from pubswap_client.doctor.model import check_template
-from pubswap_client.policy.policy import Policy
+from pubswap_client.policy.policy import Dtype, Policy, base_dtype
 from pubswap_client.settings import ClientSettings, VllmSettings
 from pubswap_client.training.memory import Device, estimate_memory
 from pubswap_protocol.errors import InvalidAdapter, InvalidProblems, InvalidSettings
@@ -264,6 +264,30 @@ def test_a_gpu_that_is_not_there_is_refused(
     with pytest.raises(InvalidSettings, match="no GPU"):
         Policy.load(tiny_qwen3, card_of(tiny_qwen3), run_settings, device="cuda")
     assert Policy.load(tiny_qwen3, card_of(tiny_qwen3), run_settings).device.type == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "cpu", "gpu"),
+    [
+        ("auto", torch.float32, torch.bfloat16),
+        ("float32", torch.float32, torch.float32),
+        ("bfloat16", torch.bfloat16, torch.bfloat16),
+    ],
+)
+def test_the_base_has_the_chosen_precision_and_the_factors_float32(
+    dtype: Dtype,
+    cpu: torch.dtype,
+    gpu: torch.dtype,
+    tiny_qwen3: Path,
+    card_of: CardOf,
+    run_settings: RunSettings,
+) -> None:
+    """By default bfloat16 on a GPU and float32 on a CPU."""
+    card = card_of(tiny_qwen3)
+    policy = Policy.load(tiny_qwen3, card, run_settings, device="cpu", dtype=dtype)
+    assert policy.dtype == policy.head()[0].dtype == cpu
+    assert {factor.dtype for factor in policy.factors()} == {torch.float32}
+    assert base_dtype(dtype, cuda=True) == gpu
 
 
 def test_a_prompt_is_encoded_plainly_without_a_template(policy: Policy) -> None:
