@@ -19,6 +19,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning:vllm.*"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
+# Not Qwen3.5: on a CPU, vLLM computes its linear attention in bfloat16 alone.
 OTHERS = ("gemma4", "llava", "mistral3", "qwen2_5_vl", "qwen3_vl")
 SETTINGS = RunSettings.model_validate(
     {
