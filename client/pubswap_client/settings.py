@@ -45,6 +45,7 @@ NOT_EXTRA = {
     "max_loras": "PubSwap: one adapter is served at a time",
     "max_cpu_loras": "PubSwap: one adapter is served at a time",
     "logprobs_mode": "PubSwap: training needs the sampled distribution's",
+    "language_model_only": "PubSwap: prompts are text",
     "enable_sleep_mode": "vllm.sleep",
     "tensor_parallel_size": "vllm.tensor_parallel",
     "data_parallel_size": "processes",

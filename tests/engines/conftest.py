@@ -1,6 +1,8 @@
 """The demo's model as a policy, and real replicas of it that each test may use."""
 
+import os
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +25,27 @@ SETTINGS = RunSettings.model_validate(
         "grpo": {"max_prompt_tokens": 64, "max_response_tokens": 32},
     }
 )
+
+# vLLM's classes with a vision tower import torchvision, whose build for CPUs is on few indexes.
+HAS_TORCHVISION = find_spec("torchvision") is not None
+STAND_IN = """
+import sys
+from unittest.mock import MagicMock
+
+transforms = ("transforms", "transforms.functional", "transforms.v2", "transforms.v2.functional")
+for name in ("torchvision", *(f"torchvision.{name}" for name in ("io", *transforms))):
+    sys.modules[name] = MagicMock(__spec__=__spec__, __version__="0.28")
+"""
+
+
+@pytest.fixture
+def no_images(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM loads models with a vision tower, and reads no image unless torchvision is installed."""
+    if not HAS_TORCHVISION:
+        folder = tmp_path_factory.mktemp("stand-in")
+        (folder / "torchvision.py").write_text(STAND_IN)
+        monkeypatch.syspath_prepend(folder)
+        monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
 
 
 @pytest.fixture(scope="session")

@@ -21,22 +21,25 @@ from support.coordinator.replicas import needs_vllm, start_replica, wait_for_rep
 
 pytestmark = [needs_vllm, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 SETTINGS = RunSettings()
-RUN = WholeRun(
-    id="r1",
-    name="consortium",
-    state=RunState.FINISHED,
-    paused=False,
-    round=1,
-    settings=SETTINGS,
-    model=model_card(MODEL, SETTINGS.lora, str(MODEL), None),
-    created_at=datetime.now(UTC),
-)
 TOKENS = 16
 
 
-def random_adapter() -> bytes:
+def run_of(base: Path) -> WholeRun:
+    return WholeRun(
+        id="r1",
+        name="consortium",
+        state=RunState.FINISHED,
+        paused=False,
+        round=1,
+        settings=SETTINGS,
+        model=model_card(base, SETTINGS.lora, str(base), None),
+        created_at=datetime.now(UTC),
+    )
+
+
+def random_adapter(run: WholeRun) -> bytes:
     """Of the run's rank, which is above vLLM's default."""
-    layout = RUN.model.layout
+    layout = run.model.layout
     rng = np.random.default_rng(1)
     return encode_adapter(
         layout,
@@ -55,34 +58,48 @@ def continued(url: str, model: str, prompt: list[int]) -> tuple[list[int], list[
     ]
 
 
-def test_both_formats_are_served_as_peft_computes_them(tmp_path: Path) -> None:
-    """The base's own answers are far from them."""
+@pytest.mark.parametrize("kind", ["text", "qwen2_5_vl"])
+def test_both_formats_are_served_as_peft_computes_them(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """The base's own answers are far from them. A model with a vision tower is served whole, and
+    PEFT adapts its published class.
+    """
     import torch
     from peft import PeftModel
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoModelForMultimodalLM, AutoTokenizer
 
-    adapter, urls = random_adapter(), {}
+    from support.models.published import save_published
+
+    base, loader, more = MODEL, AutoModelForCausalLM, []
+    if kind != "text":
+        request.getfixturevalue("no_images")
+        base, loader = tmp_path / "base", AutoModelForMultimodalLM
+        more = ["--language-model-only"]  # the small model has no processor
+        save_published(base, kind)
+    run, urls = run_of(base), {}
+    adapter = random_adapter(run)
     with Processes(tmp_path / "logs") as processes:
         for form in Format:
             folder = tmp_path / form
             folder.mkdir()
-            write_adapter(folder, RUN, 1, adapter, form)
-            lines = loading(RUN, adapter, str(folder), form is Format.MERGED)
+            write_adapter(folder, run, 1, adapter, form)
+            lines = loading(run, adapter, str(folder), form is Format.MERGED)
             (line,) = (line for line in lines if line.startswith("vllm serve "))
             served, *options = shlex.split(line.removeprefix("vllm serve "))
-            served = str(MODEL) if served == "BASE" else served
-            urls[form] = start_replica(processes, form, options, False, Path(served))
+            served = str(base) if served == "BASE" else served
+            urls[form] = start_replica(processes, form, [*options, *more], False, Path(served))
         for url in urls.values():
             wait_for_replica(processes, url)
-        prompt = AutoTokenizer.from_pretrained(MODEL)("12 + 30 =").input_ids
+        prompt = AutoTokenizer.from_pretrained(base)("12 + 30 =").input_ids
         adapted = continued(urls[Format.PEFT], "consortium", prompt)
         merged = continued(urls[Format.MERGED], str(tmp_path / "merged"), prompt)
-        base = continued(urls[Format.PEFT], str(MODEL), prompt)
-    model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
+        unchanged = continued(urls[Format.PEFT], str(base), prompt)
+    model = loader.from_pretrained(base, dtype=torch.float32)
     model = PeftModel.from_pretrained(model, tmp_path / "peft")
     for tokens, logprobs in (adapted, merged):
         with torch.no_grad():
             logits = model(torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1]
         expected = logits.log_softmax(-1)[range(TOKENS), tokens]
         assert np.allclose(logprobs, expected.numpy(), rtol=0, atol=1e-3)
-    assert adapted[0] == merged[0] != base[0]
+    assert adapted[0] == merged[0] != unchanged[0]

@@ -37,11 +37,13 @@ def loading(run: WholeRun, adapter: bytes, folder: str, merged: bool) -> Iterato
     The operator's folder of a base model has another name elsewhere, so it is called BASE.
     """
     if merged:
-        yield f"transformers.AutoModelForCausalLM.from_pretrained({folder!r})"
+        yield f"{_loader(run)}.from_pretrained({folder!r})"
         yield f"vllm serve {shlex.quote(folder)}"
         return
     yield f"peft.PeftModel.from_pretrained(base_model, {folder!r})"
     rank, model = max(ranks_of(adapter, run.model).values()), run.model
+    if model.text_model:
+        yield f"base_model is {_loader(run)}'s"
     if rank > LORA_RANKS[-1]:
         yield f"(vLLM serves ranks up to {LORA_RANKS[-1]}, not {rank}: export with --format merged)"
         return
@@ -51,6 +53,11 @@ def loading(run: WholeRun, adapter: bytes, folder: str, merged: bool) -> Iterato
     yield shlex.join(["vllm", "serve", *base, *options, "--lora-modules", f"{run.name}={folder}"])
     if not _on_hub(model.source):
         yield f"BASE is the base model's folder, {model.source} in the run"
+
+
+def _loader(run: WholeRun) -> str:
+    """The class of transformers that loads the whole published model."""
+    return f"transformers.AutoModelFor{'MultimodalLM' if run.model.text_model else 'CausalLM'}"
 
 
 def card_text(run: WholeRun, number: int, adapter: bytes, merged: bool = False) -> str:

@@ -18,12 +18,13 @@ from pubswap_protocol.model import ModelCard, model_card
 from pubswap_protocol.settings import LoraSettings
 from pubswap_protocol.tensors.peft_folder import write_peft_folder
 
-# Copied unchanged, so that the tokenizer keeps its digest. Nothing else is copied, because it may
-# not be ours to publish.
-_TOKENIZER = (
+# Copied unchanged, so that the tokenizer keeps its digest. vLLM needs the processor of a model with
+# a vision tower. Nothing else is copied, because it may not be ours to publish.
+_COPIED = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("tokenizer.model", "spiece.model", "vocab.json", "vocab.txt", "merges.txt"),
     *("chat_template.jinja", "chat_template.json"),
+    *("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json"),
 )
 _GENERATION = "generation_config.json"
 
@@ -57,7 +58,7 @@ def write_merged_model(
             raise NotSaved(f"The merged model could not be saved: {error}. Make room.") from None
     for weights in folder.glob("*.safetensors"):  # safetensors makes them readable by us alone
         weights.chmod((folder / _GENERATION).stat().st_mode)
-    for name in _TOKENIZER:
+    for name in _COPIED:
         if (base / name).exists():
             shutil.copyfile(base / name, folder / name)
     generation = json.loads((folder / _GENERATION).read_bytes())

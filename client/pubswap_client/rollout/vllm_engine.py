@@ -134,6 +134,7 @@ def engine_arguments(
         "max_lora_rank": lora_rank(policy.settings.lora.rank),
         "logprobs_mode": "processed_logprobs",
         "max_model_len": policy.settings.grpo.longest_row,
+        "language_model_only": bool(policy.card.text_model),  # no vision tower on the GPU
         "enable_sleep_mode": sleeps,
         "gpu_memory_utilization": settings.gpu_share,
         "kv_cache_memory_bytes": cache,

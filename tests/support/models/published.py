@@ -20,6 +20,13 @@ TOKENS = {
     for n, kind in enumerate(("image", "video", "vision_start", "vision_end", "audio", "boi"))
     for form in ("id", "index")
 }
+# Heads of 32, the smallest that vLLM computes on a CPU.
+TEXT = COMMON | {
+    "hidden_size": 64,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 32,
+}
 VISION: dict[str, Any] = {
     "hidden_size": 32,
     "intermediate_size": 48,
@@ -33,11 +40,11 @@ VISION: dict[str, Any] = {
     "patch_size": 8,
     "spatial_merge_size": 2,
     "temporal_patch_size": 2,
-    "out_hidden_size": 32,
+    "out_hidden_size": TEXT["hidden_size"],
     "num_position_embeddings": 16,
     "deepstack_visual_indexes": [0],
 }
-MROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}
+MROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 6, 6]}
 LINEAR = CASES["Qwen3.5"].config
 GEMMA_4 = {
     "sliding_window": 16,
@@ -50,7 +57,7 @@ GEMMA_4 = {
 # The class, what is particular about its text, and whether its output layer is the embedding.
 PUBLISHED: dict[str, tuple[str, dict[str, Any], bool]] = {
     "gemma3": ("Gemma3ForConditionalGeneration", CASES["Gemma 3"].config, True),
-    "gemma4": ("Gemma4ForConditionalGeneration", GEMMA_4, True),
+    "gemma4": ("Gemma4ForConditionalGeneration", GEMMA_4 | {"global_head_dim": 32}, True),
     "mistral3": ("Mistral3ForConditionalGeneration", {"model_type": "ministral3"}, False),
     "qwen2_5_vl": ("Qwen2_5_VLForConditionalGeneration", {"rope_parameters": MROPE}, True),
     "qwen3_vl": ("Qwen3VLForConditionalGeneration", {"rope_parameters": MROPE}, False),
@@ -71,7 +78,7 @@ def save_published(folder: Path, kind: str, **more: torch.Tensor) -> Any:
         vision["model_type"] = "pixtral"
     config = AutoConfig.for_model(
         kind,
-        text_config=COMMON | text | {"tie_word_embeddings": tied},
+        text_config=TEXT | text | {"tie_word_embeddings": tied},
         vision_config=vision,
         tie_word_embeddings=tied,
         mm_tokens_per_image=4,

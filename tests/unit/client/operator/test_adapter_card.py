@@ -124,6 +124,17 @@ def test_a_merged_model_s_card_is_a_model_s() -> None:
     assert "AutoModelForCausalLM.from_pretrained('FOLDER')\nvllm serve FOLDER\n" in text
 
 
+def test_an_adapter_of_a_model_with_a_vision_tower_is_loaded_with_the_whole_model() -> None:
+    """Its names are that model's, and a causal model of Qwen3.5 would be the text alone."""
+    run = finished()
+    model = run.model.model_copy(update={"text_model": "model.language_model"})
+    whole = run.model_copy(update={"model": model})
+    merged, _ = loading(whole, adapter_of(run, 8), "a", merged=True)
+    assert merged == "transformers.AutoModelForMultimodalLM.from_pretrained('a')"
+    lines = list(loading(whole, adapter_of(run, 8), "a", merged=False))
+    assert "base_model is transformers.AutoModelForMultimodalLM's" in lines
+
+
 @pytest.mark.parametrize(("rank", "allowed"), [(8, 8), (32, 32), (33, 64), (512, 512)])
 def test_the_serving_command_has_a_rank_that_holds_the_adapter(rank: int, allowed: int) -> None:
     """It is the smallest that vLLM accepts and the adapter fits; vLLM's default is 16, and ours is

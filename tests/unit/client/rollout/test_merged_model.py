@@ -71,8 +71,12 @@ def test_each_adapted_weight_is_the_sum_rounded_once(
 def test_a_merged_model_computes_what_peft_does_and_ends_at_the_run_s_tokens(
     tmp_path: Path,
 ) -> None:
-    """The tokenizer equals the base's in every byte; no other file of its folder is copied."""
+    """The tokenizer and the processor equal the base's in every byte; no other file of its folder
+    is copied.
+    """
     base = base_in(tmp_path / "base", torch.float32)
+    for name in ("preprocessor_config.json", "README.md"):
+        (base / name).write_text("{}")
     card = model_card(base, LORA, "org/base", None, stops=(7,))
     _, data = random_adapter(card)
     merged = tmp_path / "merged"
@@ -80,7 +84,7 @@ def test_a_merged_model_computes_what_peft_does_and_ends_at_the_run_s_tokens(
     write_peft_folder(tmp_path / "peft", data, LORA, card, "org/base")
     assert sorted(path.name for path in merged.iterdir()) == [
         *("config.json", "generation_config.json", "model.safetensors"),
-        *("tokenizer.json", "tokenizer_config.json"),
+        *("preprocessor_config.json", "tokenizer.json", "tokenizer_config.json"),
     ]
     assert model_card(merged, LORA, "merged", None).tokenizer_digest == card.tokenizer_digest
     assert json.loads((merged / "generation_config.json").read_text())["eos_token_id"] == [1, 7]

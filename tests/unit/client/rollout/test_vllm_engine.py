@@ -173,6 +173,14 @@ def test_a_process_of_several_has_its_own_gpu(policy: Policy) -> None:
     assert "device_ids" not in engine_arguments(on_gpu(policy, "cuda:0"), MODEL, wide, False)
 
 
+def test_a_vision_tower_is_not_started(policy: Policy) -> None:
+    """The run's card says whether the model has one."""
+    for place in ("", "model.language_model"):
+        policy.card = policy.card.model_copy(update={"text_model": place})
+        arguments = engine_arguments(policy, MODEL, VllmSettings(), sleeps=False)
+        assert arguments["language_model_only"] == (place != "")
+
+
 def test_logits_are_requested_in_float32_instead_of_bfloat16(policy: Policy) -> None:
     """In addition to other overrides, unless the settings choose the type."""
     for own, expected in (
