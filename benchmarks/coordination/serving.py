@@ -14,7 +14,7 @@ from coordination.payload import RANK, shapes
 from coordination.programs import listens, running
 from pubswap_client.coordinator.client import CoordinatorClient, wait_until_ready
 from pubswap_client.coordinator.retry import ONCE
-from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.demos import MODEL
 from pubswap_client.demo.processes import PUBSWAP, free_port
 from pubswap_client.operator.connecting import operator_token
 from pubswap_protocol import paths

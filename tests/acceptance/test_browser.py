@@ -11,7 +11,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from pubswap_client.coordinator.client import CoordinatorClient
-from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.demos import MODEL
 from pubswap_client.operator.connecting import operator_token
 from pubswap_client.state.membership import StoredMembership, save_membership
 from pubswap_protocol import paths

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.demos import MODEL
 from pubswap_client.ledger.entry import described
 from pubswap_client.ledger.ledger import ledger_folder
 from pubswap_client.ledger.showing import entries

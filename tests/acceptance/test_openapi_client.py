@@ -12,7 +12,7 @@ import pytest
 from blake3 import blake3
 from safetensors.numpy import load, save
 
-from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.demos import MODEL
 from support.coordinator.processes import create_run, serve
 from support.forked import ForkedProcesses
 

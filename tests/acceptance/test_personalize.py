@@ -11,7 +11,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.demos import MODEL
 from pubswap_client.state import history
 from pubswap_client.state.history import HeldOutScore
 from pubswap_client.state.membership import load_membership

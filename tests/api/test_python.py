@@ -108,7 +108,7 @@ def test_an_adapter_is_a_folder_or_a_model(
     import torch
     from transformers import AutoModelForCausalLM
 
-    from pubswap_client.demo.federation import MODEL
+    from pubswap_client.demo.demos import MODEL
 
     fed = begun(server, rounds=1)
     run = coordinator.run(fed.run.id)

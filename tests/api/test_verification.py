@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sqlalchemy import update
 from tokenizers import Tokenizer
 
-from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.demos import MODEL
 from pubswap_protocol import paths
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import DamagedBlob, IdempotencyMismatch, Invalid, InvalidSettings

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.demos import MODEL
 from pubswap_client.demo.processes import Processes
 from pubswap_protocol.model import model_card
 from pubswap_protocol.settings import RunSettings

@@ -9,7 +9,7 @@ import httpx
 import numpy as np
 import pytest
 
-from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.demos import MODEL
 from pubswap_client.demo.processes import Processes
 from pubswap_client.operator.adapter_card import loading
 from pubswap_client.operator.adapter_folder import Format, write_adapter

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.demos import MODEL
 from pubswap_client.rollout.transformers_engine import SamplingParameters
 from pubswap_client.rollout.vllm_engine import VllmEngine
 from pubswap_client.settings import VllmSettings

@@ -1,7 +1,7 @@
 """`pubswap demo`: the whole federation on this machine."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -17,6 +17,10 @@ from pubswap_client.operator.connecting import (
 
 
 def demo(
+    model: Annotated[
+        Literal["tiny", "smollm2"],
+        typer.Option(help="tiny: made here; smollm2: SmolLM2-135M-Instruct, see docs/demo.md."),
+    ] = "tiny",
     method: Annotated[str | None, typer.Option(help="pubswap, fedavg or fedprox.")] = None,
     strategy: Annotated[str | None, typer.Option(help="keep or random.")] = None,
     swap_period: Annotated[int | None, typer.Option(help="Make every n-th step public.")] = None,
@@ -27,13 +31,13 @@ def demo(
     epsilon: Annotated[float | None, typer.Option(help="Epsilon of differential privacy.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("demo-out"),
 ) -> None:
-    """Train a small model in a federation of real processes on this machine, in minutes.
+    """Train a model in a federation of real processes on this machine, in minutes.
 
     A coordinator, four clients with private problems of different topics, and an evaluator.
     It first prints the name of the run file; the options override that file.
     """
     from pubswap_client.demo.demo import prepare_folder, run_demo
-    from pubswap_client.demo.federation import RUN_FILE
+    from pubswap_client.demo.demos import DEMOS
 
     overrides = {
         "method": method,
@@ -46,12 +50,11 @@ def demo(
         "privacy.epsilon": epsilon,
     }
     console = Console(markup=False)
-    console.print(f"run file {RUN_FILE}", soft_wrap=True)
+    console.print(f"run file {DEMOS[model].run_file}", soft_wrap=True)
     prepare_folder(out)
     with until_stopped():
-        run_demo(
-            out, {key: value for key, value in overrides.items() if value is not None}, console
-        )
+        given = {key: value for key, value in overrides.items() if value is not None}
+        run_demo(DEMOS[model], out, given, console)
 
 
 def demo_federate(
@@ -63,8 +66,9 @@ def demo_federate(
 
     This is what `docker compose up` does first; each member then runs in its own container.
     """
+    from pubswap_client.demo.demos import TINY
     from pubswap_client.demo.federation import federate
 
     with connect(url, token_file) as api:
-        run, _ = federate(api, out, {})
+        run, _ = federate(api, TINY, out, {})
     typer.echo(f"Run {run} has begun; members in {out / 'members'}.")

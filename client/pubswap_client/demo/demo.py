@@ -12,7 +12,9 @@ from rich.console import Console
 
 from pubswap_client.coordinator.client import CoordinatorClient, wait_until_ready
 from pubswap_client.coordinator.retry import Backoff
-from pubswap_client.demo.federation import EVALUATOR, MODEL, PRIVATE_FILE, federate
+from pubswap_client.demo.demos import Demo
+from pubswap_client.demo.federation import EVALUATOR, PRIVATE_FILE, federate
+from pubswap_client.demo.judging import judge_models, print_judged
 from pubswap_client.demo.processes import Processes, free_port
 from pubswap_client.demo.report import plot_curve, print_report, summarise
 from pubswap_client.demo.watch import watch_run
@@ -24,14 +26,15 @@ READY_SECONDS = 60.0
 _MARK = ".pubswap-demo"
 
 
-def run_demo(out: Path, overrides: Mapping[str, Any], console: Console) -> None:
+def run_demo(demo: Demo, out: Path, overrides: Mapping[str, Any], console: Console) -> None:
+    base = demo.base()
     started = time.monotonic()
     url = f"http://127.0.0.1:{free_port()}"
     with Processes(out / "logs") as processes:
         token = _serve(processes, url, out / "coordinator")
         with CoordinatorClient(url, token, Backoff(tries=5)) as api:
-            run, clients = federate(api, out, overrides)
-            _start_members(processes, out / "members", clients)
+            run, clients = federate(api, demo, out, overrides)
+            start_members(processes, demo, out / "members", clients)
             console.print(f"coordinator {url}, {len(clients)} clients, 1 evaluator")
             console.print(f"logs in {out / 'logs'}")
             view = watch_run(api, run, console, processes.check)
@@ -41,7 +44,9 @@ def run_demo(out: Path, overrides: Mapping[str, Any], console: Console) -> None:
     text = json.dumps(asdict(summary), indent=2)
     (out / "summary.json").write_text(text + "\n", encoding="utf-8")
     plot_curve(summary, out / "curve.png")
-    write_peft_folder(out / "adapter", adapter, view.settings.lora, view.model, str(MODEL))
+    write_peft_folder(out / "adapter", adapter, view.settings.lora, view.model, str(base))
+    if demo.judged:
+        print_judged(judge_models(base, out, view.settings), console)
     console.print(f"wrote {out}/summary.json, {out}/curve.png and the PEFT folder {out}/adapter")
 
 
@@ -54,11 +59,13 @@ def _serve(processes: Processes, url: str, data_dir: Path) -> str:
     return operator_token(data_dir / "operator-token")
 
 
-def _start_members(processes: Processes, members: Path, clients: Sequence[str]) -> None:
+def start_members(processes: Processes, demo: Demo, members: Path, clients: Sequence[str]) -> None:
+    """Start the daemons of the clients and the evaluator, with one thread each."""
     for name in (*clients, EVALUATOR):
         command = ["evaluate"] if name == EVALUATOR else ["client", "start"]
-        options = ["--state", str(members / name), "--model", str(MODEL), "--threads", "1"]
-        options += ["--engine", "transformers"]  # the model is too small for a vLLM in each process
+        options = ["--state", str(members / name), "--model", str(demo.base()), "--threads", "1"]
+        options += ["--dtype", demo.dtype()]
+        options += ["--engine", "transformers"]  # no GPU for a vLLM in each process
         if name != EVALUATOR:
             options += ["--data", str(members / name / PRIVATE_FILE)]
         # With more threads, the processes' spinning OpenMP threads slow each other many times over.

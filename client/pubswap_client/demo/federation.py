@@ -1,12 +1,11 @@
 """The demo's federation on a running coordinator: the run, and a folder for each member."""
 
 from collections.abc import Mapping
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from pubswap_client.coordinator.client import CoordinatorClient
-from pubswap_client.demo.tasks import demo_problems
+from pubswap_client.demo.demos import Demo
 from pubswap_client.recipes.recipe import load_recipe
 from pubswap_client.recipes.runfile import create_and_open, prepare
 from pubswap_client.recipes.tables import DataFiles
@@ -15,22 +14,20 @@ from pubswap_protocol import paths
 from pubswap_protocol.messages import CreateInvite, Role
 from pubswap_protocol.problems import write_problems
 
-RUN_FILE = Path(str(files("pubswap_client.demo") / "run.toml"))
-MODEL = RUN_FILE.parent / "model"
 PRIVATE_FILE = "private.jsonl"
 EVALUATOR = "evaluator"
 
 
 def federate(
-    api: CoordinatorClient, out: Path, overrides: Mapping[str, Any]
+    api: CoordinatorClient, demo: Demo, out: Path, overrides: Mapping[str, Any]
 ) -> tuple[str, list[str]]:
     """Draw the data, create the run, enrol every member, and begin round 1.
 
     A client's folder `out/members/NAME` contains its token and its private problems, all that its
     daemon needs besides the base model. Returns the run's id and the clients' names.
     """
-    recipe = load_recipe(RUN_FILE, overrides)
-    split = demo_problems(recipe.seed, recipe.clients).named()
+    recipe = load_recipe(demo.run_file, {**overrides, "model.source": str(demo.base())})
+    split = demo.split(recipe.seed, recipe.clients).named()
     (out / "data").mkdir(parents=True, exist_ok=True)
     files = {name: (out / "data" / f"{name}.jsonl").resolve() for name in split}
     for name in ("public", "test"):

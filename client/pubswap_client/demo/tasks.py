@@ -5,13 +5,10 @@ The base model is pretrained on prompts of one half of a fixed two-way division 
 private, public or test problem was ever shown to the base model with an answer.
 """
 
-import random
 from collections.abc import Iterator
 from typing import Any
 
-from pubswap_client.data.drawing import Split, dirichlet_split
 from pubswap_client.data.tasks import Half, Record, TaskSpec
-from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.problems import Problem
 
 # Tasks of reasoning-gym, with the configuration of their generators.
@@ -35,7 +32,6 @@ TOPICS: dict[str, dict[str, Any]] = {
 
 # Longer prompts (rare, long words) are skipped, so that every prompt is cheap.
 MAX_PROMPT_CHARACTERS = 200
-ALPHA = 0.3
 
 
 def unique_problems(topic: str, seed: int, half: Half) -> Iterator[Record]:
@@ -45,33 +41,7 @@ def unique_problems(topic: str, seed: int, half: Half) -> Iterator[Record]:
     )
 
 
-def demo_problems(
-    seed: int, clients: int, private_size: int = 400, public_size: int = 240, test_size: int = 640
-) -> Split:
-    """Draw the demo's sets, none of which shares a prompt with another or with pretraining.
-
-    The public and test sets hold the topics in equal parts; each client's private set of
-    `private_size` problems follows its own mixture (`dirichlet_split`).
-
-    Raises InvalidSettings if a topic has too few distinct prompts.
-    """
-    total = clients * private_size + public_size + test_size
-    streams = {topic: unique_problems(topic, seed, "demo") for topic in TOPICS}
-    # Take topics in turn, so that any contiguous part is as balanced as possible.
-    drawn: list[Problem] = []
-    while len(drawn) < total:
-        for topic, stream in streams.items():
-            record = next(stream, None)
-            if record is None:
-                raise InvalidSettings(
-                    f"{clients} clients are too many for the demo: for {total} problems in all, "
-                    f"{topic} has too few different ones."
-                )
-            drawn.append(Problem(**record))
-    test, public = drawn[:test_size], drawn[test_size : test_size + public_size]
-    pool = drawn[test_size + public_size : total]
-    parts = dirichlet_split([problem.topic for problem in pool], clients, ALPHA, seed)
-    rng = random.Random(seed)  # noqa: S311 - a reproducible order, not a secret
-    rng.shuffle(test)
-    rng.shuffle(public)
-    return Split([[pool[i] for i in part] for part in parts], public, test)
+def streams(seed: int) -> dict[str, Iterator[Problem]]:
+    """Problems of each topic, from the half that the base model was not pretrained on."""
+    records = {topic: unique_problems(topic, seed, "demo") for topic in TOPICS}
+    return {topic: (Problem(**record) for record in found) for topic, found in records.items()}

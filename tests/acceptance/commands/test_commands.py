@@ -17,7 +17,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.demos import MODEL
 from pubswap_client.demo.processes import free_port
 from pubswap_protocol import __version__
 from pubswap_protocol.messages import Role, RunView

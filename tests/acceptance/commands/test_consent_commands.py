@@ -7,7 +7,7 @@ import pytest
 
 from pubswap_client.consent.approval import read_approval
 from pubswap_client.consent.local_policy import load_policy, policy_path
-from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.demos import MODEL
 from pubswap_protocol.messages import CreateInvite
 from support.coordinator.processes import create_run, serve
 from support.forked import ForkedProcesses, pubswap

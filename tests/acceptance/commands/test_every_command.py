@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.demos import MODEL
 from pubswap_client.demo.processes import free_port
 from pubswap_client.state.membership import StoredMembership, save_membership
 from pubswap_protocol.messages import CreateInvite, Role

@@ -1,10 +1,11 @@
 """What a real evaluator saw reaches the operator."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
-from pubswap_client.demo.federation import MODEL
-from pubswap_client.demo.tasks import demo_problems
+from pubswap_client.data.spec import SplitSizes
+from pubswap_client.demo.demos import MODEL, TINY
 from pubswap_client.state.membership import StoredMembership, save_membership
 from pubswap_protocol import paths
 from pubswap_protocol.messages import CreateInvite, FullEvaluation, Role, SetKind
@@ -26,7 +27,7 @@ def test_what_the_evaluator_saw_is_shown(tmp_path: Path) -> None:
     state = tmp_path / "judge"
     with serving(settings_for(tmp_path / "place")) as server, server.closing:
         fed = create(server, method="fedavg", rounds=1, chat_template="none")
-        test_set = demo_problems(1, 1, 1, 1, PROBLEMS).test
+        test_set = replace(TINY, sizes=SplitSizes(1, 1, PROBLEMS)).split(1, 1).test
         fed.operator.put_set(fed.run.id, SetKind.TEST, jsonl(test_set))
         fed.operator.move_run(fed.run.id, paths.RUN_OPEN)
         for name in ("a", "b"):

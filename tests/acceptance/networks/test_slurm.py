@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.demos import MODEL
 from support.client.shims import pubswap_on_path
 from support.coordinator.processes import (
     ONE_THREAD,

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.demos import MODEL
 from pubswap_protocol import paths
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import HelloNeeded, NameTaken, PubSwapError

@@ -18,7 +18,7 @@ import numpy as np
 
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.coordinator.retry import Backoff
-from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.demos import MODEL
 from pubswap_protocol import paths
 from pubswap_protocol.errors import DamagedBlob, DigestMismatch, UnknownBlob
 from pubswap_protocol.messages import CreateInvite, CreateRun, SetKind, SubmitUpdate, UpdateMetrics

@@ -24,7 +24,7 @@ from random import Random
 from typing import Any
 
 from chaos.faults.cuts import LAYOUT
-from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.demos import MODEL
 from pubswap_protocol import paths
 from pubswap_protocol.messages import CreateRun, SetKind
 from pubswap_protocol.model import model_card

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.demos import MODEL
 from pubswap_protocol.problems import write_problems
 from pubswap_simulation.results import Result, read_results
 from support.coordinator.processes import SETTINGS, sums

@@ -18,7 +18,7 @@ from pydantic import SecretStr
 
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.coordinator.retry import ONCE
-from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.demos import MODEL
 from pubswap_protocol import paths
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.messages import (

@@ -11,7 +11,7 @@ import httpx
 
 from pubswap_client.coordinator.client import CoordinatorClient, wait_until_ready
 from pubswap_client.coordinator.retry import Backoff
-from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.demos import MODEL
 from pubswap_client.demo.processes import PUBSWAP, Processes, free_port
 from pubswap_client.demo.tasks import unique_problems
 from pubswap_client.operator.connecting import operator_token

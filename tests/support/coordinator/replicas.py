@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.demos import MODEL
 from pubswap_client.demo.processes import Processes, free_port
 from pubswap_client.rollout.vllm_http import InferenceServer
 from pubswap_protocol.errors import EngineFault

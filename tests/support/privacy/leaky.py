@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow
 
 from pubswap_client.coordinator.client import CoordinatorClient
-from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.demos import MODEL
 from pubswap_protocol import paths
 from pubswap_protocol.messages import Progress
 from pubswap_protocol.tokenizer import load_tokenizer

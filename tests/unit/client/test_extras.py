@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.demos import MODEL
 from pubswap_protocol.cli import EXTRAS, extra_for
 
 ROOT = Path(__file__).parents[3]

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from pubswap_client.base_model import local_folder, model_folder, own_model
 from pubswap_client.daemon.session import run_evaluator
 from pubswap_client.demo.demo import prepare_folder
-from pubswap_client.demo.federation import MODEL, RUN_FILE
+from pubswap_client.demo.demos import MODEL, RUN_FILE
 from pubswap_client.operator.connecting import operator_token
 from pubswap_client.recipes.recipe import load_recipe
 from pubswap_client.recipes.runfile import prepare

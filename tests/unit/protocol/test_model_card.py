@@ -22,7 +22,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.demos import MODEL
 from pubswap_protocol.errors import BaseModelMismatch, InvalidSettings
 from pubswap_protocol.model import (
     check_positions,

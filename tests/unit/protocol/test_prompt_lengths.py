@@ -16,7 +16,7 @@ from pubswap_client.data.commands import data_commands
 from pubswap_client.data.manifest import read_manifest
 from pubswap_client.data.prepare import prepare
 from pubswap_client.data.spec import DataSpec
-from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.demos import MODEL
 from pubswap_client.policy.policy import Policy
 from pubswap_client.recipes.recipe import load_recipe
 from pubswap_client.recipes.runfile import check_lengths, make_sets, set_faults

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from pubswap_client.demo.federation import RUN_FILE
+from pubswap_client.demo.demos import RUN_FILE
 from pubswap_client.recipes.recipe import load_recipe
 from pubswap_protocol.command_line.removed import REMOVED
 from pubswap_protocol.errors import InvalidSettings, first_fault

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.demos import MODEL
 from pubswap_client.recipes.inheritance import shipped_folder
 from pubswap_protocol.cli import build_app
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings, PubSwapError

@@ -13,7 +13,7 @@ from pubswap_client.consent.attendance import Attendance, away_message, same_wor
 from pubswap_client.consent.consent import Consent, adopt
 from pubswap_client.consent.local_policy import policy_path
 from pubswap_client.consent.rules import Code, Refusal
-from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.demos import MODEL
 from pubswap_client.ledger.ledger import Ledger
 from pubswap_protocol import paths
 from pubswap_protocol.errors import RefusedByPolicy

@@ -22,7 +22,7 @@ from pubswap_client.consent.local_policy import (
     policy_path,
 )
 from pubswap_client.consent.rules import Code
-from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.demos import MODEL
 from pubswap_client.ledger.ledger import Ledger, day_files, ledger_folder
 from pubswap_client.ledger.showing import entries
 from pubswap_protocol import paths

@@ -20,7 +20,7 @@ from pubswap_client.coordinator.retry import ONCE, Backoff
 from pubswap_client.coordinator.route import open_http
 from pubswap_client.coordinator.tls import PUBLIC
 from pubswap_client.coordinator.transfers import BlobRequests
-from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.demos import MODEL
 from pubswap_client.operator.watching import line
 from pubswap_protocol import paths
 from pubswap_protocol.digests import digest_of

@@ -1,19 +1,32 @@
 """The demo's problems."""
 
+import itertools
 import json
+import operator
+import re
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from itertools import islice
 
 import pytest
 
+from pubswap_client.data.drawing import Split
+from pubswap_client.data.spec import SplitSizes
 from pubswap_client.data.tasks import Record, TaskSpec, half_of
-from pubswap_client.demo.tasks import TOPICS, demo_problems, unique_problems
+from pubswap_client.demo.demos import REAL, TINY, Demo
+from pubswap_client.demo.questions import KINDS
+from pubswap_client.demo.tasks import TOPICS, unique_problems
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.verifiers.reasoning import library
 
 TOPIC_NAMES = sorted(TOPICS)
+
+
+def drawn_from(demo: Demo, sizes: tuple[int, int, int], seed: int = 0, clients: int = 4) -> Split:
+    """A demo's sets with so many private problems of each client, public and test problems."""
+    return replace(demo, sizes=SplitSizes(*sizes)).split(seed, clients)
 
 
 def problems(topic: str, size: int, seed: int) -> list[Record]:
@@ -62,7 +75,7 @@ def test_pretraining_and_demo_prompts_are_disjoint(topic: str) -> None:
 
 def test_demo_sets_are_disjoint_and_of_the_sizes_asked() -> None:
     """The demo's sets have the requested sizes, and share no prompt or id."""
-    drawn = demo_problems(0, clients=4, private_size=60, public_size=40, test_size=64)
+    drawn = drawn_from(TINY, (60, 40, 64))
     sets = [*drawn.private, drawn.public, drawn.test]
     assert [len(part) for part in sets] == [60, 60, 60, 60, 40, 64]
     everything = [problem for part in sets for problem in part]
@@ -73,15 +86,34 @@ def test_demo_sets_are_disjoint_and_of_the_sizes_asked() -> None:
 
 def test_public_and_test_sets_are_balanced() -> None:
     """Both contain equally many problems of each topic."""
-    drawn = demo_problems(0, clients=2, private_size=8, public_size=40, test_size=64)
+    drawn = drawn_from(TINY, (8, 40, 64), clients=2)
     assert Counter(p.topic for p in drawn.public) == dict.fromkeys(TOPICS, 5)
     assert Counter(p.topic for p in drawn.test) == dict.fromkeys(TOPICS, 8)
 
 
 def test_demo_is_a_function_of_its_seed() -> None:
     """The same seed gives the same sets, and another seed gives others."""
-    assert demo_problems(1, 2, 16, 8, 8) == demo_problems(1, 2, 16, 8, 8)
-    assert demo_problems(1, 2, 16, 8, 8) != demo_problems(2, 2, 16, 8, 8)
+    for demo in (TINY, REAL):
+        first = drawn_from(demo, (16, 8, 8), seed=1)
+        assert first == drawn_from(demo, (16, 8, 8), seed=1)
+        assert first != drawn_from(demo, (16, 8, 8), seed=2)
+
+
+def test_the_real_models_questions_are_right_and_asked_once() -> None:
+    """Each question's numbers give its answer, by arithmetic of this test."""
+    drawn = REAL.split(3, 4)
+    everything = [*itertools.chain(*drawn.private), *drawn.public, *drawn.test]
+    assert len({problem.prompt for problem in everything}) == len(everything)
+    rules = {
+        "sum": operator.add,
+        "difference": operator.sub,
+        "product": operator.mul,
+        "quotient": operator.truediv,
+    }
+    assert {problem.topic for problem in everything} == set(KINDS)
+    for problem in everything:
+        numbers = [int(word) for word in re.findall(r"\d+", problem.prompt)]
+        assert int(problem.answer) == rules[problem.topic](*numbers)
 
 
 def test_bad_arguments_are_refused() -> None:
@@ -95,7 +127,7 @@ def test_bad_arguments_are_refused() -> None:
         with pytest.raises(InvalidSettings, match=f"tasks.{name}: "):
             TaskSpec(name, settings, seed=0).record(0)
     with pytest.raises(InvalidSettings, match=r"4 clients are too many.*products"):
-        demo_problems(0, 4, 5000, 8, 8)
+        drawn_from(TINY, (5000, 8, 8))
 
 
 def test_reasoning_gym_works_without_the_one_dependency_that_needs_a_c_compiler():

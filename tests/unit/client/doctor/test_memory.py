@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.demos import MODEL
 from pubswap_client.doctor.findings import Finding, Status
 from pubswap_client.doctor.memory import check_device, check_memory
 from pubswap_client.settings import ClientSettings, VllmSettings

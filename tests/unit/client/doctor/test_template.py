@@ -10,7 +10,7 @@ import pytest
 import transformers
 from tokenizers import Tokenizer
 
-from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.demos import MODEL
 from pubswap_client.doctor.findings import Status
 from pubswap_client.doctor.model import check_end, check_model, check_round_trip, check_template
 from pubswap_client.policy.policy import Policy

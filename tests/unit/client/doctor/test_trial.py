@@ -14,7 +14,7 @@ from rich.console import Console
 
 from pubswap_client.daemon import reporters
 from pubswap_client.data.holdout import split
-from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.demos import MODEL
 from pubswap_client.distributed.launch import load_policy
 from pubswap_client.doctor import examination
 from pubswap_client.doctor.examination import Examination

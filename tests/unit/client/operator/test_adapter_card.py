@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.demos import MODEL
 from pubswap_client.operator.adapter_card import card_text, loading
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.messages import (

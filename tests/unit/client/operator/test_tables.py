@@ -5,7 +5,7 @@ import io
 from rich.console import Console
 
 from pubswap_client.consent.rules import Code
-from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.demos import MODEL
 from pubswap_client.operator.tables import members_table, rounds_table, runs_table
 from pubswap_protocol.messages import (
     Away,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.demos import MODEL
 from pubswap_client.operator.adapter_folder import Format, take_adapter, which_adapter
 from pubswap_client.organisation import outcome
 from pubswap_client.organisation.outcome import evaluated

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.demos import MODEL
 from pubswap_client.organisation import status
 from pubswap_client.organisation.status import (
     ASK_SECONDS,

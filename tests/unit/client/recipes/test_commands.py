@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.demos import MODEL
 from pubswap_client.recipes.check import KEEP_ROUNDS
 from pubswap_client.recipes.inheritance import shipped_recipes
 from pubswap_client.recipes.recipe import load_recipe

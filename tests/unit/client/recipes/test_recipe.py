@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pubswap_client.data.fault_list import fault_list
-from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.demos import MODEL
 from pubswap_client.recipes.check import impossible, repeated, variants
 from pubswap_client.recipes.inheritance import parse_set
 from pubswap_client.recipes.recipe import load_recipe, read_recipe

@@ -10,7 +10,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.demos import MODEL
 from pubswap_client.rollout.merged_model import write_merged_model
 from pubswap_protocol.errors import BaseModelMismatch, NotSaved
 from pubswap_protocol.model import ModelCard, model_card
