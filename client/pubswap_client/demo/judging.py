@@ -22,7 +22,7 @@ _BATCH = 32
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedAnswer:
     """One response of a model to a test problem."""
 
     model: str
@@ -38,7 +38,7 @@ def is_right(response: str, answer: str) -> bool:
     return end is not None and end[0] == answer
 
 
-def judge_models(base: Path, out: Path, settings: RunSettings) -> list[Judged]:
+def judge_models(base: Path, out: Path, settings: RunSettings) -> list[JudgedAnswer]:
     """Judge a response of the base and one of the trained model to each test problem."""
     import torch
     from peft import PeftModel
@@ -50,12 +50,12 @@ def judge_models(base: Path, out: Path, settings: RunSettings) -> list[Judged]:
     problems = read_problems(out / "data" / "test.jsonl")
     prompts = [problem.prompt for problem in problems]
 
-    def judged(name: str, model: Any) -> Iterator[Judged]:
+    def judged(name: str, model: Any) -> Iterator[JudgedAnswer]:
         for problem, text in zip(
             problems, _answers(model, tokenizer, prompts, settings), strict=True
         ):
             verified = score(problem.verifier or settings.verifier, text, problem) == 1.0
-            yield Judged(name, problem, text, verified, is_right(text, problem.answer))
+            yield JudgedAnswer(name, problem, text, verified, is_right(text, problem.answer))
 
     before = [*judged("base", model)]
     return [*before, *judged("trained", PeftModel.from_pretrained(model, str(out / "adapter")))]
@@ -81,7 +81,7 @@ def _answers(
         yield from tokenizer.batch_decode(rows[:, length:], skip_special_tokens=True)
 
 
-def print_judged(answers: Sequence[Judged], console: Console) -> None:
+def print_judged(answers: Sequence[JudgedAnswer], console: Console) -> None:
     """Print the share that each judge finds right by topic, and some of the trained responses."""
     table = Table("topic", title="right answers by the verifier and by a second judge")
     for model in ("base", "trained"):
@@ -101,7 +101,7 @@ def print_judged(answers: Sequence[Judged], console: Console) -> None:
             console.print(f"{each.problem.answer:>5} {marks} {each.response!r}", highlight=False)
 
 
-def _shares(answers: Sequence[Judged]) -> Iterator[str]:
+def _shares(answers: Sequence[JudgedAnswer]) -> Iterator[str]:
     for model in ("base", "trained"):
         of = [each for each in answers if each.model == model]
         yield f"{sum(each.verified for each in of) / len(of):.2f}"
