@@ -357,12 +357,21 @@ _TABLES = {
     **dict.fromkeys(("codegen", "gpt_bigcode", "gptj"), "n_positions"),
     "mpt": "max_seq_len",
 }
+# Their first position is behind the one of the padding token.
+_PADDED_TABLES = (
+    *("camembert", "data2vec-text", "roberta", "roberta-prelayernorm"),
+    *("xlm-roberta", "xlm-roberta-xl", "xmod"),
+)
 
 
 def check_table(config: Mapping[str, Any], longest: int) -> None:
     """Raises InvalidSettings if rows are longer than the model's table of positions, if any."""
     config = config.get("text_config") or config
-    limit = config.get(_TABLES.get(str(config.get("model_type")), ""))
+    kind = str(config.get("model_type"))
+    limit = config.get(_TABLES.get(kind, ""))
+    if limit and kind in _PADDED_TABLES:
+        padding = config.get("pad_token_id", 1)
+        limit -= 1 + (padding if isinstance(padding, int) else 0)
     if limit and longest > limit:
         raise InvalidSettings(
             f"The model has {limit} positions, and none for a row of {longest} tokens. Set "

@@ -232,6 +232,8 @@ def test_rows_beyond_the_context_of_a_dynamic_rope_are_refused(
         ({"model_type": "opt", "max_position_embeddings": 64}, 64),
         ({"model_type": "gpt_bigcode", "n_positions": 32}, 32),
         ({"model_type": "mpt", "max_seq_len": 16}, 16),
+        ({"model_type": "roberta", "max_position_embeddings": 66, "pad_token_id": 1}, 64),
+        ({"model_type": "xlm-roberta", "max_position_embeddings": 66}, 64),
         ({"text_config": {"model_type": "opt", "max_position_embeddings": 8}}, 8),
         ({"model_type": "llama", "max_position_embeddings": 64}, None),
         ({"model_type": "jamba", "max_position_embeddings": 64}, None),
