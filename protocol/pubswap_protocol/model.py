@@ -369,10 +369,12 @@ def check_table(config: Mapping[str, Any], longest: int) -> None:
     config = config.get("text_config") or config
     kind = str(config.get("model_type"))
     limit = config.get(_TABLES.get(kind, ""))
-    if limit and kind in _PADDED_TABLES:
+    if not isinstance(limit, int):
+        return
+    if kind in _PADDED_TABLES:
         padding = config.get("pad_token_id", 1)
         limit -= 1 + (padding if isinstance(padding, int) else 0)
-    if limit and longest > limit:
+    if longest > limit:
         raise InvalidSettings(
             f"The model has {limit} positions, and none for a row of {longest} tokens. Set "
             f"grpo.max_prompt_tokens and grpo.max_response_tokens to at most {limit} together."

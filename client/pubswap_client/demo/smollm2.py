@@ -19,16 +19,19 @@ _FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 def converted() -> Path:
     """The model's folder in the user's cache, made if there is none, in about two minutes.
 
-    Raises InvalidSettings if the package or gguf is not installed.
+    Raises InvalidSettings if a package is not installed or the folder cannot be written.
     """
+    from pubswap_client.policy.loading import refusing
+
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pubswap"
     folder = cache / "smollm2-135m-instruct"
     if not folder.exists():
         typer.echo(f"converting SmolLM2-135M-Instruct to {folder}, once: about two minutes")
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache) as unfinished:
-            convert(Path(unfinished) / "model")
-            (Path(unfinished) / "model").rename(folder)
+        with refusing(f"SmolLM2-135M-Instruct cannot be converted to {folder}"):
+            cache.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=cache) as unfinished:
+                convert(Path(unfinished) / "model")
+                (Path(unfinished) / "model").rename(folder)
     return folder
 
 
@@ -46,7 +49,7 @@ def convert(folder: Path) -> None:
     source = Path(package.origin).parent
     read = AutoModelForCausalLM.from_pretrained(source, gguf_file=_FILE, dtype=torch.bfloat16)
     values = read.config.to_dict()
-    del values["quantization_config"]
+    values.pop("quantization_config", None)
     # transformers does not save what it read from GGUF, so copy the weights to a plain model.
     model = LlamaForCausalLM(LlamaConfig(**values)).to(torch.bfloat16)
     model.load_state_dict(read.state_dict())

@@ -368,9 +368,11 @@ def base_dtype(dtype: Dtype, cuda: bool) -> torch.dtype:
 
 def emulates_bfloat16(dtype: Dtype, cuda: bool) -> bool:
     """Whether the base would be bfloat16 on a CPU without instructions for it (x86's, ARM's)."""
-    found = torch.cpu.get_capabilities()
-    native = cuda or any(found.get(name) for name in ("amx_bf16", "avx512_bf16", "bf16"))
-    return base_dtype(dtype, cuda) == torch.bfloat16 and not native
+    if cuda or base_dtype(dtype, cuda) != torch.bfloat16:
+        return False
+    ask = getattr(torch.cpu, "get_capabilities", None)  # older versions of torch cannot tell
+    names = ("amx_bf16", "avx512_bf16", "bf16")
+    return ask is not None and not any(map(ask().get, names))
 
 
 def adapted_modules(model: Any, card: ModelCard, published: bool = False) -> list[str]:

@@ -24,6 +24,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import torch
@@ -165,9 +166,10 @@ def _off(difference: PathDifference, limit: PathDifference) -> str:
 def _wrong_in_float32(policy: Policy, checkpointing: bool) -> dict[str, str]:
     """The fault of each path that differs from the first layers' own pass in float32."""
     faults: dict[str, str] = {}
-    if policy.dtype == torch.float32 or policy.sharded:
+    where = _layers_of(policy)
+    if policy.dtype == torch.float32 or policy.sharded or where is None:
         return faults
-    with _first_layers_in_float32(policy):
+    with _first_layers_in_float32(policy, where):
         probe = _Probe(policy)
         for path in ("portable", PADDED):
             policy.path = path
@@ -359,18 +361,18 @@ def _windows(policy: Policy) -> Iterator[tuple[Any, str, int]]:
 
 
 @contextmanager
-def _first_layers_in_float32(policy: Policy) -> Iterator[None]:
+def _first_layers_in_float32(policy: Policy, where: "_Layers") -> Iterator[None]:
     """Inside, the policy has as few of its first layers as show each kind, in float32."""
-    holder, name, layers = _layer_list(policy)
-    types = getattr(policy.model.config.get_text_config(), "layer_types", None) or [""] * len(
-        layers
-    )
+    holder, name, layers = where
+    types = getattr(policy.model.config.get_text_config(), "layer_types", None) or []
     kinds = [
-        (kind, *map(type, layer.modules())) for kind, layer in zip(types, layers, strict=False)
+        (kind, *map(type, layer.modules()))
+        for kind, layer in zip_longest(types[: len(layers)], layers)
     ]
+    first = max(2, *(1 + kinds.index(kind) for kind in kinds))
     dtype, replaced = policy.dtype, list[tuple[Tensor, Tensor]]()
     try:
-        setattr(holder, name, layers[: max(2, *(1 + kinds.index(kind) for kind in kinds))])
+        setattr(holder, name, layers[:first])
         policy.dtype = torch.float32
         for tensor in (*policy.model.parameters(), *policy.model.buffers()):
             if tensor.dtype == dtype:
@@ -384,14 +386,25 @@ def _first_layers_in_float32(policy: Policy) -> Iterator[None]:
         setattr(holder, name, layers)
 
 
-def _layer_list(policy: Policy) -> tuple[torch.nn.Module, str, torch.nn.ModuleList]:
+class _Layers(NamedTuple):
     """The decoder's layers, and the module and attribute that hold them."""
-    return next(
-        (holder, name, child)
-        for holder in policy.decoder.modules()
-        for name, child in holder.named_children()
-        if isinstance(child, torch.nn.ModuleList) and all(isinstance(each, Layer) for each in child)
-    )
+
+    holder: torch.nn.Module
+    name: str
+    layers: torch.nn.ModuleList
+
+
+def _is_layer(module: torch.nn.Module) -> bool:
+    return isinstance(module, Layer)
+
+
+def _layers_of(policy: Policy) -> _Layers | None:
+    """None if the model does not keep them in one list."""
+    for holder in policy.decoder.modules():
+        for name, child in holder.named_children():
+            if isinstance(child, torch.nn.ModuleList) and {*map(_is_layer, child)} == {True}:
+                return _Layers(holder, name, child)
+    return None
 
 
 @contextmanager

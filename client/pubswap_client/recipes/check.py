@@ -61,14 +61,15 @@ def repeated(reading: Reading) -> Iterator[str]:
 
 def examined(reading: Reading) -> tuple[list[str], AdapterLayout | None, str | None]:
     """All faults of a recipe; if the base model is here, the adapter's layout and an example."""
-    from pubswap_client.policy.tokenizer import readable_tokenizer  # transformers
-
     faults, recipe = list(reading.faults), reading.recipe
     layout, example, folder = None, None, None
     if recipe is not None:
         try:
             folder = local_folder(recipe.model.location, recipe.model.revision)
             if folder is not None:
+                # transformers, which takes seconds to import.
+                from pubswap_client.policy.tokenizer import readable_tokenizer
+
                 layout = model_layout(folder, recipe.lora)
                 example = readable_tokenizer(folder).example(recipe)
         except InvalidSettings as error:

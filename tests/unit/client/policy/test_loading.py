@@ -17,7 +17,7 @@ from pubswap_client.policy.policy import Policy
 from pubswap_client.policy.self_check import check_packed_path
 from pubswap_client.rollout.merged_model import write_merged_model
 from pubswap_protocol.errors import InvalidSettings, OutOfMemory, WrongState
-from pubswap_protocol.model import ModelCard, model_card, target_modules
+from pubswap_protocol.model import ModelCard, check_table, model_card, target_modules
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import encode_adapter, initial_adapter
 from support.client.architectures import COMMON, SETTINGS
@@ -210,3 +210,54 @@ def test_errors_of_others_become_ours_with_their_cause() -> None:
     assert found.detail == "It fails: KeyError"
     assert "\n" not in str(converted(RuntimeError("one\ntwo")))
     assert isinstance(converted(torch.OutOfMemoryError()), OutOfMemory)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(
+            "bert",
+            "camembert",
+            "data2vec-text",
+            "electra",
+            "ernie",
+            "gpt_bigcode",
+            "gpt_neo",
+            "opt",
+        ),
+        *("roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod"),
+    ],
+)
+def test_the_longest_row_that_is_taken_is_the_longest_that_transformers_computes(kind: str) -> None:
+    """Tables of positions have rows that no token uses in some architectures."""
+    sizes: dict[str, Any] = {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "ffn_dim": 16,
+    }
+    sizes |= {"num_attention_heads": 2, "max_position_embeddings": 12, "vocab_size": 48}
+    sizes |= {"word_embed_proj_dim": 16, "languages": ["en"], "default_language": "en"}
+    known = AutoConfig.for_model(kind).to_dict()
+    values = {key: value for key, value in sizes.items() if key in known}
+    config = AutoConfig.for_model(kind, **values, is_decoder=True, pad_token_id=1)
+    model = AutoModelForCausalLM.from_config(config).eval()
+
+    def computed(tokens: int) -> bool:
+        try:
+            model(torch.full((1, tokens), 7), use_cache=False)
+        except (IndexError, RuntimeError):
+            return False
+        return True
+
+    def taken(tokens: int) -> bool:
+        try:
+            check_table(config.to_dict(), tokens)
+        except InvalidSettings:
+            return False
+        return True
+
+    longest = 1024 if kind == "gpt_bigcode" else 12
+    lengths = range(longest - 3, longest + 2)
+    assert [taken(tokens) for tokens in lengths] == [computed(tokens) for tokens in lengths]
+    assert not taken(longest + 1)
