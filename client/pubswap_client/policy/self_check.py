@@ -35,7 +35,7 @@ from pubswap_client.policy.attention_kernels import packed_kernels
 from pubswap_client.policy.groups import Group, collate
 from pubswap_client.policy.loading import refusing
 from pubswap_client.policy.logprobs import score_pack, token_scores
-from pubswap_client.policy.memory import reason
+from pubswap_client.policy.memory import is_out_of_memory, reason
 from pubswap_client.policy.packing import pack
 from pubswap_client.policy.padded import PADDED
 from pubswap_client.policy.policy import Policy, recomputed_layers
@@ -165,22 +165,31 @@ def _off(difference: PathDifference, limit: PathDifference) -> str:
 
 def _wrong_in_float32(policy: Policy, checkpointing: bool) -> dict[str, str]:
     """The fault of each path that differs from the first layers' own pass in float32."""
-    faults: dict[str, str] = {}
     where = _layers_of(policy)
     if policy.dtype == torch.float32 or policy.sharded or where is None:
-        return faults
-    with _first_layers_in_float32(policy, where):
-        probe = _Probe(policy)
-        for path in ("portable", PADDED):
-            policy.path = path
-            try:
-                limit, difference = probe.limit(), probe.difference(path, checkpointing)
-            except Exception as error:  # told again where the path is tried in its own dtype
-                log.debug("%s in float32: %s.", _NAMES[path], reason(error))
-                continue
-            if not difference.within(limit):
-                faults[path] = f"in float32, {_off(difference, limit)}"
+        return {}
+    faults: dict[str, str] = {}
+    try:
+        with _first_layers_in_float32(policy, where):
+            for path in ("portable", PADDED):
+                policy.path = path
+                fault = _fault_in_float32(_Probe(policy), path, checkpointing)
+                if fault is not None:
+                    faults[path] = fault
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        log.warning("The first layers are not compared in float32, for want of memory.")
     return faults
+
+
+def _fault_in_float32(probe: "_Probe", path: str, checkpointing: bool) -> str | None:
+    try:
+        limit, difference = probe.limit(), probe.difference(path, checkpointing)
+    except Exception as error:  # told again where the path is tried in its own dtype
+        log.debug("%s in float32: %s.", _NAMES[path], reason(error))
+        return None
+    return None if difference.within(limit) else f"in float32, {_off(difference, limit)}"
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from transformers import (
     Gemma2PreTrainedModel,
 )
 
-from pubswap_client.policy import attention
+from pubswap_client.policy import attention, self_check
 from pubswap_client.policy import attention_kernels as kernels
 from pubswap_client.policy.logprobs import Scores, score_pack
 from pubswap_client.policy.packing import Pack
@@ -158,6 +158,23 @@ def test_rounding_to_bfloat16_hides_no_small_error(
         name: tensor.dtype for name, tensor in before.items()
     }
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+
+
+def test_a_model_trains_where_its_first_layers_do_not_fit_in_float32(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is compared in its own dtype, and its weights keep theirs."""
+    policy = random_policy("Qwen3", torch.bfloat16)
+
+    def full(_: torch.Tensor) -> torch.Tensor:
+        raise torch.OutOfMemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.Tensor, "float", full)
+        assert self_check._wrong_in_float32(policy, checkpointing=False) == {}
+    assert "for want of memory" in caplog.text
+    assert check_packed_path(policy).path == "portable"
+    assert policy.dtype == policy.head()[0].dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
