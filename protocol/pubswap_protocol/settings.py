@@ -34,7 +34,7 @@ from pubswap_protocol.methods.server_optimizers import (
 )
 from pubswap_protocol.methods.weights import WEIGHTS, Steps, Uniform, Weights
 from pubswap_protocol.tensors.safetensors_header import MAX_TENSORS
-from pubswap_protocol.verifiers.registry import VERIFIERS, spelt
+from pubswap_protocol.verifiers.registry import VERIFIERS, Math, Verifier
 
 TemplateOptions = Annotated[
     dict[
@@ -257,11 +257,12 @@ class RunSettings(Strict):
     clients: Clients = Field(
         default=4, description="N, the number of clients; the run can start when all have enrolled."
     )
-    verifier: Word = Field(
-        default=VERIFIERS.default,
-        description=" ".join(
-            ["Verifier of responses.", *(f"`{spelt(cls)}`: {cls.summary()}" for cls in VERIFIERS)]
-        ),
+    verifier: Annotated[Verifier, VERIFIERS] = Field(
+        default=Math(), description="Verifier of responses."
+    )
+    correct_at: PositiveShare = Field(
+        default=1.0,
+        description="Score from which a response is correct: in exchanges, and in pass@1.",
     )
     chat_template: Literal["auto", "none"] = Field(
         default="auto", description="auto: the base model's chat template, if it has one."

@@ -194,7 +194,7 @@ def given(settings: RunSettings) -> dict[str, Any]:
     )
     for key, kind in REGISTRIES.items():
         if (chosen := kind.class_of(values.get(key))) and chosen.model_fields:
-            own = flat({NAME: chosen.name} | chosen().model_dump(), prefix=f"{key}.")
+            own = flat({NAME: chosen.name} | chosen.defaults(), prefix=f"{key}.")
             defaults |= {name: value for name, value in own.items() if name not in REGISTRIES}
     return {name: value for name, value in values.items() if value != defaults.get(name)}
 

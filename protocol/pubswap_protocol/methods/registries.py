@@ -12,6 +12,7 @@ from pubswap_protocol.methods.rules import RULES
 from pubswap_protocol.methods.server_optimizers import SERVER_OPTIMIZERS
 from pubswap_protocol.methods.strategies import STRATEGIES
 from pubswap_protocol.methods.weights import WEIGHTS
+from pubswap_protocol.verifiers.registry import VERIFIERS
 
 REGISTRIES: Mapping[str, Registry[Any]] = {
     "method": METHODS,
@@ -22,4 +23,5 @@ REGISTRIES: Mapping[str, Registry[Any]] = {
     "aggregation.rule": RULES,
     "aggregation.weights": WEIGHTS,
     "aggregation.server_optimizer": SERVER_OPTIMIZERS,
+    "verifier": VERIFIERS,
 }

@@ -53,6 +53,12 @@ class Named(Strict):
         return self.name
 
     @classmethod
+    def defaults(cls) -> dict[str, Any]:
+        """Its parameters that have defaults, as they are written."""
+        fields = cls.model_fields.items()
+        return {key: _dumped(field.default) for key, field in fields if not field.is_required()}
+
+    @classmethod
     def summary(cls) -> str:
         """One line on what it is: the first of its docstring."""
         return (inspect.getdoc(cls) or "").partition("\n")[0]
@@ -127,12 +133,17 @@ class Registry(Generic[V]):
     def __get_pydantic_json_schema__(
         self, _: CoreSchema, __: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        return {"oneOf": [{"type": "string", "enum": self.names}, *map(_table, self)]}
+        return {"oneOf": [*self._words(), *map(_table, self)]}
+
+    def _words(self) -> list[dict[str, Any]]:
+        """The JSON schemas of its values as a word."""
+        return [{"type": "string", "enum": self.names}]
 
 
 def _table(cls: type[Named]) -> dict[str, Any]:
     """The JSON schema of a value as a table."""
-    schema = cls.model_json_schema()
+    whole = cls.model_json_schema()
+    schema = _inlined(whole, whole.pop("$defs", {}))
     return {
         "type": "object",
         "title": cls.__name__,
@@ -143,8 +154,23 @@ def _table(cls: type[Named]) -> dict[str, Any]:
     }
 
 
+def _inlined(schema: Any, definitions: Mapping[str, Any]) -> Any:
+    """A schema without references, because it becomes a part of another one."""
+    if isinstance(schema, Mapping):
+        if "$ref" in schema:
+            return _inlined(definitions[schema["$ref"].rpartition("/")[2]], definitions)
+        return {key: _inlined(value, definitions) for key, value in schema.items()}
+    return [_inlined(each, definitions) for each in schema] if isinstance(schema, list) else schema
+
+
 def _dumped(value: object) -> Any:
-    return value.model_dump() if isinstance(value, Named) else value
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if isinstance(value, tuple):
+        return [_dumped(each) for each in value]
+    if isinstance(value, Mapping):
+        return {key: _dumped(each) for key, each in value.items()}
+    return value
 
 
 def _fault(where: tuple[str, ...], text: str, given: object) -> ValidationError:

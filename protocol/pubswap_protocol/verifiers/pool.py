@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
 from pubswap_protocol.problems import Problem
-from pubswap_protocol.verifiers.registry import score, verifier_of
+from pubswap_protocol.verifiers.registry import Given, score, verifier_of
 from pubswap_protocol.verifiers.worker import Job, Score, Scored, Worker, guarded, log
 
 Item = tuple[str, Problem]
@@ -42,43 +42,47 @@ class VerifierPool:
         for worker in self._workers:
             worker.kill()
 
-    def at_once(self, name: str, problems: Sequence[Problem]) -> bool:
+    def at_once(self, verifier: Given, problems: Sequence[Problem]) -> bool:
         """Whether the verifiers of these problems are always quick, and need no process."""
-        names = {problem.verifier or name for problem in problems}
-        return self._scorer is score and all(verifier_of(each).quick for each in names)
+        given = {problem.verifier or verifier for problem in problems}
+        return self._scorer is score and all(verifier_of(each).quick for each in given)
 
-    def score(self, name: str, item: Item, seconds: float | None = None) -> Scored:
+    def score(self, verifier: Given, item: Item, seconds: float | None = None) -> Scored:
         """Score one (response, problem) within `seconds` of CPU, by default the pool's.
 
-        A problem's own verifier overrides `name`.
+        A problem's own verifier overrides the given one.
         """
         text, problem = item
-        job: Job = (problem.verifier or name, text, problem)
-        if self.at_once(name, [problem]):
-            return Scored(guarded(self._scorer, job), 0.0)
+        job: Job = (verifier_of(problem.verifier or verifier), text, problem)
+        if self.at_once(verifier, [problem]):
+            return guarded(self._scorer, job)
         with self._worker() as worker:
             if self._closed:
                 raise RuntimeError("The verifier pool is closed.")
             return worker.score(self._scorer, job, seconds or self.seconds)
 
-    def score_many(self, name: str, items: Sequence[Item]) -> list[float]:
-        """1.0 or 0.0 for each (response, problem), in order.
+    def score_many(self, verifier: Given, items: Sequence[Item]) -> list[float]:
+        """A score from 0 to 1 for each (response, problem), in order; see `judge_many`."""
+        return [scored.score for scored in self.judge_many(verifier, items)]
+
+    def judge_many(self, verifier: Given, items: Sequence[Item]) -> list[Scored]:
+        """The score of each (response, problem), in order.
 
         A response whose verifier takes too long, raises, or kills its process scores 0.0 and does
         not affect the others.
         """
 
-        def score_item(item: Item) -> float:
-            scored = self.score(name, item)
+        def score_item(item: Item) -> Scored:
+            scored = self.score(verifier, item)
             if scored.cut_off:
                 log.warning(
                     "The verifier %s failed on a response to %s: scored 0.",
-                    item[1].verifier or name,
+                    item[1].verifier or verifier,
                     item[1].id,
                 )
-            return scored.score
+            return scored
 
-        if self.at_once(name, [problem for _, problem in items]):
+        if self.at_once(verifier, [problem for _, problem in items]):
             return [score_item(item) for item in items]
         with ThreadPoolExecutor(self.workers, "verifying") as threads:
             return list(threads.map(score_item, items))

@@ -18,7 +18,7 @@ from typing import Any
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.verifiers.extract import extract_answer
-from pubswap_protocol.verifiers.verifier import VERIFIERS, Verifier
+from pubswap_protocol.verifiers.verifier import VERIFIERS, Short
 
 _FULL_SCORE = 1.0 - 1e-9
 
@@ -47,7 +47,7 @@ _ARITHMETIC = re.compile(
 
 
 @VERIFIERS.register
-class ReasoningGym(Verifier):
+class ReasoningGym(Short):
     """Correct if the task's `score_answer` gives the extracted answer its full score."""
 
     name = "reasoning_gym"

@@ -1,9 +1,10 @@
 """Verifiers by name, each with a version that members must share, because it decides rewards."""
 
 from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
 
-from pubswap_protocol.errors import InvalidSettings
+from pydantic import ValidationError
+
+from pubswap_protocol.errors import InvalidSettings, first_fault
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.verifiers.choice import MultipleChoice
 from pubswap_protocol.verifiers.exact import Exact
@@ -11,7 +12,8 @@ from pubswap_protocol.verifiers.math import Math
 from pubswap_protocol.verifiers.math_string import MathString
 from pubswap_protocol.verifiers.math_verify import MathVerify
 from pubswap_protocol.verifiers.reasoning import ReasoningGym
-from pubswap_protocol.verifiers.verifier import VERIFIERS, Verifier
+from pubswap_protocol.verifiers.verifier import VERIFIERS, Verifier, spelt
+from pubswap_protocol.verifiers.weighted import Weighted
 
 __all__ = [
     "VERIFIERS",
@@ -21,10 +23,12 @@ __all__ = [
     "MathVerify",
     "MultipleChoice",
     "ReasoningGym",
+    "Weighted",
     "check_usable",
     "check_verifier",
     "score",
     "spelt",
+    "verifier_for",
     "verifier_of",
     "verifier_version",
 ]
@@ -34,50 +38,54 @@ MAX_RESPONSE_CHARACTERS = 1 << 16
 _RULES = 10  # one version for all our rules, because they share the extraction of answers
 
 
-@lru_cache(maxsize=256)  # names come from members, too
-def verifier_of(name: str) -> Verifier:
+Given = Verifier | str  # a verifier, or its name as settings have it
+
+
+def verifier_of(given: Given) -> Verifier:
     """The verifier of a name such as 'math' or 'reasoning_gym:gcd'.
 
     Raises InvalidSettings, listing the names, if there is none.
     """
-    word, _, parameter = name.partition(":")
-    cls = VERIFIERS.class_of(word)
-    if cls is None or bool(parameter) != bool(cls.model_fields) or name.endswith(":"):
-        names = ", ".join(map(spelt, VERIFIERS))
-        raise InvalidSettings(f"There is no verifier {name!r}; the verifiers are {names}.")
-    return cls.model_validate(dict.fromkeys(cls.model_fields, parameter))
+    return given if isinstance(given, Verifier) else _named(given)
 
 
-def spelt(cls: type[Verifier]) -> str:
-    """A verifier's name as it is written in settings, such as 'reasoning_gym:<task>'."""
-    return ":".join([cls.name, *(f"<{field}>" for field in cls.model_fields)])
+@lru_cache(maxsize=256)  # names come from members, too
+def _named(name: str) -> Verifier:
+    try:
+        return VERIFIERS.read(name)
+    except ValidationError as error:
+        raise InvalidSettings(f"verifier: {first_fault(error)}") from None
 
 
-def verifier_version(name: str) -> str:
+def verifier_for(problem: Problem, given: Given) -> Verifier:
+    """The verifier of a problem: its own or the given one, with the parameters of its metadata.
+
+    Raises InvalidSettings for a name that does not exist, InvalidProblems for wrong metadata.
+    """
+    return verifier_of(problem.verifier or given).on(problem)
+
+
+def verifier_version(given: Given) -> str:
     """A version such as 'math@2+0.9.0': our rules', and the library's if the verifier uses one.
 
     Raises InvalidSettings for a name that does not exist, or whose library is not installed.
     """
-    library = verifier_of(name).library
-    try:
-        return f"{name}@{_RULES}" + (f"+{version(library)}" if library else "")
-    except PackageNotFoundError:
-        raise InvalidSettings(
-            f"The verifier {name!r} needs {library}, which is not installed; see docs/data.md."
-        ) from None
+    verifier = verifier_of(given)
+    return "+".join([f"{verifier}@{_RULES}", *verifier.versions()])
 
 
-def check_verifier(name: str) -> None:
+def check_verifier(given: Given) -> None:
     """Raises InvalidSettings, listing the names, unless the verifier exists."""
-    verifier_of(name)
+    verifier_of(given)
 
 
-def check_usable(name: str) -> None:
+def check_usable(given: Given) -> None:
     """As `check_verifier`, but import reasoning-gym for its tasks, which must exist too."""
-    verifier_of(name).check()
+    verifier_of(given).check()
 
 
-def score(name: str, response: str, problem: Problem) -> float:
-    """1.0 if the response is correct, 0.0 if not; a response over 64 Ki characters is not."""
-    verifier = verifier_of(name)
-    return 0.0 if len(response) > MAX_RESPONSE_CHARACTERS else verifier.score(response, problem)
+def score(given: Given, response: str, problem: Problem) -> float:
+    """How right a response is, from 0 to 1; one over 64 Ki characters is not at all."""
+    if len(response) > MAX_RESPONSE_CHARACTERS:
+        return 0.0
+    return verifier_for(problem, given).score(response, problem)

@@ -1,13 +1,20 @@
 """The face of a verifier, and the registry of all."""
 
-from typing import ClassVar
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, ClassVar, Self
 
-from pubswap_protocol.methods.registry import Named, Registry
+from pydantic import ValidationError, model_serializer
+
+from pubswap_protocol.errors import InvalidProblems, InvalidSettings, first_fault
+from pubswap_protocol.methods.registry import NAME, Named, Registry
 from pubswap_protocol.problems import Problem
 
 
 class Verifier(Named):
-    """A judge of responses, whose one parameter, if it has any, follows its name and a colon."""
+    """A judge of responses; equal parameters give equal scores at every member.
+
+    A problem's metadata may set the parameters in `by_problem`, which then outrank the run's.
+    """
 
     quick: ClassVar[bool] = False
     """Whether it is always quick, so that it needs no process of its own."""
@@ -15,12 +22,94 @@ class Verifier(Named):
     library: ClassVar[str | None] = None
     """The distribution that it needs, whose version members must share."""
 
+    by_problem: ClassVar[frozenset[str]] = frozenset()
+    """Parameters that a problem's metadata may set."""
+
     def score(self, response: str, problem: Problem) -> float:
-        """1.0 if the response is correct, 0.0 if not; its first line says when it is."""
+        """How right the response is, from 0 to 1; the first line of the docstring says when."""
         raise NotImplementedError
 
     def check(self) -> None:
         """Raises InvalidSettings if it cannot be used on this machine."""
 
+    def fault(self, problem: Problem) -> str | None:
+        """Why no response to the problem can be right; None if nothing is seen."""
+        return None
 
-VERIFIERS = Registry[Verifier]("verifier", default="math")
+    def right_response(self, problem: Problem) -> str:
+        """A response with the problem's very answer, in the verifier's usual closing."""
+        return f"The answer: see below.\n<answer>{problem.answer}</answer>"
+
+    def versions(self) -> list[str]:
+        """The versions of what decides its scores besides our rules.
+
+        Raises InvalidSettings if that is not installed.
+        """
+        try:
+            return [version(self.library)] if self.library else []
+        except PackageNotFoundError:
+            raise InvalidSettings(
+                f"The verifier {str(self)!r} needs {self.library}, which is not installed; see "
+                "docs/data.md."
+            ) from None
+
+    def on(self, problem: Problem) -> Self:
+        """The verifier with the parameters that the problem's metadata sets.
+
+        Raises InvalidProblems, naming the parameter, if one is wrong.
+        """
+        given = {key: problem.metadata[key] for key in self.by_problem & problem.metadata.keys()}
+        if not given:
+            return self
+        values = {key: getattr(self, key) for key in type(self).model_fields}
+        try:
+            return type(self).model_validate(values | given)
+        except ValidationError as error:
+            raise InvalidProblems(f"{problem.id}: metadata: {first_fault(error)}") from None
+
+
+class Short(Verifier):
+    """A verifier whose one parameter follows its name and a colon, as in `reasoning_gym:gcd`."""
+
+    def __str__(self) -> str:
+        return ":".join([self.name, *(str(getattr(self, field)) for field in self._fields())])
+
+    @classmethod
+    def _fields(cls) -> list[str]:
+        return list(cls.model_fields)
+
+    @model_serializer
+    def _as_written(self) -> str:
+        return str(self)
+
+
+class VerifierRegistry(Registry[Verifier]):
+    """The registry of verifiers, some of which are written with their parameter in one word."""
+
+    def read(self, given: object, newer: bool = False) -> Verifier:
+        if isinstance(given, str) and ":" in given:
+            word, _, parameter = given.partition(":")
+            cls = self.class_of(word)
+            if cls is not None and issubclass(cls, Short) and parameter:
+                given = {NAME: word, **dict.fromkeys(cls.model_fields, parameter)}
+        return super().read(given, newer)
+
+    def _listed(self) -> str:
+        return ", ".join(map(spelt, self))
+
+    def _words(self) -> list[dict[str, Any]]:
+        plain = [cls.name for cls in self if not issubclass(cls, Short)]
+        prefixes = [cls.name for cls in self if issubclass(cls, Short)]
+        return [
+            {"type": "string", "enum": plain},
+            {"type": "string", "pattern": f"^({'|'.join(prefixes)}):[^:]+$"},
+        ]
+
+
+def spelt(cls: type[Verifier]) -> str:
+    """A verifier's name as it is written in settings, such as 'reasoning_gym:<task>'."""
+    short = cls.model_fields if issubclass(cls, Short) else ()
+    return ":".join([cls.name, *(f"<{field}>" for field in short)])
+
+
+VERIFIERS = VerifierRegistry("verifier", default="math")

@@ -8,18 +8,20 @@ import resource
 import signal
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
+from numbers import Real
 
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.verifiers.reasoning import ReasoningGym
+from pubswap_protocol.verifiers.verifier import Verifier
 
 log = logging.getLogger(__name__)
 
-Job = tuple[str, str, Problem]
-Score = Callable[[str, str, Problem], float]
+Job = tuple[Verifier, str, Problem]
+Score = Callable[[Verifier, str, Problem], float]
 
 WARM_SECONDS = 60.0  # for the first use of a verifier in a process
 WALL_FACTOR = 10.0  # a process that does not even compute is killed after this many limits
@@ -35,7 +37,7 @@ _starting = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A response's score, and the CPU seconds it took.
+    """A response's score with those of its parts, if it has any, and the CPU seconds it took.
 
     If it was cut off, the score is 0.0, and the seconds are elapsed ones, up to the limit.
     """
@@ -43,6 +45,7 @@ class Scored:
     score: float
     seconds: float
     cut_off: bool = False
+    parts: Mapping[str, float] = field(default_factory=dict)
 
 
 class Worker:
@@ -91,12 +94,12 @@ class Worker:
         process.join()
         return process.exitcode
 
-    def _wall(self, verifier: str, seconds: float) -> float:
-        warm = 0.0 if verifier in self._used else WARM_SECONDS
-        self._used.add(verifier)
+    def _wall(self, verifier: Verifier, seconds: float) -> float:
+        warm = 0.0 if str(verifier) in self._used else WARM_SECONDS
+        self._used.add(str(verifier))
         return WALL_FACTOR * seconds + warm
 
-    def _connected(self, verifier: str) -> Connection:
+    def _connected(self, verifier: Verifier) -> Connection:
         if self._process is None or self._connection is None or not self._process.is_alive():
             with _starting:
                 context = multiprocessing.get_context("forkserver")
@@ -110,9 +113,9 @@ class Worker:
         return self._connection
 
 
-def _library(verifier: str) -> str:
+def _library(verifier: Verifier) -> str:
     """The module to import before forking processes; the first verifier decides."""
-    if verifier.startswith(ReasoningGym.name):
+    if isinstance(verifier, ReasoningGym):
         return "reasoning_gym"
     return "pubswap_protocol.verifiers.warmed"
 
@@ -124,19 +127,19 @@ def _serve(connection: Connection) -> None:
     with contextlib.suppress(EOFError):
         while not full:
             scorer, job, seconds = connection.recv()
-            name, _, problem = job
-            if name not in warm:
+            verifier, _, problem = job
+            if str(verifier) not in warm:
                 signal.setitimer(signal.ITIMER_PROF, WARM_SECONDS)
-                guarded(scorer, (name, "", problem))
-                warm.add(name)
+                guarded(scorer, (verifier, "", problem))
+                warm.add(str(verifier))
             started = time.process_time()
             # The signal has no handler, so it ends the process whatever that is computing.
             signal.setitimer(signal.ITIMER_PROF, seconds)
-            score = guarded(scorer, job)
+            scored = guarded(scorer, job)
             signal.setitimer(signal.ITIMER_PROF, 0)
             # Libraries cache results, which would leave too little memory for later responses.
             full = _is_half_full(limit)
-            connection.send((Scored(score, time.process_time() - started), full))
+            connection.send((replace(scored, seconds=time.process_time() - started), full))
 
 
 def _is_half_full(limit: int) -> bool:
@@ -158,10 +161,13 @@ def _confine() -> int:
     return limit
 
 
-def guarded(scorer: Score, job: Job) -> float:
-    """The score; 0.0 if the verifier raises."""
+def guarded(scorer: Score, job: Job) -> Scored:
+    """The score, without its seconds; 0.0 if the verifier raises, or returns no number from 0 to 1."""
     try:
-        return float(scorer(*job))
+        score = scorer(*job)
+        if not isinstance(score, Real) or not 0 <= score <= 1:
+            raise ValueError
+        return Scored(float(score), 0.0, parts=getattr(score, "parts", {}))
     except Exception as error:
         log.warning("The verifier %s raised %s: scored 0.", job[0], type(error).__name__)
-        return 0.0
+        return Scored(0.0, 0.0)
