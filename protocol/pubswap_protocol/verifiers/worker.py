@@ -162,7 +162,7 @@ def _confine() -> int:
 
 
 def guarded(scorer: Score, job: Job) -> Scored:
-    """The score, without its seconds; 0.0 if the verifier raises, or returns no number from 0 to 1."""
+    """The score, without its seconds; 0.0 if the verifier raises, or it is not from 0 to 1."""
     try:
         score = scorer(*job)
         if not isinstance(score, Real) or not 0 <= score <= 1:
