@@ -34,7 +34,8 @@ from pubswap_protocol.methods.server_optimizers import (
 )
 from pubswap_protocol.methods.weights import WEIGHTS, Steps, Uniform, Weights
 from pubswap_protocol.tensors.safetensors_header import MAX_TENSORS
-from pubswap_protocol.verifiers.registry import VERIFIERS, Math, Verifier
+from pubswap_protocol.verifiers.registry import VERIFIERS, Math
+from pubswap_protocol.verifiers.verifier import Verifier
 
 TemplateOptions = Annotated[
     dict[
@@ -50,6 +51,8 @@ NO_TEMPLATE_OPTIONS = {
     *("return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs"),
     "sanitize_control_tokens",
 }
+
+ROUNDING = 1e-9  # of a weighted mean of scores
 
 Modules = Annotated[tuple[Word, ...], Field(max_length=MAX_TENSORS)]
 Precision = Literal["float32", "bfloat16"]
@@ -282,6 +285,10 @@ class RunSettings(Strict):
     evaluation: EvaluationSettings = EvaluationSettings()
     members: MembersSettings = MembersSettings()
     privacy: PrivacySettings | None = None
+
+    def is_correct(self, score: float) -> bool:
+        """Whether a response with this score is correct; rounding in a weighted mean is allowed."""
+        return bool(score >= self.correct_at - ROUNDING)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

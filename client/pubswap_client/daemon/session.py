@@ -63,6 +63,7 @@ from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import Adapter
 from pubswap_protocol.terms import agreed, check_public, check_required
 from pubswap_protocol.verifiers import VerifierPool, verifier_version
+from pubswap_protocol.verifiers.verifier import Verifier
 
 log = logging.getLogger(__name__)
 
@@ -211,7 +212,7 @@ def check_possible(run: RunSettings, client: ClientSettings) -> None:
     own_rank(client, run)
 
 
-def hello_of(card: ModelCard, verifier: str) -> Hello:
+def hello_of(card: ModelCard, verifier: Verifier) -> Hello:
     """A member's base model, and its version of the run's verifier."""
     return Hello(
         config_digest=card.config_digest,

@@ -16,7 +16,7 @@ from pubswap_protocol.verifiers.extract import (
     stated,
     tagged,
 )
-from pubswap_protocol.verifiers.registry import verifier_of
+from pubswap_protocol.verifiers.registry import Given, verifier_of
 
 MIN_RIGHT = 20
 SHARE = 0.9
@@ -51,7 +51,7 @@ class _Answer:
     question_tokens: str
 
 
-def suspicion(right: Sequence[tuple[str, Problem]], verifier: str) -> str | None:
+def suspicion(right: Sequence[tuple[str, Problem]], verifier: Given) -> str | None:
     """What nearly all right answers have in common, if answers should not; None if nothing.
 
     `right` are the right responses, each with its problem. They are looked at together, then by

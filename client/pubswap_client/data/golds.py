@@ -9,13 +9,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from pubswap_protocol.errors import InvalidProblems
 from pubswap_protocol.problems import Problem, is_blank
-from pubswap_protocol.verifiers.choice import letter_of
+from pubswap_protocol.verifiers.choice import SEVERAL, MultipleChoice
 from pubswap_protocol.verifiers.extract import last_boxed
+from pubswap_protocol.verifiers.registry import Given, verifier_for, verifier_of
+from pubswap_protocol.verifiers.verifier import Mathematical, Verifier
 
-MATHEMATICAL = ("math", "math-verify", "math-string")
-
-Score = Callable[[str, Sequence[tuple[str, Problem]]], list[float]]
+Score = Callable[[Given, Sequence[tuple[str, Problem]]], list[float]]
 
 _CONTROLLED = "a control character, as where JSON has \\frac or \\times for \\\\frac"
 MISREAD = "a response with this very answer scores 0, or an empty one 1"
@@ -38,7 +39,6 @@ _VERB = re.compile(
 _NEWLINE_COMMAND = re.compile(r"\n(?:eq?|u|abla|ot|i|mid)\b")  # \neq, \nu, ... as JSON reads them
 # \frac, \beta, \times, \text{ and \rho in a prompt; a page break or tab by itself is usual.
 _LOST = re.compile("\f(?:rac|box)|\x08|\t(?:imes|heta)\\b|\text\\{|\rho\\b")
-_LETTERS = re.compile(r"\(?([A-J])\)?(?:[\s,;/&]*(?:and\s|or\s)?\s*\(?([A-J])\)?)+\.?")
 
 
 @dataclass(frozen=True)
@@ -50,31 +50,40 @@ class Fault:
     reason: str
 
 
-def text_fault(answer: str, verifier: str | None) -> str | None:
-    """The reason for which an answer is unusable by its text alone; None if there is none.
+def text_fault(problem: Problem, given: Given | None) -> str | None:
+    """The reason for which a problem's answer is unusable by its text; None if there is none.
 
     Without a verifier, which the run then names, only the rules of all of them count.
     """
+    answer = problem.answer
+    given = problem.verifier or given
+    verifier = None if given is None else verifier_of(given)
     if is_blank(answer):
         return "it is blank"
     if _lost_backslash(answer, verifier):
         return f"it has {_CONTROLLED}"
     if answer.strip().casefold() == "nan":
         return "it is NaN, which pandas writes for a missing value"
-    if verifier == "choice" and not re.fullmatch("[A-J]", letter_of(answer)):
-        several = _LETTERS.fullmatch(answer.strip())
-        return "it names several letters, and choice rewards one" if several else "it is no letter"
-    if verifier not in MATHEMATICAL:
+    if _LOST.search(problem.prompt):
+        return f"its prompt has {_CONTROLLED}"
+    if verifier is None:
+        return None
+    try:
+        if fault := verifier.on(problem).fault(problem):
+            return fault
+    except InvalidProblems as error:
+        return error.detail
+    if not isinstance(verifier, Mathematical):
         return None
     content = last_boxed(answer) or answer
-    if several := _LETTERS.fullmatch(content.strip()):
+    if SEVERAL.fullmatch(content.strip()):
         return f"it is several letters, which {verifier} multiplies; exact compares them"
     return "it is a worked solution, not an answer" if _is_solution(content) else None
 
 
-def _lost_backslash(answer: str, verifier: str | None) -> bool:
+def _lost_backslash(answer: str, verifier: Verifier | None) -> bool:
     lines = answer.rstrip().replace("\r\n", "\n").replace("\n", " ")
-    if verifier in (*MATHEMATICAL, "choice"):
+    if isinstance(verifier, Mathematical | MultipleChoice):
         return "\t" in lines or bool(_CONTROL.search(lines) or _NEWLINE_COMMAND.search(answer))
     return bool(_CONTROL.search(lines))  # a text to be repeated exactly may have columns
 
@@ -91,18 +100,18 @@ def _is_solution(answer: str) -> bool:
     return len(before) > 1 or bool(_VERB.search(plain))
 
 
-def text_faults(problems: Iterable[Problem], default: str | None) -> list[Fault]:
+def text_faults(problems: Iterable[Problem], default: Given | None) -> list[Fault]:
     """The problems with a fault in the text of their answer."""
-    named = ((problem, problem.verifier or default) for problem in problems)
     return [
-        Fault(problem, verifier, reason)
-        for problem, verifier in named
-        if (reason := text_fault(problem.answer, verifier) or _prompt_fault(problem.prompt))
+        Fault(problem, _name(problem, default), reason)
+        for problem in problems
+        if (reason := text_fault(problem, default))
     ]
 
 
-def _prompt_fault(prompt: str) -> str | None:
-    return f"its prompt has {_CONTROLLED}" if _LOST.search(prompt) else None
+def _name(problem: Problem, default: Given | None) -> str | None:
+    given = problem.verifier or default
+    return None if given is None else str(given)
 
 
 def contradictions(problems: Iterable[Problem]) -> list[Fault]:
@@ -126,32 +135,23 @@ def _bare(answer: str) -> str:
     return "".join(unicodedata.normalize("NFKC", answer).replace("$", "").split())
 
 
-def right_response(verifier: str, answer: str) -> str:
-    """A response with the very answer, in the usual closing of its verifier."""
-    if verifier in MATHEMATICAL:
-        return f"Thus, the answer is:\n\\[ \\boxed{{{last_boxed(answer) or answer}}} \\]"
-    if verifier == "choice":
-        return f"The answer is a hard one to see.\n**Answer: ({letter_of(answer)})**"
-    return f"The answer: see below.\n<answer>{answer}</answer>"
-
-
-def unread(problems: Sequence[Problem], default: str | None, score: Score) -> list[Fault]:
+def unread(problems: Sequence[Problem], default: Given | None, score: Score) -> list[Fault]:
     """The problems whose answer has a fault in its text, or is not read by its verifier.
 
     `default` replaces a missing verifier; if it is None, too, only the text is checked.
     """
     faults = {fault.problem.id: fault for fault in text_faults(problems, default)}
     judged = [
-        (problem, verifier)
+        (problem, verifier_for(problem, given))
         for problem in problems
-        if (verifier := problem.verifier or default) and problem.id not in faults
+        if (given := problem.verifier or default) and problem.id not in faults
     ]
-    cases = [(right_response(verifier, problem.answer), problem) for problem, verifier in judged]
+    cases = [(verifier.right_response(problem), problem) for problem, verifier in judged]
     cases += [("", problem) for problem, _ in judged]
     rewards = score(default or "exact", cases) if cases else []
     for (problem, verifier), right, empty in zip(
         judged, rewards[: len(judged)], rewards[len(judged) :], strict=True
     ):
         if (right, empty) != (1.0, 0.0):
-            faults[problem.id] = Fault(problem, verifier, MISREAD)
+            faults[problem.id] = Fault(problem, str(verifier), MISREAD)
     return [faults[problem.id] for problem in problems if problem.id in faults]

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from pubswap_protocol.errors import InvalidSettings, first_fault
-from pubswap_protocol.verifiers import check_verifier
+from pubswap_protocol.verifiers import verifier_of
 
 SourceName = Literal["math", "deepmath", "medical", "gsm8k", "jsonl", "reasoning-gym"]
 Size = Annotated[int, Field(gt=0)]
@@ -108,7 +108,7 @@ class DataSpec(BaseModel, extra="forbid", frozen=True, populate_by_name=True):
     def _verifier_exists(cls, value: str | None) -> str | None:
         if value is not None:
             try:
-                check_verifier(value)
+                verifier_of(value)
             except InvalidSettings as error:
                 raise ValueError(error.detail) from None
         return value

@@ -16,6 +16,7 @@ from pubswap_protocol.errors import InvalidProblems, InvalidSettings, NotSaved
 from pubswap_protocol.problems import Problem, parse_problem, read_jsonl
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.verifiers import check_usable
+from pubswap_protocol.verifiers.registry import Given
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ SERIOUS_SHARE = 0.05
 _CHUNK = 32
 
 
-def check_verifiers(problems: Sequence[Problem], default: str) -> tuple[Finding, list[Problem]]:
+def check_verifiers(problems: Sequence[Problem], default: Given) -> tuple[Finding, list[Problem]]:
     """Check that every named verifier exists; returns the problems whose verifier does.
 
     `default` is the run's verifier.
@@ -113,13 +114,13 @@ def check_verifiers(problems: Sequence[Problem], default: str) -> tuple[Finding,
             + " ".join(faults.values()),
             'Correct "verifier" in these lines, or leave it out to take the run\'s.',
         ), usable
-    return ok(first_few(sorted(names))), usable
+    return ok(first_few(sorted(map(str, names)))), usable
 
 
 def check_answers(
     problems: Sequence[Problem],
     total: int,
-    default: str,
+    default: Given,
     score: Score,
     advance: Callable[[int], None],
 ) -> tuple[Finding, list[Fault]]:
@@ -146,7 +147,7 @@ def check_answers(
     ), bad
 
 
-def check_texts(problems: Sequence[Problem], default: str) -> tuple[Finding, list[Fault]]:
+def check_texts(problems: Sequence[Problem], default: Given) -> tuple[Finding, list[Fault]]:
     """Check the text of every answer, which takes no verifier. Returns the unusable ones, too."""
     faults = text_faults(problems, default)
     if not faults:
@@ -183,7 +184,7 @@ def _reasons(faults: Sequence[Fault]) -> str:
     return "; ".join(f"{reason} ({first_few(bad)})" for reason, bad in ids.items())
 
 
-def _fault(name: str) -> str | None:
+def _fault(name: Given) -> str | None:
     try:
         check_usable(name)
     except InvalidSettings as error:

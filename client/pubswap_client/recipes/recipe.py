@@ -23,7 +23,6 @@ from pubswap_protocol.bounds import Name, Positive
 from pubswap_protocol.command_line.keys import dotted_keys, fault_lines, flat, nested, unknown_key
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.settings import RunSettings
-from pubswap_protocol.verifiers import check_verifier
 
 ELSE = "else"
 
@@ -171,10 +170,6 @@ def _validated(values: dict[str, Any]) -> tuple[Recipe | None, list[str]]:
 
 def faults_of(recipe: Recipe) -> Iterator[str]:
     """Each value that conflicts with another one, or names something that does not exist."""
-    try:
-        check_verifier(recipe.verifier)
-    except InvalidSettings as error:
-        yield f"verifier: {error.detail}"
     spec, clients = recipe.data.prepare, recipe.clients
     if recipe.data.private and len(recipe.data.private) != clients:
         yield f"data.private: {len(recipe.data.private)} files for clients = {clients}"

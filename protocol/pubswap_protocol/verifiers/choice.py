@@ -38,6 +38,7 @@ _HARMLESS = re.compile(
     r"|[.:(\u2013\u2014-]\s*+A\s(?!is\b|are\b|was\b|may\b|might\b|could\b|can\b|would\b|if\b|or\b"
     r"|and\b|as\b|too\b|also\b|when\b|unless\b|because\b)[a-z]"
 )
+SEVERAL = re.compile(r"\(?([A-J])\)?(?:[\s,;/&]*(?:and\s|or\s)?\s*\(?([A-J])\)?)+\.?")
 _SENTENCE_END = re.compile(r"(?<=[a-z\d)]{2})[.!?](?=\s)")
 _ANOTHER = re.compile(r"(?<![\w'])[A-J](?!-?\w|')")
 # Letters that are options in an explanation, too: a label, or one that is given as well.
@@ -60,6 +61,16 @@ class MultipleChoice(Verifier):
 
     def score(self, response: str, problem: Problem) -> float:
         return float(chosen_letter(response, problem.prompt) == letter_of(problem.answer))
+
+    def right_response(self, problem: Problem) -> str:
+        letter = letter_of(problem.answer)
+        return f"The answer is a hard one to see.\n**Answer: ({letter})**"
+
+    def fault(self, problem: Problem) -> str | None:
+        if re.fullmatch("[A-J]", letter_of(problem.answer)):
+            return None
+        several = SEVERAL.fullmatch(problem.answer.strip())
+        return "it names several letters, and choice rewards one" if several else "it is no letter"
 
 
 def letter_of(answer: str) -> str:

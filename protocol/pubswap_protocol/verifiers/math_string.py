@@ -7,7 +7,7 @@ theirs. It reads no mathematics: 0.75 is wrong for \frac{3}{4}, and \text{ cm} i
 
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.verifiers.extract import first_of
-from pubswap_protocol.verifiers.verifier import VERIFIERS, Verifier
+from pubswap_protocol.verifiers.verifier import VERIFIERS, Mathematical
 
 _REPLACED = (
     ("\n", ""),
@@ -24,7 +24,7 @@ _REPLACED = (
 
 
 @VERIFIERS.register
-class MathString(Verifier):
+class MathString(Mathematical):
     r"""Correct if the content of the last \boxed{...} equals the answer as normalised text."""
 
     name = "math-string"

@@ -10,11 +10,11 @@ from typing import Any
 
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.verifiers.extract import first_of
-from pubswap_protocol.verifiers.verifier import VERIFIERS, Verifier
+from pubswap_protocol.verifiers.verifier import VERIFIERS, Mathematical
 
 
 @VERIFIERS.register
-class MathVerify(Verifier):
+class MathVerify(Mathematical):
     r"""Correct if the library finds the last \boxed{...} or stated formula equal to the answer.
 
     An answer that the library cannot read is never matched; TRL leaves such problems out.

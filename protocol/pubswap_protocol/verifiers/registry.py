@@ -25,7 +25,6 @@ __all__ = [
     "ReasoningGym",
     "Weighted",
     "check_usable",
-    "check_verifier",
     "score",
     "spelt",
     "verifier_for",
@@ -74,13 +73,11 @@ def verifier_version(given: Given) -> str:
     return "+".join([f"{verifier}@{_RULES}", *verifier.versions()])
 
 
-def check_verifier(given: Given) -> None:
-    """Raises InvalidSettings, listing the names, unless the verifier exists."""
-    verifier_of(given)
-
-
 def check_usable(given: Given) -> None:
-    """As `check_verifier`, but import reasoning-gym for its tasks, which must exist too."""
+    """Raises InvalidSettings unless the verifier exists and can be used on this machine.
+
+    It imports reasoning-gym for its tasks, which must exist too.
+    """
     verifier_of(given).check()
 
 

@@ -8,6 +8,7 @@ from pydantic import ValidationError, model_serializer
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings, first_fault
 from pubswap_protocol.methods.registry import NAME, Named, Registry
 from pubswap_protocol.problems import Problem
+from pubswap_protocol.verifiers.extract import last_boxed
 
 
 class Verifier(Named):
@@ -66,6 +67,14 @@ class Verifier(Named):
             return type(self).model_validate(values | given)
         except ValidationError as error:
             raise InvalidProblems(f"{problem.id}: metadata: {first_fault(error)}") from None
+
+
+class Mathematical(Verifier):
+    """A verifier of mathematical answers, in the last box of a response."""
+
+    def right_response(self, problem: Problem) -> str:
+        answer = last_boxed(problem.answer) or problem.answer
+        return f"Thus, the answer is:\n\\[ \\boxed{{{answer}}} \\]"
 
 
 class Short(Verifier):

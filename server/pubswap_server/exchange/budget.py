@@ -51,8 +51,8 @@ class Case:
             return self._again[0], self._limit
         return None
 
-    def note(self, scored: Scored) -> None:
-        """Keep the score of the `next` response.
+    def note(self, scored: Scored, correct: bool) -> None:
+        """Keep the verdict on the `next` response.
 
         A slow one that ends costs its time beyond FREE_SECONDS.
         """
@@ -67,4 +67,4 @@ class Case:
         else:
             position = self._again.popleft()
             self._cut_off += scored.cut_off
-        self.correct[position] = scored.score == 1.0
+        self.correct[position] = correct

@@ -13,6 +13,7 @@ from pubswap_protocol.messages import Receipt, ReceiptStatus, RunState, SwapSumm
 from pubswap_protocol.methods.method import PubSwap
 from pubswap_protocol.methods.strategies import Pool, Strategy
 from pubswap_protocol.schedule import public_batch, public_steps_per_round
+from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.responses import ResponseRules
 from pubswap_server.clock import now
 from pubswap_server.database.engine import changed
@@ -33,10 +34,10 @@ Key = tuple[str, int, int, str]  # a submission's run, round, public step and me
 
 @dataclass(frozen=True)
 class Unverified:
-    """The inputs for verifying a submission: its rules, its verifier, and digests."""
+    """The inputs for verifying a submission: its rules, its run's settings, and digests."""
 
     rules: ResponseRules
-    verifier: str
+    settings: RunSettings
     stored: str
     public: str
     tokenizer: str
@@ -222,7 +223,7 @@ def unverified_submission(session: Session, key: Key) -> Unverified | None:
         return None
     return Unverified(
         rules=rules_of(session, run, row.round, row.swap),
-        verifier=run.settings.verifier,
+        settings=run.settings,
         stored=row.stored,
         public=session.get_one(SetRow, (run.id, "public")).digest,
         tokenizer=run.tokenizer or "",

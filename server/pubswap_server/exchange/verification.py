@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 
 from pubswap_protocol.errors import PubSwapError
 from pubswap_protocol.problems import Problem
+from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.response_form import ResponseForm
 from pubswap_protocol.tensors.responses import Group, decode_responses
 from pubswap_protocol.verifiers import VerifierPool
@@ -102,14 +103,14 @@ class Verification:
 
     async def at_once(
         self,
-        verifier: str,
+        settings: RunSettings,
         tokenizer: str,
         form: ResponseForm,
         problems: Sequence[Problem],
         groups: Sequence[Group],
     ) -> Verdicts | None:
         """Whether each response (P, K) is correct; None if the verifier may take long."""
-        if not self._pool.at_once(verifier, problems):
+        if not self._pool.at_once(settings.verifier, problems):
             return None
 
         def work() -> Verdicts:
@@ -117,8 +118,10 @@ class Verification:
             verdicts = []
             for problem, group in zip(problems, groups, strict=True):
                 texts = [form.text(loaded, response.tokens) for response in group]
-                scores = self._pool.score_many(verifier, [(text, problem) for text in texts])
-                verdicts.append([score == 1.0 for score in scores])
+                scores = self._pool.score_many(
+                    settings.verifier, [(text, problem) for text in texts]
+                )
+                verdicts.append([settings.is_correct(score) for score in scores])
             return verdicts
 
         return await to_thread.run_sync(work, limiter=self._at_once)
@@ -209,6 +212,7 @@ class Verification:
             prompt, index = divmod(position, rules.responses_per_prompt)
             text = rules.form.text(tokenizer, groups[prompt][index].tokens)
             item = text, problems[rules.prompts[prompt]]
-            case.note(self._pool.score(submission.verifier, item, seconds))
+            scored = self._pool.score(submission.settings.verifier, item, seconds)
+            case.note(scored, submission.settings.is_correct(scored.score))
             if time.monotonic() >= until:
                 return

@@ -37,6 +37,7 @@ from pubswap_protocol.tensors.safetensors_header import MAX_HEADER_BYTES
 from pubswap_protocol.tensors.update_encoding import largest_update
 from pubswap_protocol.terms import make_terms, required, with_clients
 from pubswap_protocol.verifiers import verifier_version
+from pubswap_protocol.verifiers.verifier import Verifier
 from pubswap_server.database.engine import held
 from pubswap_server.database.tables import RoundRow, RunRow, SetRow
 from pubswap_server.runs import history, members, retention
@@ -276,7 +277,7 @@ def start(session: Session, run: RunRow) -> None:
     move(session, run, started)
 
 
-def _installed_version(verifier: str) -> str | None:
+def _installed_version(verifier: Verifier) -> str | None:
     """The verifier's version; None if its library is gone, because its runs are still shown."""
     try:
         return verifier_version(verifier)

@@ -14,7 +14,6 @@ from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.messages import CreateRun, Digest, RunState
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.terms import given
-from pubswap_protocol.verifiers import check_verifier
 from pubswap_server.database.tables import RunRow, SetRow
 from pubswap_server.runs import runs
 
@@ -63,10 +62,6 @@ def read_wish(run: RunRow, text: str) -> Wish:
     except ValidationError as error:
         faults = fault_lines(error.errors(), dotted_keys(RunSettings))
         raise InvalidSettings("\n".join(faults)) from None
-    try:
-        check_verifier(settings.verifier)
-    except InvalidSettings as error:
-        raise InvalidSettings(f"verifier: {error.detail}") from None
     _check_model_fits(run.settings, settings)
     both = (run.settings, settings)
     current, proposed = (flat(each.model_dump(mode="json")) for each in both)

@@ -20,7 +20,7 @@ from pubswap_protocol.verifiers.math.comparison import Comparison
 from pubswap_protocol.verifiers.math.grammar import Node, parsed
 from pubswap_protocol.verifiers.math.question import Question
 from pubswap_protocol.verifiers.math.tokens import Token, Unreadable, tokens
-from pubswap_protocol.verifiers.verifier import VERIFIERS, Verifier
+from pubswap_protocol.verifiers.verifier import VERIFIERS, Mathematical
 
 MAX_ANSWER_CHARACTERS = 2000
 
@@ -29,7 +29,7 @@ _LOSS = re.compile(r"\\?\$\s*\((\d[\d,]*(?:\.\d+)?)\)")
 
 
 @VERIFIERS.register
-class Math(Verifier):
+class Math(Mathematical):
     r"""Correct if the answer is the reference's value, in its form.
 
     The answer is the last \boxed{...}, else the statement in the last <answer>...</answer> or after

@@ -107,7 +107,7 @@ async def submit_responses(
             await run.write(partial(refused, reason=error.detail))
             raise
         correct = await services.verification.at_once(
-            settings.verifier, row.tokenizer or "", rules.form, problems, groups
+            settings, row.tokenizer or "", rules.form, problems, groups
         )
         donatable = await to_thread.run_sync(_donatable, groups, rules.form, longest)
         await to_thread.run_sync(services.blobs.keep, received.path, received.digest)

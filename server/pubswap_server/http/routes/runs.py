@@ -39,7 +39,8 @@ from pubswap_protocol.model import fingerprint
 from pubswap_protocol.problems import check_topics, parse_problems
 from pubswap_protocol.tensors.adapter import AdapterFile
 from pubswap_protocol.tokenizer import load_tokenizer
-from pubswap_protocol.verifiers import verifier_version
+from pubswap_protocol.verifiers import verifier_for, verifier_version
+from pubswap_protocol.verifiers.verifier import Verifier
 from pubswap_server.clock import now
 from pubswap_server.database.tables import RoundRow, RunRow, SetRow
 from pubswap_server.http.blob_response import BlobResponse
@@ -220,8 +221,9 @@ async def _stored(
 )
 async def put_set(run: OperatorRun, kind: SetKind, request: Request) -> SetReceipt:
     """Replaces an earlier one until the run is open."""
-    await run.read(lambda session, row: None)  # refuse before the body is read
-    received, problems = await _stored(run, request, partial(_count_problems, kind=kind))
+    row = await run.read(lambda session, row: row)  # refuse before the body is read
+    count = partial(_count_problems, kind=kind, verifier=row.settings.verifier)
+    received, problems = await _stored(run, request, count)
 
     def note(session: Session, row: RunRow) -> None:
         _require_created(row)
@@ -232,7 +234,7 @@ async def put_set(run: OperatorRun, kind: SetKind, request: Request) -> SetRecei
     return SetReceipt(kind=kind, problems=problems, digest=received.digest)
 
 
-def _count_problems(received: Received, kind: SetKind) -> int:
+def _count_problems(received: Received, kind: SetKind, verifier: Verifier) -> int:
     try:
         text = received.path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
@@ -242,8 +244,8 @@ def _count_problems(received: Received, kind: SetKind) -> int:
         raise InvalidProblems(f"The {kind} set has no problems.")
     if kind is SetKind.TEST:
         check_topics(problems, "The test set")
-    for name in {problem.verifier for problem in problems if problem.verifier}:
-        verifier_version(name)
+    for each in {verifier_for(problem, verifier) for problem in problems}:
+        verifier_version(each)
     return len(problems)
 
 
