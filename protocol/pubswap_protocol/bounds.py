@@ -77,6 +77,7 @@ def safe_text(text: str) -> str:
 Word = Annotated[str, Field(max_length=200)]
 Label = Annotated[Word, AfterValidator(plain)]  # from a coordinator, for terminals
 Words = Annotated[str, AfterValidator(safe_text)]
+MAX_PARTS = 20  # of a weighted verifier
 MAX_SHOWN = 500  # responses of an evaluation, for the operator to read
 MAX_SHOWN_TEXT = 1000  # characters of each of their texts
 ShownText = Annotated[str, Field(max_length=MAX_SHOWN_TEXT), AfterValidator(printable)]

@@ -12,6 +12,7 @@ from pubswap_protocol import digests
 from pubswap_protocol.bounds import (
     MAX_COUNT,
     MAX_MEASURED,
+    MAX_PARTS,
     MAX_REPORTED_DONORS,
     MAX_REPORTED_STEPS,
     MAX_SECONDS,
@@ -141,10 +142,25 @@ class Evaluation(Strict):
     by_topic: Topics
     problems: Positive
     seconds: Seconds
+    score: Share | None = Field(
+        default=None, description="Mean score, if some response is partly right."
+    )
+    parts: dict[Label, Share] = Field(
+        default={},
+        max_length=MAX_PARTS,
+        description="Mean scores of the parts of a weighted verifier.",
+    )
     warning: Label | None = Field(
         default=None,
         description="What nearly all right answers have in common that answers should not.",
     )
+
+    @property
+    def figures(self) -> str:
+        """pass@1, and the mean scores beside it if there are any."""
+        shown = [f"{self.pass_at_1:.3f}"]
+        shown += [f"score {self.score:.3f}"] if self.score is not None else []
+        return ", ".join([*shown, *(f"{part} {mean:.3f}" for part, mean in self.parts.items())])
 
 
 class JudgedResponse(Strict):
@@ -155,6 +171,7 @@ class JudgedResponse(Strict):
     answer: ShownText = Field(description="The reference answer.")
     response: ShownText
     right: Annotated[bool, Field(strict=True)]
+    score: Share | None = Field(default=None, description="Its score, if it is partly right.")
 
 
 class FullEvaluation(Evaluation):

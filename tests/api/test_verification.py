@@ -23,7 +23,7 @@ from pubswap_protocol.messages import CreateRun, OpenUpload, Rollback
 from pubswap_protocol.model import fingerprint, model_card
 from pubswap_protocol.tensors.adapter import encode_adapter
 from pubswap_protocol.tensors.response_form import ResponseForm
-from pubswap_protocol.verifiers import check_verifier
+from pubswap_protocol.verifiers import verifier_of
 from pubswap_server.clock import now
 from pubswap_server.conductor import stalls
 from pubswap_server.database.tables import SubmissionRow
@@ -37,7 +37,7 @@ from support.eventually import until
 # The towers keep the library busy; `math` refuses them at once.
 SLOW = "math-verify"
 try:
-    check_verifier(SLOW)
+    verifier_of(SLOW)
     KNOWN = True
 except InvalidSettings:
     KNOWN = False

@@ -26,6 +26,7 @@ from pubswap_protocol.messages import (
     UpdateMetrics,
 )
 from pubswap_protocol.tensors.adapter import Adapter, decode_adapter, encode_adapter
+from pubswap_protocol.verifiers.worker import Scored
 from pubswap_server.aggregation.round import Aggregated
 from pubswap_server.conductor import conductor
 from pubswap_server.conductor.inputs import RoundInputs, aggregate_round
@@ -264,7 +265,9 @@ def test_an_update_from_an_adapter_that_was_undone_is_not_averaged(server: Serve
 def judged(*rewards: float) -> list[list[Judged]]:
     """Judged responses to as many problems."""
     scored = zip(problems(len(rewards)), rewards, strict=True)
-    return [[Judged(("", problem), reward)] for problem, reward in scored]
+    return [
+        [Judged(("", problem), Scored(reward, 0.0), bool(reward))] for problem, reward in scored
+    ]
 
 
 @pytest.mark.parametrize("again", [False, True])

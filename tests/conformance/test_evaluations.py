@@ -15,6 +15,7 @@ from pubswap_protocol.bounds import MAX_SHOWN, MAX_SHOWN_TEXT
 from pubswap_protocol.errors import Forbidden, NotFound
 from pubswap_protocol.messages import Evaluation, FullEvaluation, JudgedResponse, Rollback
 from pubswap_protocol.problems import Problem
+from pubswap_protocol.verifiers.worker import Scored
 from pubswap_server.runs import evaluations
 from support.coordinator.coordinator import Federation, Server, begun, create
 from support.coordinator.places import on_sqlite
@@ -145,7 +146,9 @@ def test_the_evaluator_looks_at_all_its_responses(server: Server, tmp_path: Path
 
     def judged_by(verifier: str) -> Callable[..., list[list[Judged]]]:
         problem = Problem(id="1", prompt="Subtract 8 from 27.", answer="19", verifier=verifier)
-        return lambda *_: [[Judged((answer, problem), 1.0)] for answer in answers]
+        return lambda *_: [
+            [Judged((answer, problem), Scored(1.0, 0.0), True)] for answer in answers
+        ]
 
     def evaluate(verifier: str) -> FullEvaluation:
         task = judge.task(fed.run.id, 0)

@@ -10,6 +10,7 @@ from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.ranks import at_rank
 from pubswap_protocol.tensors.update_encoding import largest_update
 from pubswap_protocol.terms import agreed
+from pubswap_protocol.verifiers.registry import packages
 
 FACTS = {
     "rounds": "rounds",
@@ -59,6 +60,11 @@ class Ask:
         return self.rounds if setting == "rounds" else number_of(self.settings, setting)
 
     @property
+    def packages(self) -> tuple[str, ...]:
+        """The verifiers that come from installed packages, as a policy names them."""
+        return packages(self.settings.verifier)
+
+    @property
     def sends_responses(self) -> bool:
         """Whether there are public steps."""
         return self.settings.exchange is not None
@@ -83,6 +89,7 @@ class Ask:
             "run": f"{self.name} ({self.run})" if self.run else self.name,
             "base model": f"{self.model}, weights {self.weights or 'unknown'}",
             **{what: shown(self.number(setting)) for what, setting in FACTS.items()},
+            "verifier": ", ".join(self.packages) or str(self.settings.verifier),
             "sends responses": sent if self.sends_responses else "no",
             "sends an adapter": f"each round, {size}",
         }

@@ -35,6 +35,11 @@ class LocalPolicy(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
         min_length=1,
         description="Allowed base models, by the digest of their weights.",
     )
+    verifiers: Names | None = Field(
+        default=None,
+        description="Allowed verifiers of installed packages, each with its package's digest. "
+        "Unset: none but PubSwap's own.",
+    )
     limits: Limits = Field(
         default={},
         description="Smallest (`min`) and largest (`max`) value of any numeric setting of a run: "
@@ -97,6 +102,7 @@ def default_text(ask: Ask) -> str:
         "buckets": [ask.bucket] if ask.bucket else None,
         "runs": [ask.name],
         "base_models": [ask.weights],
+        "verifiers": list(ask.packages) or None,
         "limits.rounds.max": ask.settings.rounds,
         "limits.local_steps.max": ask.settings.local_steps,
         "limits.lora.rank.max": ask.settings.lora.rank,

@@ -17,6 +17,7 @@ class Code(StrEnum):
     COORDINATOR = "coordinator_not_allowed"
     RUN = "run_not_allowed"
     BASE_MODEL = "base_model_not_allowed"
+    VERIFIER = "verifier_not_allowed"
     SETTING = "setting_not_allowed"
     RESPONSES = "responses_not_allowed"
     NOT_APPROVED = "not_approved"
@@ -72,6 +73,7 @@ def compare(policy: LocalPolicy, ask: Ask) -> list[Line]:
         _named("run", policy.runs, (ask.name, ask.run), Code.RUN),
         _named("base model", policy.base_models, (ask.weights,), Code.BASE_MODEL),
         *(_limited(policy, ask, what, setting) for what, setting in FACTS.items()),
+        _verifiers(policy, ask),
         _responses(policy, ask),
         _size(policy.max_bytes_a_day, ask.sent_bytes),
     ]
@@ -86,6 +88,14 @@ def _named(what: str, allowed: object, asked: tuple[str | None, ...], code: Code
     values = [name for name in asked if name is not None]
     refused = bool(values) and not set(values) & set(allowed)
     return Line(what, ", ".join(allowed), code if refused else None)
+
+
+def _verifiers(policy: LocalPolicy, ask: Ask) -> Line:
+    allowed = policy.verifiers or ()
+    refused = not {*ask.packages} <= {*allowed}
+    return Line(
+        "verifier", ", ".join(["PubSwap's own", *allowed]), Code.VERIFIER if refused else None
+    )
 
 
 def _limited(policy: LocalPolicy, ask: Ask, what: str, setting: str) -> Line:

@@ -17,7 +17,7 @@ from pubswap_client.coordinator.retry import Pace
 from pubswap_client.daemon.suspicion import suspicion
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.transformers_engine import RolloutEngine, SamplingParameters
-from pubswap_client.training.trainer import Scorer, check_sampled
+from pubswap_client.training.trainer import check_sampled
 from pubswap_protocol.bounds import MAX_SHOWN, MAX_SHOWN_TEXT
 from pubswap_protocol.command_line.progress_bar import LinePace
 from pubswap_protocol.draws import seed_for
@@ -32,6 +32,7 @@ from pubswap_protocol.messages import (
 )
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.tensors.adapter import Adapter, decode_adapter
+from pubswap_protocol.verifiers.worker import Scored
 
 log = logging.getLogger(__name__)
 
@@ -42,16 +43,18 @@ CUT = " [...] "
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A response's text with its problem, and its reward."""
+    """A response's text with its problem, its score, and whether that is correct."""
 
     case: tuple[str, Problem]
-    reward: float
+    scored: Scored
+    right: bool
 
     @property
     def topic(self) -> str:
         return self.case[1].topic
 
 
+Judging = Callable[[Sequence[tuple[str, Problem]]], Sequence[Scored]]
 Judge = Callable[[Adapter], list[list[Judged]]]
 
 
@@ -96,10 +99,13 @@ class Evaluator:
         adapter = decode_adapter(layout, data)
         judged = self.judge(adapter)
         overall, by_topic = pass_at_1(judged)
-        right = [each.case for each in chain(*judged) if each.reward]
+        score, parts = mean_scores([each.scored for each in chain(*judged)])
+        right = [each.case for each in chain(*judged) if each.right]
         evaluation = FullEvaluation(
             pass_at_1=overall,
             by_topic=by_topic,
+            score=score,
+            parts=parts,
             problems=len(judged),
             seconds=time.monotonic() - started,
             warning=suspicion(right, self.run.settings.verifier),
@@ -112,24 +118,35 @@ class Evaluator:
             log.warning("Round %d: the evaluation is no longer needed.", task.round)
             return
         self.api.submit_evaluation(self.run.id, task.round, evaluation)
-        log.info("Round %d: pass@1 %.3f on %d problems.", task.round, overall, len(judged))
+        log.info("Round %d: pass@1 %s on %d problems.", task.round, evaluation.figures, len(judged))
         if evaluation.warning is not None:
             log.warning("Round %d: %s.", task.round, evaluation.warning)
 
 
 def pass_at_1(judged: Sequence[Sequence[Judged]]) -> tuple[float, dict[str, float]]:
-    """The mean reward of each problem's responses, overall and by topic."""
-    by_topic: dict[str, list[float]] = defaultdict(list)
+    """The share of correct responses, overall and by topic."""
+    by_topic: dict[str, list[bool]] = defaultdict(list)
     for each in chain(*judged):
-        by_topic[each.topic].append(each.reward)
-    everything = [reward for rewards in by_topic.values() for reward in rewards]
+        by_topic[each.topic].append(each.right)
+    everything = [right for verdicts in by_topic.values() for right in verdicts]
     return fmean(everything), {topic: fmean(by_topic[topic]) for topic in sorted(by_topic)}
 
 
+def mean_scores(scored: Sequence[Scored]) -> tuple[float | None, dict[str, float]]:
+    """The mean score, None if all are 0 or 1, and the mean scores of parts, by name."""
+    scores = [each.score for each in scored]
+    by_part: dict[str, list[float]] = defaultdict(list)
+    for each in scored:
+        for name, score in each.parts.items():
+            by_part[name].append(score)
+    mean = None if {*scores} <= {0.0, 1.0} else fmean(scores)
+    return mean, {name: fmean(part) for name, part in by_part.items()}
+
+
 def judge(
-    policy: Policy, engine: RolloutEngine, problems: Sequence[Problem], scorer: Scorer, seed: int
+    policy: Policy, engine: RolloutEngine, problems: Sequence[Problem], scorer: Judging, seed: int
 ) -> list[list[Judged]]:
-    """`evaluation.samples` responses to each problem, with their rewards."""
+    """`evaluation.samples` responses to each problem, with their scores."""
     judged: list[list[Judged]] = []
     grpo, evaluation = policy.settings.grpo, policy.settings.evaluation
     pace = LinePace()
@@ -152,8 +169,12 @@ def judge(
             for problem, group in zip(part, groups, strict=True)
             for text in policy.decode(group)
         ]
-        rewarded = iter([Judged(*each) for each in zip(cases, scorer(cases), strict=True)])
-        judged += [list(islice(rewarded, len(group))) for group in groups]
+        scored = [
+            Judged(case, each, policy.settings.is_correct(each.score))
+            for case, each in zip(cases, scorer(cases), strict=True)
+        ]
+        one_by_one = iter(scored)
+        judged += [list(islice(one_by_one, len(group))) for group in groups]
     return judged
 
 
@@ -164,7 +185,7 @@ def shown(judged: Iterable[Judged]) -> list[JudgedResponse]:
     """
     by_topic: dict[str, tuple[list[Judged], list[Judged]]] = defaultdict(lambda: ([], []))
     for each in judged:
-        by_topic[each.topic][not each.reward].append(each)
+        by_topic[each.topic][not each.right].append(each)
     responses: list[JudgedResponse] = []
     size = 0
     for _, (right, wrong) in sorted(by_topic.items()):
@@ -191,7 +212,8 @@ def _shown(judged: Judged) -> JudgedResponse:
         prompt=prompt,
         answer=answer,
         response=response,
-        right=bool(judged.reward),
+        right=judged.right,
+        score=None if judged.scored.score in (0.0, 1.0) else judged.scored.score,
     )
 
 

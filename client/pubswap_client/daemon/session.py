@@ -1,7 +1,7 @@
 """Wire the parts of `pubswap client start` and `pubswap evaluate` together."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -64,6 +64,7 @@ from pubswap_protocol.tensors.adapter import Adapter
 from pubswap_protocol.terms import agreed, check_public, check_required
 from pubswap_protocol.verifiers import VerifierPool, verifier_version
 from pubswap_protocol.verifiers.verifier import Verifier
+from pubswap_protocol.verifiers.worker import Scored
 
 log = logging.getLogger(__name__)
 
@@ -77,8 +78,16 @@ class Session:
     run: RunView
     policy: Policy
     engine: RolloutEngine
-    score: Callable[[Sequence[tuple[str, Problem]]], list[float]]
+    pool: VerifierPool
     attendance: Attendance | None = None  # a simulation and an evaluator have no policy
+
+    def score(self, cases: Sequence[tuple[str, Problem]]) -> list[float]:
+        """The rewards of responses, each with its problem, by the run's verifier."""
+        return self.pool.score_many(self.run.settings.verifier, cases)
+
+    def judge(self, cases: Sequence[tuple[str, Problem]]) -> list[Scored]:
+        """As `score`, with the scores of parts."""
+        return self.pool.judge_many(self.run.settings.verifier, cases)
 
 
 def run_client(settings: ClientSettings, end: float | None = None) -> RunState | None:
@@ -188,7 +197,7 @@ def make_evaluator(settings: ClientSettings, session: Session) -> Evaluator:
     def judge_adapter(adapter: Adapter) -> list[list[Judged]]:
         session.policy.load_adapter(adapter)
         seed = seed_for(run.settings.seed, "evaluation")
-        return judge(session.policy, session.engine, problems, session.score, seed)
+        return judge(session.policy, session.engine, problems, session.judge, seed)
 
     return Evaluator(session.api, run, judge_adapter)
 
@@ -273,8 +282,7 @@ def _open_session(
             check_packed_path(policy, settings.gradient_checkpointing)
         evaluator = role is Role.EVALUATOR
         with closing(make_engine(settings, policy, folder, process_group, evaluator)) as engine:
-            score = partial(pool.score_many, run.settings.verifier)
-            yield Session(api, membership.name, run, policy, engine, score, attendance)
+            yield Session(api, membership.name, run, policy, engine, pool, attendance)
 
 
 @contextmanager

@@ -54,7 +54,7 @@ def judge_models(base: Path, out: Path, settings: RunSettings) -> list[JudgedAns
         for problem, text in zip(
             problems, _answers(model, tokenizer, prompts, settings), strict=True
         ):
-            verified = score(problem.verifier or settings.verifier, text, problem) == 1.0
+            verified = settings.is_correct(score(settings.verifier, text, problem))
             yield JudgedAnswer(name, problem, text, verified, is_right(text, problem.answer))
 
     before = [*judged("base", model)]

@@ -148,7 +148,7 @@ def _cells(summary: RoundSummary, topics: list[str]) -> Iterator[str]:
     yield str(summary.round)
     yield str(summary.updates)
     evaluation = summary.evaluation
-    yield f"{evaluation.pass_at_1:.3f}" if evaluation else ""
+    yield evaluation.figures if evaluation else ""
     for topic in topics:
         score = evaluation.by_topic.get(topic) if evaluation else None
         yield "" if score is None else f"{score:.3f}"

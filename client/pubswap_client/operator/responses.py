@@ -37,11 +37,12 @@ def show_responses(api: "CoordinatorClient", run: str, round_: int | None, as_js
 
 def response_lines(round_: int, evaluation: FullEvaluation) -> Iterator[str]:
     """An evaluation's responses for people, topic by topic."""
-    yield f"Round {round_}: pass@1 {evaluation.pass_at_1:.3f} on {evaluation.problems} problems"
+    yield f"Round {round_}: pass@1 {evaluation.figures} on {evaluation.problems} problems"
     if evaluation.warning is not None:
         yield f"Suspicious: {evaluation.warning}"
     for each in evaluation.responses:
-        yield f"\n{plain(each.topic)}: {'right' if each.right else 'wrong'}"
+        score = "" if each.score is None else f", score {each.score:.3f}"
+        yield f"\n{plain(each.topic)}: {'right' if each.right else 'wrong'}{score}"
         yield _field("question", each.prompt)
         yield _field("gold", each.answer)
         yield _field("response", each.response)

@@ -54,7 +54,7 @@ def rounds_table(rounds: Iterable[RoundSummary], start: str = "base") -> Table:
         table.add_row(
             str(summary.round) if summary.round else start,
             str(summary.updates) if summary.round else "",
-            f"{evaluation.pass_at_1:.3f}" if evaluation else "",
+            evaluation.figures if evaluation else "",
             f"{reward:.3f}" if reward is not None else "",
             str(sum(swap.replaced for swap in summary.swaps)) if summary.round else "",
             f"{drift.pairwise:.3f}" if drift else "",

@@ -9,6 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -159,7 +160,7 @@ class LocalTrainer:
         seed = seed_for(self.settings.seed, "held out", self.client)
         groups = self._rollout(problems, seed, 1, self.settings.evaluation.temperature)
         rewards = self.score(problems, groups)
-        return sum(reward for (reward,) in rewards) / len(rewards)
+        return fmean(self.settings.is_correct(reward) for (reward,) in rewards)
 
     def snapshot(self) -> Snapshot:
         """Copy the factors and the optimizer's state."""

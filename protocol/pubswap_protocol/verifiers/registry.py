@@ -4,6 +4,7 @@ from functools import lru_cache
 
 from pydantic import ValidationError
 
+from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import InvalidSettings, first_fault
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.verifiers.choice import MultipleChoice
@@ -11,6 +12,7 @@ from pubswap_protocol.verifiers.exact import Exact
 from pubswap_protocol.verifiers.math import Math
 from pubswap_protocol.verifiers.math_string import MathString
 from pubswap_protocol.verifiers.math_verify import MathVerify
+from pubswap_protocol.verifiers.plugin import Plugin
 from pubswap_protocol.verifiers.reasoning import ReasoningGym
 from pubswap_protocol.verifiers.verifier import VERIFIERS, Verifier, spelt
 from pubswap_protocol.verifiers.weighted import Weighted
@@ -22,6 +24,7 @@ __all__ = [
     "MathString",
     "MathVerify",
     "MultipleChoice",
+    "Plugin",
     "ReasoningGym",
     "Weighted",
     "check_usable",
@@ -33,6 +36,7 @@ __all__ = [
 ]
 
 MAX_RESPONSE_CHARACTERS = 1 << 16
+MAX_VERSION = 200  # characters; a longer one, of many parts, is given by its digest
 
 _RULES = 10  # one version for all our rules, because they share the extraction of answers
 
@@ -70,7 +74,23 @@ def verifier_version(given: Given) -> str:
     Raises InvalidSettings for a name that does not exist, or whose library is not installed.
     """
     verifier = verifier_of(given)
-    return "+".join([f"{verifier}@{_RULES}", *verifier.versions()])
+    name, words = f"{verifier}@{_RULES}", verifier.versions()
+    whole = "+".join([name, *words])
+    return whole if len(whole) <= MAX_VERSION else f"{name}+{digest_of(whole.encode())}"
+
+
+def packages(verifier: Verifier) -> tuple[str, ...]:
+    """What a member must allow of a verifier: its plug-ins, each with its installed package.
+
+    One that is not installed has no package.
+    """
+    found = []
+    for name in verifier.plugins:
+        try:
+            found.append("@".join([name, *verifier_of(name).versions()]))
+        except InvalidSettings:
+            found.append(name)
+    return tuple(found)
 
 
 def check_usable(given: Given) -> None:

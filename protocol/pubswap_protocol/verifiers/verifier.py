@@ -41,6 +41,11 @@ class Verifier(Named):
         """A response with the problem's very answer, in the verifier's usual closing."""
         return f"The answer: see below.\n<answer>{problem.answer}</answer>"
 
+    @property
+    def plugins(self) -> tuple[str, ...]:
+        """The verifiers in it that are not ours but installed packages'."""
+        return ()
+
     def versions(self) -> list[str]:
         """The versions of what decides its scores besides our rules.
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema
 
-from pubswap_protocol.bounds import PositiveFactor, Strict
+from pubswap_protocol.bounds import MAX_PARTS, PositiveFactor, Strict
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.verifiers.verifier import VERIFIERS, Verifier
 
@@ -36,7 +36,7 @@ class Weighted(Verifier):
 
     name = "weighted"
 
-    parts: Annotated[tuple[Part, ...], Field(min_length=1, max_length=20)] = Field(
+    parts: Annotated[tuple[Part, ...], Field(min_length=1, max_length=MAX_PARTS)] = Field(
         description="Verifiers with weights: { verifier = 'math', weight = 0.8 }."
     )
 
@@ -73,6 +73,11 @@ class Weighted(Verifier):
 
     def right_response(self, problem: Problem) -> str:
         return self.parts[0].verifier.on(problem).right_response(problem)
+
+    @property
+    def plugins(self) -> tuple[str, ...]:
+        inner = (name for part in self.parts for name in part.verifier.plugins)
+        return tuple(dict.fromkeys(inner))
 
     def versions(self) -> list[str]:
         inner = ([str(part.verifier), *part.verifier.versions()] for part in self.parts)

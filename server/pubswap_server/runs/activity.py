@@ -98,8 +98,8 @@ def read_summary(session: Session, run: RunRow) -> str:
     scores = "It was not evaluated. An evaluator that enrols now still measures all rounds."
     if first is not None and last is not None:
         scores = (
-            f"pass@1 on {last.problems} test problems: {first.pass_at_1:.3f} before, "
-            f"{last.pass_at_1:.3f} after."
+            f"pass@1 on {last.problems} test problems: {first.figures} before, "
+            f"{last.figures} after."
         )
         for topic, share in sorted(last.by_topic.items()) if len(last.by_topic) > 1 else ():
             first_share = first.by_topic.get(topic, 0.0)

@@ -114,30 +114,33 @@ def scores(session: Session, run: str) -> tuple[Score | None, Score | None]:
     return latest, best
 
 
+_ITS_OWN = ("pass_at_1", "score", "drift")
+
+
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
     """A round's numbers for a chart; None where it has none."""
 
     round: int
     pass_at_1: float | None
+    score: float | None
     drift: float | None
     means: RoundMeans
 
     def value(self, name: str) -> float | None:
         """The number with this name, here or in the means."""
-        value: float | None = getattr(self if name in ("pass_at_1", "drift") else self.means, name)
+        value: float | None = getattr(self if name in _ITS_OWN else self.means, name)
         return value
 
 
 def curves(session: Session, run: str) -> list[CurvePoint]:
     """The last rounds in order, at most MAX_POINTS."""
-    query = select(
-        RoundRow.round, _PASS_AT_1, RoundRow.drift["from_mean"].as_float(), RoundRow.means
-    )
+    score, drift = RoundRow.evaluation["score"].as_float(), RoundRow.drift["from_mean"].as_float()
+    query = select(RoundRow.round, _PASS_AT_1, score, drift, RoundRow.means)
     query = query.where(RoundRow.run_id == run).order_by(RoundRow.round.desc()).limit(MAX_POINTS)
     return [
-        CurvePoint(round_, score, drift, RoundMeans(**means or {}))
-        for round_, score, drift, means in session.execute(query).all()[::-1]
+        CurvePoint(round_, right, mean, away, RoundMeans(**means or {}))
+        for round_, right, mean, away, means in session.execute(query).all()[::-1]
     ]
 
 

@@ -78,6 +78,7 @@ def _members(database: Session, row: RunRow) -> Values:
 
 CURVES = {
     "pass@1": "pass_at_1",
+    "Mean score of test responses": "score",
     "Reward": "reward",
     "KL to the base model": "kl",
     "Tokens per response": "response_tokens",
@@ -94,7 +95,7 @@ def _curves(database: Session, row: RunRow) -> Values:
     for title, name in CURVES.items():
         points = [(float(point.round), point.value(name)) for point in rounds]
         measured = [(round_, value) for round_, value in points if value is not None]
-        if measured or name != "epsilon":  # only runs with privacy.epsilon have it
+        if measured or name not in ("epsilon", "score"):  # which not all runs have
             charts[title] = chart(title, measured)
     steps, by_step = row.settings.local_steps, []
     for round_, rewards in history.step_rewards(database, row.id, row.round - 1 - ROUNDS_BY_STEP):

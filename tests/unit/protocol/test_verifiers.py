@@ -6,7 +6,7 @@ import pytest
 
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.problems import Problem
-from pubswap_protocol.verifiers import check_verifier, extract_answer, score, verifier_version
+from pubswap_protocol.verifiers import extract_answer, score, verifier_of, verifier_version
 from pubswap_protocol.verifiers.choice import chosen_letter
 from pubswap_protocol.verifiers.extract import stated
 from pubswap_protocol.verifiers.registry import MAX_RESPONSE_CHARACTERS
@@ -249,7 +249,7 @@ def test_an_unknown_verifier_is_refused_with_the_list(name: str) -> None:
     """The message names the existing ones."""
     names = "math, choice, exact, math-string, math-verify, reasoning_gym"
     with pytest.raises(InvalidSettings, match=names):
-        check_verifier(name)
+        verifier_of(name)
     with pytest.raises(InvalidSettings):
         score(name, "x", problem("x"))
 

@@ -19,7 +19,7 @@ def verify(costs: Sequence[float]) -> tuple[list[bool], float, int]:
         cut_off = costs[position] > limit
         seconds = min(costs[position], limit)
         spent += seconds
-        case.note(Scored(float(not cut_off), seconds, cut_off))
+        case.note(Scored(float(not cut_off), seconds, cut_off), not cut_off)
     return case.correct, spent, case.given_up
 
 
@@ -75,7 +75,7 @@ def test_a_submission_that_loses_time_gets_less_and_then_counts_as_slow() -> Non
     case, given = Case(6, SECONDS), []
     while (following := case.next()) is not None and len(given) < 6:
         given.append((following[1], case.slow))
-        case.note(Scored(0.0, following[1], True))
+        case.note(Scored(0.0, following[1], True), False)
     limits, slow = zip(*given, strict=True)
     assert limits == (0.25, 0.25, 0.25, 0.125, 0.1, 0.1)
     assert slow == (False,) * 4 + (True,) * 2
@@ -86,7 +86,7 @@ def test_a_submission_of_which_only_slow_ones_are_left_is_slow() -> None:
     case = Case(2, SECONDS)
     for cut_off in (False, True):
         assert not case.slow
-        case.note(Scored(1.0, 0.1, cut_off))
+        case.note(Scored(1.0, 0.1, cut_off), True)
     assert case.slow and case.next() == (1, SECONDS)
 
 
@@ -95,7 +95,7 @@ def test_no_response_gets_more_than_the_operator_s_limit() -> None:
     case, given = Case(3, 0.05), []
     while (following := case.next()) is not None:
         given.append(following)
-        case.note(Scored(0.0, following[1], True))
+        case.note(Scored(0.0, following[1], True), False)
     assert given == [(0, 0.05), (1, 0.05), (2, 0.05)]
     assert case.given_up == 3
 

@@ -3,14 +3,16 @@
 from pubswap_client.daemon.evaluator import SHOWN_BYTES, Judged, shown
 from pubswap_protocol.bounds import MAX_SHOWN, MAX_SHOWN_TEXT
 from pubswap_protocol.problems import Problem
+from pubswap_protocol.verifiers.worker import Scored
 
 
 def judged(right: int, wrong: int, topic: str = "all", text: str = "") -> list[Judged]:
     """So many responses, the right ones first, numbered in their order."""
-    return [
-        Judged((f"{text}{n}", Problem(id=f"{n}", prompt="?", answer="1", topic=topic)), n < right)
+    cases = [
+        (f"{text}{n}", Problem(id=f"{n}", prompt="?", answer="1", topic=topic))
         for n in range(right + wrong)
     ]
+    return [Judged(case, Scored(float(n < right), 0), n < right) for n, case in enumerate(cases)]
 
 
 def numbers(right: int, wrong: int) -> list[int]:

@@ -77,7 +77,7 @@ def test_short_answers_are_not_blank(answer: str) -> None:
 )
 def test_faults_of_a_text_are_named(verifier: str | None, answer: str, reason: str) -> None:
     """They need no verifier, which would find the text equal to itself."""
-    assert reason in str(text_fault(answer, verifier))
+    assert reason in str(text_fault(problem(answer, verifier), None))
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_faults_of_a_text_are_named(verifier: str | None, answer: str, reason: s
 )  # fmt: skip
 def test_usual_answers_have_no_fault(verifier: str | None, answer: str) -> None:
     """Units, names and LaTeX are no sentences."""
-    assert text_fault(answer, verifier) is None
+    assert text_fault(problem(answer, verifier), None) is None
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,10 @@ from typing import Any
 import pytest
 
 from pubswap_client.data.examples import Unusable
-from pubswap_client.data.golds import right_response
 from pubswap_client.data.sources import HUB_SETS, HubSet, boxed_answer
 from pubswap_client.data.spec import DataSpec, SourceName
 from pubswap_protocol.problems import Problem
-from pubswap_protocol.verifiers import score
+from pubswap_protocol.verifiers import score, verifier_of
 from support.client.hub_files import deepmath_rows, gsm8k_rows, math_rows, medmcqa_rows, medqa_rows
 
 
@@ -44,7 +43,7 @@ def test_a_math_row_asks_for_a_box_and_its_answer_is_right_in_one() -> None:
     problem = read("math", math_rows("counting_and_probability", "train", 3)[2])
     assert problem.prompt.endswith("\\boxed{}.")
     assert problem.topic == "Counting & Probability"
-    right = right_response("math", problem.answer)
+    right = verifier_of("math").right_response(problem)
     assert score("math", right, problem) == 1.0
     assert score("math", "\\boxed{-5}", problem) == 0.0
 

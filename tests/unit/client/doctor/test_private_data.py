@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from pubswap_client.data.drawing import sample
-from pubswap_client.data.golds import right_response
 from pubswap_client.doctor.findings import Finding, Status
 from pubswap_client.doctor.private_data import (
     check_answers,
@@ -19,7 +18,7 @@ from pubswap_client.policy.policy import Policy
 from pubswap_protocol.errors import InvalidProblems
 from pubswap_protocol.problems import Problem, write_problems
 from pubswap_protocol.settings import RunSettings
-from pubswap_protocol.verifiers import VerifierPool, score
+from pubswap_protocol.verifiers import VerifierPool, score, verifier_of
 
 
 def numbered(count: int) -> list[Problem]:
@@ -149,7 +148,7 @@ def test_unknown_verifiers_are_named_with_their_problems() -> None:
 def test_good_answers_are_read(verifier: str, answer: str) -> None:
     """A response with the answer in its usual closing is right, and an empty one is wrong."""
     problem = Problem(id="p", prompt="?", answer=answer, verifier=verifier)
-    assert score(verifier, right_response(verifier, answer), problem) == 1
+    assert score(verifier, verifier_of(verifier).right_response(problem), problem) == 1
     assert score(verifier, "", problem) == 0
 
 

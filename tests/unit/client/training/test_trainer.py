@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from pubswap_client.daemon.evaluator import judge, pass_at_1
+from pubswap_client.daemon.evaluator import judge, mean_scores, pass_at_1
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.transformers_engine import TransformersEngine
 from pubswap_client.training.memory import TokenBudget
@@ -20,6 +20,7 @@ from pubswap_protocol.model import ModelCard
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import GrpoSettings, RunSettings
 from pubswap_protocol.tensors.adapter import Adapter, encode_adapter, initial_adapter
+from pubswap_protocol.verifiers.worker import Scored
 from support.client.even import is_even
 
 Scorer = Callable[[Sequence[tuple[str, Problem]]], list[float]]
@@ -214,37 +215,39 @@ def test_a_private_prompt_that_is_too_long_is_found_at_the_start(
         make_trainer(more=[Problem(id="long", prompt="1" * 50, answer="1")])
 
 
-def test_pass_at_1_is_the_mean_reward_overall_and_by_topic(
+def test_pass_at_1_is_the_share_of_correct_responses_overall_and_by_topic(
     policy: Policy,
     problems: list[Problem],
     run_settings: RunSettings,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Topics are sorted."""
+    """Those of a score from correct_at on; the mean score stands beside it. Topics are sorted."""
     asked: list[int] = []
 
-    def scorer(cases: Sequence[tuple[str, Problem]]) -> list[float]:
+    def scorer(cases: Sequence[tuple[str, Problem]]) -> list[Scored]:
         asked.append(len(cases))
-        return [float(problem.topic == "odd" or problem.id == "0") for _, problem in cases]
+        right = [problem.topic == "odd" or problem.id == "0" for _, problem in cases]
+        return [Scored(0.9 if each else 0.7, 0.0, parts={"form": 0.5}) for each in right]
 
     evaluation = run_settings.evaluation.model_copy(update={"samples": 2, "batch_size": 3})
-    settings = run_settings.model_copy(update={"evaluation": evaluation})
+    settings = run_settings.model_copy(update={"evaluation": evaluation, "correct_at": 0.8})
     monkeypatch.setattr(policy, "settings", settings)
-    overall, by_topic = pass_at_1(
-        judge(policy, TransformersEngine(policy), problems, scorer, seed=1)
-    )
+    judged = judge(policy, TransformersEngine(policy), problems, scorer, seed=1)
+    overall, by_topic = pass_at_1(judged)
     assert asked == [6, 6, 4]
     assert overall == pytest.approx(5 / 8)
     assert list(by_topic.items()) == [("even", pytest.approx(0.25)), ("odd", 1.0)]
+    score, parts = mean_scores([each.scored for group in judged for each in group])
+    assert (score, parts) == (pytest.approx(0.9 * 5 / 8 + 0.7 * 3 / 8), {"form": 0.5})
 
 
 def test_pass_at_1_is_a_function_of_the_seed(policy: Policy, problems: list[Problem]) -> None:
     """The same seed scores the same texts, and another seed others."""
     seen: list[list[str]] = []
 
-    def scorer(cases: Sequence[tuple[str, Problem]]) -> list[float]:
+    def scorer(cases: Sequence[tuple[str, Problem]]) -> list[Scored]:
         seen.append([text for text, _ in cases])
-        return [0.0] * len(cases)
+        return [Scored(0.0, 0.0)] * len(cases)
 
     for seed in (1, 1, 2):
         judge(policy, TransformersEngine(policy), problems, scorer, seed)
