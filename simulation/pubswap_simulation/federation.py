@@ -153,8 +153,7 @@ class Federation:
         settings = self._settings.model_copy(update={"state": self._work})
         self._engine = stack.enter_context(closing(make_engine(settings, policy, folder)))
         self._shared = SharedPolicy(policy)
-        pool = VerifierPool()
-        self._scorer = partial(stack.enter_context(pool).score_many, self._run.settings.verifier)
+        self._pool = stack.enter_context(VerifierPool())
 
     def _session(self, stack: ExitStack, name: str) -> tuple[ClientSettings, Session]:
         """A member's settings and its session; says hello as any member does."""
@@ -162,7 +161,7 @@ class Federation:
         token = load_membership(state).membership.token
         api = stack.enter_context(self._coordinator.client(token))
         api.hello(self._run.id, hello_of(self._job.card(), self._run.settings.verifier))
-        session = Session(api, name, self._run, self._shared.policy, self._engine, self._scorer)
+        session = Session(api, name, self._run, self._shared.policy, self._engine, self._pool)
         return self._settings.model_copy(update={"state": state}), session
 
     def _client(self, stack: ExitStack, name: str) -> Callable[[], object]:

@@ -89,10 +89,14 @@ class Ask:
             "run": f"{self.name} ({self.run})" if self.run else self.name,
             "base model": f"{self.model}, weights {self.weights or 'unknown'}",
             **{what: shown(self.number(setting)) for what, setting in FACTS.items()},
-            "verifier": ", ".join(self.packages) or str(self.settings.verifier),
+            "verifier": ", ".join(map(_package_text, self.packages)) or str(self.settings.verifier),
             "sends responses": sent if self.sends_responses else "no",
             "sends an adapter": f"each round, {size}",
         }
+
+
+def _package_text(package: str) -> str:
+    return package if "@" in package else f"{package}, which is not installed here"
 
 
 def ask_of(view: RunView, coordinator: str, rank: int | None = None) -> Ask:

@@ -102,7 +102,7 @@ def default_text(ask: Ask) -> str:
         "buckets": [ask.bucket] if ask.bucket else None,
         "runs": [ask.name],
         "base_models": [ask.weights],
-        "verifiers": list(ask.packages) or None,
+        "verifiers": [each for each in ask.packages if "@" in each] or None,
         "limits.rounds.max": ask.settings.rounds,
         "limits.local_steps.max": ask.settings.local_steps,
         "limits.lora.rank.max": ask.settings.lora.rank,

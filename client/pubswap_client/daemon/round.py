@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.daemon.heartbeats import Heartbeats
@@ -40,6 +40,7 @@ from pubswap_protocol.schedule import overtaken, public_step, update_order
 from pubswap_protocol.tensors.adapter import Adapter, decode_adapter, sent_layout
 from pubswap_protocol.tensors.ranks import at_rank, leading
 from pubswap_protocol.tensors.update_encoding import encode_update
+from pubswap_protocol.verifiers.registry import foreign
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +121,7 @@ class LocalRound:
 
     def _new_heartbeats(self, begun: Progress) -> Heartbeats:
         send = partial(self.api.heartbeat, self.run.id)
-        return Heartbeats(send, begun, private=self.privacy is not None)
+        return Heartbeats(send, begun, private=self._silent)
 
     def _checkpoint(self, snapshot: Snapshot) -> Checkpoint:
         return Checkpoint(self.key, tuple(self._done), snapshot)
@@ -248,22 +249,30 @@ class LocalRound:
             )
         return metrics
 
+    @cached_property
+    def _silent(self) -> bool:
+        """Whether figures of private steps stay here."""
+        verifier = self.run.settings.verifier
+        own = any(foreign(problem, verifier) for problem in self.trainer.problems)
+        return own or self.privacy is not None
+
     def _summary(self, examples: int) -> UpdateMetrics:
         """The round's metrics to report. With privacy, figures cover public steps only.
 
-        Figures of private steps are functions of private prompts that no noise covers.
+        Figures of private steps are functions of private prompts that no noise covers, or of the
+        scores of a verifier that only this member has.
         """
         pairs = zip(self._done, update_order(self.run.settings), strict=False)
         reported = [
-            None if self.privacy and public_step(self.run.settings, step) is None else metrics
+            None if self._silent and public_step(self.run.settings, step) is None else metrics
             for metrics, step in pairs
         ]
         steps = [metrics for metrics in reported if metrics is not None]
         return UpdateMetrics(
             examples=examples,
             steps=len(self._done),
-            seconds=None if self.privacy else total(steps, "seconds"),
-            sampling_seconds=None if self.privacy else total(steps, "sampling"),
+            seconds=None if self._silent else total(steps, "seconds"),
+            sampling_seconds=None if self._silent else total(steps, "sampling"),
             waiting_seconds=total(self._done, "waited"),
             transfer_seconds=self._transfer,
             exchanges_refused=int(total(self._done, "exchange_refused")),

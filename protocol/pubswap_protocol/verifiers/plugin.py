@@ -34,9 +34,10 @@ class Plugin(Short):
     entry: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 
     def score(self, response: str, problem: Problem) -> float:
-        return _function(self.entry)(
+        score: float = _function(self.entry)(
             response, prompt=problem.prompt, answer=problem.answer, metadata=problem.metadata
         )
+        return score
 
     def check(self) -> None:
         """Raises InvalidSettings if no installed package has it, or if it cannot be imported."""
@@ -91,7 +92,8 @@ def _point(entry: str) -> EntryPoint:
         raise InvalidSettings(
             f"The verifier plugin:{entry} is in {packages}. Uninstall all but one of them."
         )
-    return found[0]
+    (point,) = found
+    return point
 
 
 def _is_editable(distribution: Distribution) -> bool:

@@ -93,6 +93,11 @@ def packages(verifier: Verifier) -> tuple[str, ...]:
     return tuple(found)
 
 
+def foreign(problem: Problem, verifier: Verifier) -> bool:
+    """Whether a problem names a plug-in that its run's verifier does not consist of."""
+    return not {*verifier_of(problem.verifier or verifier).plugins} <= {*verifier.plugins}
+
+
 def check_usable(given: Given) -> None:
     """Raises InvalidSettings unless the verifier exists and can be used on this machine.
 

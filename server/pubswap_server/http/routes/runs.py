@@ -40,6 +40,7 @@ from pubswap_protocol.problems import check_topics, parse_problems
 from pubswap_protocol.tensors.adapter import AdapterFile
 from pubswap_protocol.tokenizer import load_tokenizer
 from pubswap_protocol.verifiers import verifier_for, verifier_version
+from pubswap_protocol.verifiers.registry import foreign
 from pubswap_protocol.verifiers.verifier import Verifier
 from pubswap_server.clock import now
 from pubswap_server.database.tables import RoundRow, RunRow, SetRow
@@ -244,6 +245,13 @@ def _count_problems(received: Received, kind: SetKind, verifier: Verifier) -> in
         raise InvalidProblems(f"The {kind} set has no problems.")
     if kind is SetKind.TEST:
         check_topics(problems, "The test set")
+    for problem in problems:
+        if foreign(problem, verifier):
+            raise InvalidProblems(
+                f"The {kind} set, id {problem.id!r}: its verifier {problem.verifier} is not the "
+                f"run's, {verifier}, so members would not agree on it. Use it for the run, or in "
+                "private problems alone."
+            )
     for each in {verifier_for(problem, verifier) for problem in problems}:
         verifier_version(each)
     return len(problems)
