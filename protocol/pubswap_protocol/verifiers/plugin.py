@@ -92,7 +92,7 @@ def _point(entry: str) -> EntryPoint:
         raise InvalidSettings(
             f"The verifier plugin:{entry} is in {packages}. Uninstall all but one of them."
         )
-    (point,) = found
+    point: EntryPoint = found[0]
     return point
 
 
