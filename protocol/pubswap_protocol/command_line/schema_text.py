@@ -26,7 +26,8 @@ def tables(model: type[BaseModel]) -> Iterator[tuple[str, str, dict[str, Json]]]
             inner = [part for part in choices(field, schema) if "properties" in part]
             if named := [part for part in inner if NAME in part["properties"]]:
                 fields[name] = field | _named_field(field, named, schema)
-                pending += [(f"{path}.{name}".strip("."), _of_value(part)) for part in named]
+                tables_of = [part for part in named if "x-word" not in part]
+                pending += [(f"{path}.{name}".strip("."), _of_value(part)) for part in tables_of]
             elif inner:
                 pending.append((f"{path}.{name}".strip("."), inner[0]))
             else:

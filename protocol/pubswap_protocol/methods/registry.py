@@ -42,6 +42,8 @@ class Named(Strict):
     """A value that settings name, such as a rule; it has no effect on anything but its setting."""
 
     name: ClassVar[str]
+    one_word: ClassVar[bool] = False
+    """Whether it is written as one word, with its parameter in it."""
 
     @model_serializer
     def _as_written(self) -> str | dict[str, Any]:
@@ -151,6 +153,7 @@ def _table(cls: type[Named]) -> dict[str, Any]:
         "properties": {NAME: {"const": cls.name}, **schema.get("properties", {})},
         "required": [NAME],
         "additionalProperties": False,
+        **({"x-word": True} if cls.one_word else {}),
     }
 
 

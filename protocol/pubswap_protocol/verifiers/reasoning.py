@@ -13,7 +13,9 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.problems import Problem
@@ -53,7 +55,7 @@ class ReasoningGym(Short):
     name = "reasoning_gym"
     library = "reasoning-gym"
 
-    task: str
+    task: Annotated[str, Field(pattern=r"^[a-z0-9_]{1,64}$")]
 
     def score(self, response: str, problem: Problem) -> float:
         answer, metadata = extract_answer(response), problem.metadata

@@ -85,6 +85,8 @@ class Mathematical(Verifier):
 class Short(Verifier):
     """A verifier whose one parameter follows its name and a colon, as in `reasoning_gym:gcd`."""
 
+    one_word = True
+
     def __str__(self) -> str:
         return ":".join([self.name, *(str(getattr(self, field)) for field in self._fields())])
 
@@ -104,7 +106,7 @@ class VerifierRegistry(Registry[Verifier]):
         if isinstance(given, str) and ":" in given:
             word, _, parameter = given.partition(":")
             cls = self.class_of(word)
-            if cls is not None and issubclass(cls, Short) and parameter:
+            if cls is not None and cls.one_word and parameter:
                 given = {NAME: word, **dict.fromkeys(cls.model_fields, parameter)}
         return super().read(given, newer)
 
@@ -112,17 +114,17 @@ class VerifierRegistry(Registry[Verifier]):
         return ", ".join(map(spelt, self))
 
     def _words(self) -> list[dict[str, Any]]:
-        plain = [cls.name for cls in self if not issubclass(cls, Short)]
-        prefixes = [cls.name for cls in self if issubclass(cls, Short)]
+        plain = [cls.name for cls in self if not cls.one_word]
+        prefixes = [cls.name for cls in self if cls.one_word]
         return [
             {"type": "string", "enum": plain},
-            {"type": "string", "pattern": f"^({'|'.join(prefixes)}):[^:]+$"},
+            {"type": "string", "maxLength": 200, "pattern": f"^({'|'.join(prefixes)}):."},
         ]
 
 
 def spelt(cls: type[Verifier]) -> str:
     """A verifier's name as it is written in settings, such as 'reasoning_gym:<task>'."""
-    short = cls.model_fields if issubclass(cls, Short) else ()
+    short = cls.model_fields if cls.one_word else ()
     return ":".join([cls.name, *(f"<{field}>" for field in short)])
 
 

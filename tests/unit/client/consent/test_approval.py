@@ -40,6 +40,7 @@ BASES: list[dict[str, Any]] = [
     {"clients": 7, "aggregation": {"weights": "examples"}},
     {"clients": 4, "method": "fedprox", "privacy": {"epsilon": 8.0}},
     {"clients": 4, "local_steps": 9, "members": {"fewest_steps": 2}},
+    {"clients": 4, "verifier": {"name": "weighted", "parts": [{"verifier": "math"}]}},
 ]
 
 
@@ -68,6 +69,7 @@ def others(field: dict[str, Any], value: Any) -> Iterator[Any]:
                 yield "another"
             case "array":
                 yield ("q_proj",)
+                yield ({"verifier": "exact"},)
             case "object":
                 yield {"enable_thinking": False}
 

@@ -178,7 +178,7 @@ def test_total_steps_can_depend_on_local_steps(tmp_path: Path, tau: int, rounds:
             {"aggregation.weights": "examples", "aggregation.weights.max_share": 0.25},
             "'examples' has no effect, because none of 4 clients",
         ),
-        ({"verifier": "maths"}, "verifier: There is no verifier 'maths'"),
+        ({"verifier": "maths"}, "verifier: there is no verifier 'maths'"),
         ({"data.test": 4}, "data.test: Input is not a valid path"),
         ({"data.folder": "s", "data.public": "p"}, "data: give one of: public and test"),
         ({"data.private": ["a"]}, "data.private: 1 files for clients = 4"),
@@ -233,7 +233,7 @@ def test_a_contradiction_hides_no_other_fault(tmp_path: Path) -> None:
     """A verifier and an axis that do not exist are found beside it."""
     text = 'extends = "base.toml"\nverifier = "maths"\n[[sweep.grid]]\nseed = [1]\n'
     faults = read_recipe(write(tmp_path, text), {"method.period": 11}).faults
-    starts = ("method.period is larger", "verifier: ", "sweep.grid: seed: ")
+    starts = ("verifier: ", "method.period is larger", "sweep.grid: seed: ")
     assert len(faults) == len(starts)
     for fault, start in zip(faults, starts, strict=True):
         assert fault.startswith(start)

@@ -97,7 +97,7 @@ def test_a_recipe_is_the_papers_experiment(name: str) -> None:
         assert tuple(spec.sizes()) == (private, public, test)
         assert (recipe.clients, recipe.grpo.prompts_per_step) == (4, b)
         assert recipe.rounds * recipe.local_steps == steps[recipe.local_steps]
-        assert recipe.verifier == ("choice" if data == "medical" else "math")
+        assert recipe.verifier.name == ("choice" if data == "medical" else "math")
         detail: str | float = ""
         if isinstance(recipe.method, FedProx):
             detail = recipe.method.mu
