@@ -6,6 +6,7 @@ STORE/runs/KEY/work/           the coordinator's and the members' state, while i
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -55,6 +56,8 @@ def _named(default: Named, value: Any) -> Named:
     """A named value; one that is gone has its name and nothing else."""
     base: type[Named] = next(cls for cls in type(default).__mro__ if Named in cls.__bases__)
     kind: Registry[Named] = next(kind for kind in REGISTRIES.values() if type(default) in kind)
+    with suppress(ValidationError):
+        return cast(Named, kind.read(value))
     parameters = dict(value) if isinstance(value, Mapping) else {NAME: value}
     name = parameters.pop(NAME, kind.default)
     if (known := kind.class_of(name)) is not None:

@@ -20,6 +20,7 @@ def test_settings_of_an_older_version_are_read_as_data(tmp_path: Path) -> None:
     path = store / RUNS / "0001" / RESULT
     old = json.loads(path.read_text())
     old["run"]["settings"]["grpo"] |= {"clipping": "gone", "gone": 1}
+    old["run"]["settings"]["verifier"] = "reasoning_gym:gcd"
     old["run"] |= {"gone": ["seed"]}
     old["setting"] |= {"grpo.gone": 1, "grpo.clipping": "gone"}
     del old["run"]["settings"]["wire"]
@@ -27,6 +28,7 @@ def test_settings_of_an_older_version_are_read_as_data(tmp_path: Path) -> None:
     results = list(read_results(store))
     settings = results[1].run.settings
     assert (settings.grpo.clipping.name, settings.wire.precision) == ("gone", "float32")
+    assert str(settings.verifier) == "reasoning_gym:gcd"
     usual = references(results, ["grpo.gone", "grpo.clipping"])
     assert [method_of(result, usual).variant for result in results] == [
         (),
