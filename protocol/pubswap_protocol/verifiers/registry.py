@@ -7,6 +7,7 @@ from pydantic import ValidationError
 from pubswap_protocol.errors import InvalidSettings, first_fault
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.verifiers.choice import MultipleChoice
+from pubswap_protocol.verifiers.declared.label import OneLabel
 from pubswap_protocol.verifiers.exact import Exact
 from pubswap_protocol.verifiers.math import Math
 from pubswap_protocol.verifiers.math_string import MathString
@@ -22,6 +23,7 @@ __all__ = [
     "MathString",
     "MathVerify",
     "MultipleChoice",
+    "OneLabel",
     "ReasoningGym",
     "Weighted",
     "check_usable",
