@@ -8,6 +8,7 @@ from pubswap_protocol.errors import InvalidSettings, first_fault
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.verifiers.choice import MultipleChoice
 from pubswap_protocol.verifiers.declared.label import OneLabel
+from pubswap_protocol.verifiers.declared.number import NumberWithin
 from pubswap_protocol.verifiers.exact import Exact
 from pubswap_protocol.verifiers.math import Math
 from pubswap_protocol.verifiers.math_string import MathString
@@ -23,6 +24,7 @@ __all__ = [
     "MathString",
     "MathVerify",
     "MultipleChoice",
+    "NumberWithin",
     "OneLabel",
     "ReasoningGym",
     "Weighted",
