@@ -7,6 +7,7 @@ from pydantic import ValidationError
 from pubswap_protocol.errors import InvalidSettings, first_fault
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.verifiers.choice import MultipleChoice
+from pubswap_protocol.verifiers.declared.json_fields import JsonFields
 from pubswap_protocol.verifiers.declared.label import OneLabel
 from pubswap_protocol.verifiers.declared.number import NumberWithin
 from pubswap_protocol.verifiers.exact import Exact
@@ -20,6 +21,7 @@ from pubswap_protocol.verifiers.weighted import Weighted
 __all__ = [
     "VERIFIERS",
     "Exact",
+    "JsonFields",
     "Math",
     "MathString",
     "MathVerify",

@@ -12,9 +12,10 @@ from pubswap_protocol.verifiers.extract import extract_answer
 from pubswap_protocol.verifiers.verifier import VERIFIERS, Verifier
 
 _LONGEST = 200
+_MAX_CHARACTERS = 1 << 15  # of all labels, whose forms may be 18 times as long
 
 LabelText = Annotated[str, Field(min_length=1, max_length=_LONGEST, strict=True)]
-Synonyms = Annotated[tuple[LabelText, ...], Field(min_length=1, max_length=20)]
+Synonyms = Annotated[tuple[LabelText, ...], Field(min_length=1, max_length=20, fail_fast=True)]
 Texts = str | tuple[str, ...]
 
 
@@ -23,6 +24,11 @@ def _kind(label: object) -> str:
 
 
 def _distinct(labels: tuple[Texts, ...]) -> tuple[Texts, ...]:
+    length = sum(len(text) for texts in map(_texts, labels) for text in texts)
+    if length > _MAX_CHARACTERS:
+        raise ValueError(
+            f"the labels have {length:,} characters; at most {_MAX_CHARACTERS:,} may be"
+        )
     numbers: dict[str, int] = {}
     for number, texts in enumerate(map(_texts, labels)):
         for text in texts:
@@ -40,7 +46,9 @@ def _texts(label: Texts) -> tuple[str, ...]:
 Entry = Annotated[
     Annotated[LabelText, Tag("label")] | Annotated[Synonyms, Tag("synonyms")], Discriminator(_kind)
 ]
-Labels = Annotated[tuple[Entry, ...], Field(max_length=500), AfterValidator(_distinct)]
+Labels = Annotated[
+    tuple[Entry, ...], Field(max_length=500, fail_fast=True), AfterValidator(_distinct)
+]
 
 
 @VERIFIERS.register
@@ -76,6 +84,8 @@ class OneLabel(Verifier):
 
     def _label(self, answer: str) -> int | None:
         """The number of the label that an answer is, if it is one."""
+        if len(answer) > 2 * _LONGEST:
+            return None
         numbers = _numbers(self.labels)
         whole = numbers.get(folded(answer))
         return numbers.get(folded(bare(answer))) if whole is None else whole

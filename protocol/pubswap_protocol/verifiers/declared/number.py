@@ -12,8 +12,8 @@ from pubswap_protocol.verifiers.declared.text import bare
 from pubswap_protocol.verifiers.extract import extract_answer, opened
 from pubswap_protocol.verifiers.verifier import VERIFIERS, Verifier
 
-# Sums of numbers of so many characters are exact with so many digits.
-_LONGEST = 400
+# Sums of numbers of so many characters, and exponents of two digits, are exact with so many digits.
+MAX_NUMERAL = 400
 _EXACT = Context(prec=3000)
 
 # Full-width signs, the minus sign, and the spaces and apostrophes between thousands.
@@ -63,7 +63,7 @@ class NumberWithin(Verifier):
     relative_tolerance: Share = Field(
         default=0.0, description="The same as a share of the right number. The larger one counts."
     )
-    units: Annotated[tuple[Unit, ...], Field(max_length=50)] = Field(
+    units: Annotated[tuple[Unit, ...], Field(max_length=50, fail_fast=True)] = Field(
         default=(),
         description="Units that may stand before or behind the number, such as 'EUR'. They convert "
         "nothing. 12% is 0.12 unless '%' is one of them.",
@@ -92,11 +92,11 @@ class NumberWithin(Verifier):
 
     def _gold(self, problem: Problem) -> Decimal | None:
         answer = problem.answer
-        return self._number(opened(answer)) if len(answer) <= _LONGEST else None
+        return self._number(opened(answer)) if len(answer) <= MAX_NUMERAL else None
 
     def _number(self, answer: str) -> Decimal | None:
         """The only number of an answer, without its unit."""
-        if len(answer) > _LONGEST:
+        if len(answer) > MAX_NUMERAL:
             return None
         text = bare(_LATEX.sub(_unescaped, answer).translate(_PLAIN))
         sign = text[:1] if text[:1] in ("+", "-") else ""

@@ -95,6 +95,8 @@ def test_an_answer_that_cannot_be_right_is_told(labels: object, answer: str, fau
         (["a"] * 501, "at most 500"),
         ([["a"] * 21], "at most 20"),
         (["a" * 201], "at most 200"),
+        (["a" * 190 + str(n) for n in range(300)], "at most 32,768 may be"),
+        ([5] * 1_000_000, "labels.0.label: "),
         ("fees", "labels: "),
     ],
 )
