@@ -10,6 +10,7 @@ from pubswap_protocol.verifiers.choice import MultipleChoice
 from pubswap_protocol.verifiers.declared.json_fields import JsonFields
 from pubswap_protocol.verifiers.declared.label import OneLabel
 from pubswap_protocol.verifiers.declared.number import NumberWithin
+from pubswap_protocol.verifiers.declared.regex import RegexMatch
 from pubswap_protocol.verifiers.exact import Exact
 from pubswap_protocol.verifiers.math import Math
 from pubswap_protocol.verifiers.math_string import MathString
@@ -29,6 +30,7 @@ __all__ = [
     "NumberWithin",
     "OneLabel",
     "ReasoningGym",
+    "RegexMatch",
     "Weighted",
     "check_usable",
     "check_verifier",
