@@ -8,6 +8,10 @@ from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import InvalidSettings, first_fault
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.verifiers.choice import MultipleChoice
+from pubswap_protocol.verifiers.declared.json_fields import JsonFields
+from pubswap_protocol.verifiers.declared.label import OneLabel
+from pubswap_protocol.verifiers.declared.number import NumberWithin
+from pubswap_protocol.verifiers.declared.regex import RegexMatch
 from pubswap_protocol.verifiers.exact import Exact
 from pubswap_protocol.verifiers.math import Math
 from pubswap_protocol.verifiers.math_string import MathString
@@ -20,12 +24,16 @@ from pubswap_protocol.verifiers.weighted import Weighted
 __all__ = [
     "VERIFIERS",
     "Exact",
+    "JsonFields",
     "Math",
     "MathString",
     "MathVerify",
     "MultipleChoice",
+    "NumberWithin",
+    "OneLabel",
     "Plugin",
     "ReasoningGym",
+    "RegexMatch",
     "Weighted",
     "check_usable",
     "score",
