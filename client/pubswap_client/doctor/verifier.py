@@ -161,7 +161,8 @@ def _time(cases: Cases, first: Sequence[Scored]) -> Finding:
 
 
 def _text(seconds: float) -> str:
-    return f"{1000 * seconds:.1f} ms" if seconds < 1 else f"{seconds:.1f} s"
+    milliseconds = f"{1000 * seconds:.0f} ms" if seconds >= 0.001 else "under 1 ms"
+    return milliseconds if seconds < 1 else f"{seconds:.1f} s"
 
 
 class Answered(Strict):

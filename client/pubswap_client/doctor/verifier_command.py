@@ -131,8 +131,9 @@ def _judge(
         part, began = cases[start : start + chunk], time.perf_counter()
         judged = pool.judge_many(verifier, part)
         elapsed = time.perf_counter() - began
-        # One that needs no process is not timed.
-        scored += [each if each.seconds else replace(each, seconds=elapsed) for each in judged]
+        if pool.at_once(verifier, [problem for _, problem in part]):  # not timed by a process
+            judged = [replace(each, seconds=elapsed / len(part)) for each in judged]
+        scored += judged
         progress.advance(task, len(part))
         if given_up(scored):
             break
