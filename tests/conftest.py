@@ -2,6 +2,7 @@
 
 import gc
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -49,3 +50,12 @@ def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
     Coverage makes a daemon half as slow again, and what daemons run is measured elsewhere.
     """
     monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
+
+
+@pytest.fixture(scope="session")
+def complaints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which the wheel of examples/complaints is installed."""
+    from support.wheels import example, installed
+
+    folder = tmp_path_factory.mktemp("complaints")
+    return installed(example(folder), folder)

@@ -14,6 +14,7 @@ from pubswap_client.coordinator.tls import TlsFiles
 from pubswap_client.daemon.signals import until_stopped
 from pubswap_client.data.commands import data_commands
 from pubswap_client.demo.commands import demo, demo_federate
+from pubswap_client.doctor.verifier_command import verifier_commands
 from pubswap_client.ledger.commands import audit_commands
 from pubswap_client.operator import ending, members, runs, viewers
 from pubswap_client.operator.connecting import Url
@@ -80,6 +81,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(client_commands, name="client")
     app.add_typer(data_commands, name="data")
     app.add_typer(recipe_commands, name="recipe")
+    app.add_typer(verifier_commands, name="verifier")
     app.add_typer(run_commands, name="run")
     app.add_typer(export_commands, name="export")
     app.add_typer(member_commands, name="member")

@@ -13,6 +13,7 @@ from pubswap_protocol.errors import StateInUse
 from pubswap_protocol.files import write_whole
 from pubswap_protocol.messages import WholeRun
 from pubswap_protocol.tensors.peft_folder import write_peft_folder
+from pubswap_protocol.verifiers.plugin import working_trees
 from pubswap_simulation.coordinator import Coordinator
 from pubswap_simulation.federation import Federation, resumable_folder
 from pubswap_simulation.job import JobReport, RunSpec
@@ -29,7 +30,7 @@ def simulate(spec: RunSpec, on_progress: Callable[[JobReport], None]) -> Result:
     folder.mkdir(parents=True, exist_ok=True)
     if (other := holder(folder)) is not None:
         raise StateInUse(f"{folder} is being simulated by another process ({other}).")
-    with locked(folder):
+    with locked(folder), working_trees():
         done = folder / RESULT
         if done.exists():
             return read_result(folder)

@@ -11,6 +11,7 @@ from rich.text import Text
 from pubswap_client.operator.tables import rounds_table
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.verifiers import verifier_version
+from pubswap_protocol.verifiers.plugin import working_trees
 from pubswap_simulation.display import SweepDisplay, sweep_table
 from pubswap_simulation.job import RunSpec
 from pubswap_simulation.processes import Outcome, local_outcomes
@@ -47,7 +48,8 @@ def carry_out(
 def other_rules(spec: RunSpec) -> str | None:
     """A note on a result that another version of the verifier judged, or None."""
     recorded = read_result(spec.folder).run.verifier_version
-    current = verifier_version(spec.job.settings.verifier)
+    with working_trees():
+        current = verifier_version(spec.job.settings.verifier)
     if recorded == current:
         return None
     return f"judged by {recorded} and not by {current}: remove {spec.folder} to run it again"

@@ -96,7 +96,7 @@ class Ask:
 
 
 def _package_text(package: str) -> str:
-    return package if "@" in package else f"{package}, which is not installed here"
+    return package if "@" in package else f"{package}, which is not installed here as a wheel"
 
 
 def ask_of(view: RunView, coordinator: str, rank: int | None = None) -> Ask:

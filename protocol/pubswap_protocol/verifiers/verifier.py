@@ -103,6 +103,8 @@ class VerifierRegistry(Registry[Verifier]):
     """The registry of verifiers, some of which are written with their parameter in one word."""
 
     def read(self, given: object, newer: bool = False) -> Verifier:
+        if isinstance(given, Verifier):
+            return given
         if isinstance(given, str) and ":" in given:
             word, _, parameter = given.partition(":")
             cls = self.class_of(word)

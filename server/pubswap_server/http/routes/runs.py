@@ -40,7 +40,7 @@ from pubswap_protocol.problems import check_topics, parse_problems
 from pubswap_protocol.tensors.adapter import AdapterFile
 from pubswap_protocol.tokenizer import load_tokenizer
 from pubswap_protocol.verifiers import verifier_for, verifier_version
-from pubswap_protocol.verifiers.registry import foreign
+from pubswap_protocol.verifiers.registry import check_plugins, foreign
 from pubswap_protocol.verifiers.verifier import Verifier
 from pubswap_server.clock import now
 from pubswap_server.database.tables import RoundRow, RunRow, SetRow
@@ -78,6 +78,7 @@ async def create_run(
     body: CreateRun, operator: OperatorDep, services: ServicesDep, idempotency_key: RandomKey = None
 ) -> RunView:
     """The run does not start yet: send the tokenizer and the sets, then open it."""
+    await to_thread.run_sync(check_plugins, [body.settings.verifier])
     row = await services.database.write(lambda session: runs.create(session, body, idempotency_key))
     return await _viewed(row.id, operator, services)
 
