@@ -57,6 +57,7 @@
     - BackupFault               backup_fault               500
     - EngineFault               engine_fault               500
       + StaleAdapter            stale_adapter              500
+    - VerifierFault             verifier_fault             500
 
 The server sends an error as RFC 9457 problem+json, and the client raises the same class again, but
 never a LocalFault, because that concerns the client's own machine.
@@ -345,6 +346,10 @@ class EngineFault(LocalFault):
 
 class StaleAdapter(EngineFault):
     """The rollout engine does not serve the policy's current adapter."""
+
+
+class VerifierFault(LocalFault):
+    """This machine cannot run a verifier, so nothing is known about any response."""
 
 
 def tree(root: type[PubSwapError]) -> list[type[PubSwapError]]:

@@ -57,7 +57,7 @@ def _named(default: Named, value: Any) -> Named:
     base: type[Named] = next(cls for cls in type(default).__mro__ if Named in cls.__bases__)
     kind: Registry[Named] = next(kind for kind in REGISTRIES.values() if type(default) in kind)
     with suppress(ValidationError):
-        return cast(Named, kind.read(value))
+        return kind.read(value)
     parameters = dict(value) if isinstance(value, Mapping) else {NAME: value}
     name = parameters.pop(NAME, kind.default)
     if (known := kind.class_of(name)) is not None:

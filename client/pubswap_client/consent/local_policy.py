@@ -40,6 +40,11 @@ class LocalPolicy(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
         description="Allowed verifiers of installed packages, each with its package's digest. "
         "Unset: none but PubSwap's own.",
     )
+    unconfined_verifiers: bool = Field(
+        default=False,
+        strict=True,
+        description="Whether these run also where the machine has no whole sandbox.",
+    )
     limits: Limits = Field(
         default={},
         description="Smallest (`min`) and largest (`max`) value of any numeric setting of a run: "

@@ -63,7 +63,6 @@ from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import Adapter
 from pubswap_protocol.terms import agreed, check_public, check_required
 from pubswap_protocol.verifiers import VerifierPool, verifier_version
-from pubswap_protocol.verifiers.registry import check_plugins
 from pubswap_protocol.verifiers.verifier import Verifier
 from pubswap_protocol.verifiers.worker import Scored
 
@@ -126,7 +125,7 @@ def make_daemon(
     """
     run = session.run
     session.policy.prompt_limit.check(problems, str(settings.data or session.name))
-    check_plugins(problem.verifier for problem in problems if problem.verifier)
+    session.pool.prepare(problem.verifier for problem in problems if problem.verifier)
     problems, held_out = split(problems, settings.holdout)
     private_settings = own_settings(settings, run.settings)
     if len(problems) < private_settings.grpo.prompts_per_step:
@@ -273,7 +272,8 @@ def _open_session(
         folder, card = own_model(settings, run)
         if role is Role.CLIENT:
             write_whole(settings.state / CARD, card_bytes(run))  # for `client personalize`
-        check_plugins([run.settings.verifier])
+        pool.unconfined = attendance is not None and attendance.consent.unconfined_verifiers
+        pool.prepare([run.settings.verifier])
         hello = hello_of(card, run.settings.verifier)
         api.hello(run.id, hello)
         if attendance is not None:

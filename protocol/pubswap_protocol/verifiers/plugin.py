@@ -55,8 +55,10 @@ class Plugin(Short):
         return problem.answer
 
     def check(self) -> None:
-        """Raises InvalidSettings if no installed package has it, or if it cannot be imported."""
+        """Raises InvalidSettings if no installed package has it."""
         package_of(self.entry)
+
+    def load(self) -> None:
         _function(self.entry)
 
     def versions(self) -> list[str]:

@@ -6,12 +6,13 @@ machine.
 
 import contextlib
 import queue
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.verifiers.registry import Given, score, verifier_of
+from pubswap_protocol.verifiers.sandbox import check_sandbox
 from pubswap_protocol.verifiers.worker import Job, Score, Scored, Worker, guarded, log
 
 Item = tuple[str, Problem]
@@ -20,12 +21,21 @@ Item = tuple[str, Problem]
 class VerifierPool:
     """Scores responses; its processes start when a verifier first needs one."""
 
-    def __init__(self, workers: int = 1, seconds: float = 5.0, scorer: Score = score) -> None:
-        """At most `seconds` of CPU for a response. `scorer` must be importable by its name."""
-        self.workers, self.seconds = workers, seconds
+    def __init__(
+        self,
+        workers: int = 1,
+        seconds: float = 5.0,
+        scorer: Score = score,
+        unconfined: bool = False,
+    ) -> None:
+        """At most `seconds` of CPU for a response. `scorer` must be importable by its name.
+
+        With `unconfined`, plug-ins run also where there is no whole sandbox.
+        """
+        self.workers, self.seconds, self.unconfined = workers, seconds, unconfined
         self._scorer = scorer
         self._closed = False
-        self._workers = [Worker() for _ in range(workers)]
+        self._workers = [Worker(scorer) for _ in range(workers)]
         self._idle: queue.LifoQueue[Worker] = queue.LifoQueue()
         for worker in self._workers:
             self._idle.put(worker)
@@ -42,6 +52,15 @@ class VerifierPool:
         for worker in self._workers:
             worker.kill()
 
+    def prepare(self, verifiers: Iterable[Given]) -> None:
+        """Try the plug-ins in these verifiers before any response depends on them.
+
+        Raises VerifierFault if one cannot be used, InvalidSettings if it may not.
+        """
+        nothing = Problem(id="none", prompt="?", answer="none")
+        for name in {name for given in verifiers for name in verifier_of(given).plugins}:
+            self.score(name, ("", nothing))
+
     def at_once(self, verifier: Given, problems: Sequence[Problem]) -> bool:
         """Whether the verifiers of these problems are always quick, and need no process."""
         given = {problem.verifier or verifier for problem in problems}
@@ -50,16 +69,19 @@ class VerifierPool:
     def score(self, verifier: Given, item: Item, seconds: float | None = None) -> Scored:
         """Score one (response, problem) within `seconds` of CPU, by default the pool's.
 
-        A problem's own verifier overrides the given one.
+        A problem's own verifier overrides the given one. Raises VerifierFault if this machine
+        cannot run it.
         """
         text, problem = item
         job: Job = (verifier_of(problem.verifier or verifier), text, problem)
+        if job[0].plugins and not self.unconfined:
+            check_sandbox()
         if self.at_once(verifier, [problem]):
             return guarded(self._scorer, job)
         with self._worker() as worker:
             if self._closed:
                 raise RuntimeError("The verifier pool is closed.")
-            return worker.score(self._scorer, job, seconds or self.seconds)
+            return worker.score(job, seconds or self.seconds)
 
     def score_many(self, verifier: Given, items: Sequence[Item]) -> list[float]:
         """A score from 0 to 1 for each (response, problem), in order; see `judge_many`."""

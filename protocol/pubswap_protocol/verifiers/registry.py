@@ -1,6 +1,5 @@
 """Verifiers by name, each with a version that members must share, because it decides rewards."""
 
-from collections.abc import Iterable
 from functools import lru_cache
 
 from pydantic import ValidationError
@@ -113,15 +112,6 @@ def check_usable(given: Given) -> None:
     It imports reasoning-gym for its tasks, which must exist too.
     """
     verifier_of(given).check()
-
-
-def check_plugins(verifiers: Iterable[Given]) -> None:
-    """Raises InvalidSettings unless every plug-in in the verifiers can be imported here.
-
-    It imports foreign code, so a member asks its policy first.
-    """
-    for name in {name for given in verifiers for name in verifier_of(given).plugins}:
-        check_usable(name)
 
 
 def score(given: Given, response: str, problem: Problem) -> float:

@@ -32,6 +32,10 @@ class Verifier(Named):
 
     def check(self) -> None:
         """Raises InvalidSettings if it cannot be used on this machine."""
+        self.versions()
+
+    def load(self) -> None:
+        """Import whatever it needs. A foreign one raises what it likes, so call it in a worker."""
 
     def fault(self, problem: Problem) -> str | None:
         """Why no response to the problem can be right; None if nothing is seen."""

@@ -67,6 +67,10 @@ class Weighted(Verifier):
         for part in self.parts:
             part.verifier.check()
 
+    def load(self) -> None:
+        for part in self.parts:
+            part.verifier.load()
+
     def fault(self, problem: Problem) -> str | None:
         faults = (part.verifier.on(problem).fault(problem) for part in self.parts)
         return next(filter(None, faults), None)

@@ -4,8 +4,11 @@ import contextlib
 import logging
 import mmap
 import multiprocessing
+import os
 import resource
 import signal
+import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -13,9 +16,12 @@ from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from numbers import Real
+from pathlib import Path
 
+from pubswap_protocol.errors import PubSwapError, VerifierFault
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.verifiers.reasoning import ReasoningGym
+from pubswap_protocol.verifiers.sandbox import confine
 from pubswap_protocol.verifiers.verifier import Verifier
 
 log = logging.getLogger(__name__)
@@ -26,6 +32,10 @@ Score = Callable[[Verifier, str, Problem], float]
 WARM_SECONDS = 60.0  # for the first use of a verifier in a process
 WALL_FACTOR = 10.0  # a process that does not even compute is killed after this many limits
 MEMORY_BYTES = 4 << 30  # address space of a worker, libraries included
+SCRATCH_BYTES = 64 << 20  # of each file that a worker writes
+OPEN_FILES = 256
+
+_PREPARED = "pubswap_protocol.verifiers.prepared"
 
 # The exit codes of a process that was stopped with its service, killed by the system when memory
 # ran out, or orphaned.
@@ -57,21 +67,28 @@ class Worker:
     libraries.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, scorer: Score) -> None:
+        """`scorer` must be importable by its name."""
+        self._scorer = scorer
         self._process: ForkServerProcess | None = None
         self._connection: Connection | None = None
-        self._used: set[str] = set()
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._used: set[Verifier] = set()
 
-    def score(self, scorer: Score, job: Job, seconds: float) -> Scored:
+    def score(self, job: Job, seconds: float) -> Scored:
         """Score one response within `seconds` of CPU time; only one thread at a time may call it.
 
-        Raises OSError or EOFError if no process can be started.
+        Raises VerifierFault if no process can be started, or it ends before its first response.
         """
         for _ in range(2):
-            connection, began = self._connected(job[0]), time.monotonic()
+            began, warm = time.monotonic(), False
             with contextlib.suppress(EOFError, OSError):
-                connection.send((scorer, job, seconds))
-                if not connection.poll(self._wall(job[0], seconds)):
+                connection = self._connected(job[0])
+                connection.send((job, seconds))
+                if job[0] not in self._used:
+                    self._wait_until_warm(connection, job[0])
+                warm = True
+                if not connection.poll(WALL_FACTOR * seconds):
                     self.kill()
                     break
                 scored: Scored
@@ -82,6 +99,13 @@ class Worker:
             # Ended from outside, perhaps with the whole service: not the response's fault.
             if self.kill() not in _ENDED_FROM_OUTSIDE:
                 break
+        if not warm:
+            raise VerifierFault(
+                f"The process that scores responses by {job[0]} ended before its first one, so "
+                "nothing was scored. Its own message is above. It needs "
+                f"{MEMORY_BYTES >> 30} GiB of address space and a folder for temporary files. In a "
+                'script of your own, call this under `if __name__ == "__main__":`.'
+            )
         return Scored(0.0, min(seconds, time.monotonic() - began), cut_off=True)
 
     def kill(self) -> int | None:
@@ -92,20 +116,34 @@ class Worker:
         process.join(_DYING_SECONDS)
         process.kill()
         process.join()
+        if self._scratch is not None:
+            self._scratch.cleanup()
         return process.exitcode
 
-    def _wall(self, verifier: Verifier, seconds: float) -> float:
-        warm = 0.0 if str(verifier) in self._used else WARM_SECONDS
-        self._used.add(str(verifier))
-        return WALL_FACTOR * seconds + warm
+    def _wait_until_warm(self, connection: Connection, verifier: Verifier) -> None:
+        """Wait for the verifier's first use in a process; raises VerifierFault if it cannot be."""
+        if not connection.poll(WARM_SECONDS * WALL_FACTOR):
+            self.kill()
+            raise VerifierFault(f"The verifier {verifier} does not even score an empty response.")
+        if fault := connection.recv():
+            self.kill()
+            raise VerifierFault(f"The verifier {verifier} cannot be used. {fault}")
+        self._used.add(verifier)
 
     def _connected(self, verifier: Verifier) -> Connection:
         if self._process is None or self._connection is None or not self._process.is_alive():
+            self.kill()
             with _starting:
                 context = multiprocessing.get_context("forkserver")
-                context.set_forkserver_preload([__name__, _library(verifier)])
+                context.set_forkserver_preload([_PREPARED, _library(verifier)])
                 self._connection, child_end = context.Pipe()
-                process = context.Process(target=_serve, args=(child_end,), daemon=True)
+                scratch = tempfile.TemporaryDirectory(prefix="pubswap-verifier-")
+                self._scratch = scratch
+                process = context.Process(
+                    target=_serve,
+                    args=(child_end, Path(scratch.name), self._scorer),
+                    daemon=True,
+                )
                 process.start()
                 self._process = process
                 child_end.close()
@@ -120,26 +158,39 @@ def _library(verifier: Verifier) -> str:
     return "pubswap_protocol.verifiers.warmed"
 
 
-def _serve(connection: Connection) -> None:
-    limit = _confine()
-    warm: set[str] = set()
+def _serve(connection: Connection, scratch: Path, scorer: Score) -> None:
+    limit = _limit_resources(connection)
+    confine(scratch)
+    warm: set[Verifier] = set()
     full = False
     with contextlib.suppress(EOFError):
         while not full:
-            scorer, job, seconds = connection.recv()
-            verifier, _, problem = job
-            if str(verifier) not in warm:
-                signal.setitimer(signal.ITIMER_PROF, WARM_SECONDS)
-                guarded(scorer, (verifier, "", problem))
-                warm.add(str(verifier))
+            job, seconds = connection.recv()
+            if job[0] not in warm:
+                connection.send(_warmed(scorer, *job))
+                warm.add(job[0])
             started = time.process_time()
             # The signal has no handler, so it ends the process whatever that is computing.
             signal.setitimer(signal.ITIMER_PROF, seconds)
             scored = guarded(scorer, job)
             signal.setitimer(signal.ITIMER_PROF, 0)
             # Libraries cache results, which would leave too little memory for later responses.
-            full = _is_half_full(limit)
+            full = limit is not None and _is_half_full(limit)
             connection.send((replace(scored, seconds=time.process_time() - started), full))
+
+
+def _warmed(scorer: Score, verifier: Verifier, _: str, problem: Problem) -> str | None:
+    """Use the verifier for the first time, on an empty response; returns why it cannot be used."""
+    signal.setitimer(signal.ITIMER_PROF, WARM_SECONDS)
+    try:
+        verifier.check()
+        verifier.load()
+    except PubSwapError as error:
+        return error.detail
+    except Exception as error:  # an installed package's own
+        return f"It cannot be imported: {type(error).__name__}: {error}."
+    guarded(scorer, (verifier, "", problem))
+    return None
 
 
 def _is_half_full(limit: int) -> bool:
@@ -150,15 +201,31 @@ def _is_half_full(limit: int) -> bool:
     return False
 
 
-def _confine() -> int:
+def _limit_resources(connection: Connection) -> int | None:
+    """Limit what the process may use; returns its address space in bytes, None if unlimited."""
     # Ctrl-C reaches the whole process group; the pool's owner ends its workers itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    _close_all_but(connection)
+    for name, most in (("CORE", 0), ("FSIZE", SCRATCH_BYTES), ("NOFILE", OPEN_FILES)):
+        resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
+    if sys.platform == "darwin":  # which refuses any useful limit
+        return None
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     limit = MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(MEMORY_BYTES, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     return limit
+
+
+def _close_all_but(connection: Connection) -> None:
+    """Leave the connection and where errors are written; what else was inherited is not ours."""
+    silent = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1):
+        os.dup2(silent, standard)
+    kept = connection.fileno()
+    highest = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    os.closerange(3, kept)
+    os.closerange(kept + 1, min(highest, 1 << 20))
 
 
 def guarded(scorer: Score, job: Job) -> Scored:

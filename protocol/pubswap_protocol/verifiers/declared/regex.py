@@ -121,9 +121,6 @@ class RegexMatch(Verifier):
         # A lone surrogate is no UTF-8, but RE2 takes it for a character.
         return float(bool(_compiled(self.pattern).fullmatch(text.encode(errors="surrogatepass"))))
 
-    def check(self) -> None:
-        self.versions()
-
     def fault(self, problem: Problem) -> str | None:
         if not self.pattern:
             return "there is no pattern; set it in the run's verifier or in metadata.pattern"

@@ -17,8 +17,10 @@ from pubswap_protocol.errors import (
     Forbidden,
     Invalid,
     InvalidProblems,
+    InvalidSettings,
     NotFound,
     UnknownRun,
+    VerifierFault,
     WrongState,
 )
 from pubswap_protocol.messages import (
@@ -39,8 +41,8 @@ from pubswap_protocol.model import fingerprint
 from pubswap_protocol.problems import check_topics, parse_problems
 from pubswap_protocol.tensors.adapter import AdapterFile
 from pubswap_protocol.tokenizer import load_tokenizer
-from pubswap_protocol.verifiers import verifier_for, verifier_version
-from pubswap_protocol.verifiers.registry import check_plugins, foreign
+from pubswap_protocol.verifiers import VerifierPool, verifier_for, verifier_version
+from pubswap_protocol.verifiers.registry import foreign
 from pubswap_protocol.verifiers.verifier import Verifier
 from pubswap_server.clock import now
 from pubswap_server.database.tables import RoundRow, RunRow, SetRow
@@ -78,9 +80,16 @@ async def create_run(
     body: CreateRun, operator: OperatorDep, services: ServicesDep, idempotency_key: RandomKey = None
 ) -> RunView:
     """The run does not start yet: send the tokenizer and the sets, then open it."""
-    await to_thread.run_sync(check_plugins, [body.settings.verifier])
+    await to_thread.run_sync(_prepare, services.verifiers, body.settings.verifier)
     row = await services.database.write(lambda session: runs.create(session, body, idempotency_key))
     return await _viewed(row.id, operator, services)
+
+
+def _prepare(pool: VerifierPool, verifier: Verifier) -> None:
+    try:
+        pool.prepare([verifier])
+    except VerifierFault as error:
+        raise InvalidSettings(error.detail) from None
 
 
 @router.get(paths.RUNS, summary="List runs, newest first", responses={404: {}})

@@ -1,0 +1,11 @@
+"""Imported once by the fork server: what every worker needs, and what it must not look for itself.
+
+To find libseccomp, its package starts a process.
+"""
+
+from pubswap_protocol.verifiers import worker
+from pubswap_protocol.verifiers.sandbox import available
+
+__all__ = ["worker"]
+
+available()
