@@ -11,6 +11,7 @@ from pubswap_protocol.verifiers.declared.json_fields import JsonFields
 from pubswap_protocol.verifiers.declared.label import OneLabel
 from pubswap_protocol.verifiers.declared.number import NumberWithin
 from pubswap_protocol.verifiers.declared.regex import RegexMatch
+from pubswap_protocol.verifiers.declared.sql import SqlResult
 from pubswap_protocol.verifiers.exact import Exact
 from pubswap_protocol.verifiers.math import Math
 from pubswap_protocol.verifiers.math_string import MathString
@@ -31,6 +32,7 @@ __all__ = [
     "OneLabel",
     "ReasoningGym",
     "RegexMatch",
+    "SqlResult",
     "Weighted",
     "check_usable",
     "check_verifier",
