@@ -12,6 +12,7 @@ from pubswap_protocol.verifiers.declared.json_fields import JsonFields
 from pubswap_protocol.verifiers.declared.label import OneLabel
 from pubswap_protocol.verifiers.declared.number import NumberWithin
 from pubswap_protocol.verifiers.declared.regex import RegexMatch
+from pubswap_protocol.verifiers.declared.sql import SqlResult
 from pubswap_protocol.verifiers.exact import Exact
 from pubswap_protocol.verifiers.math import Math
 from pubswap_protocol.verifiers.math_string import MathString
@@ -34,6 +35,7 @@ __all__ = [
     "Plugin",
     "ReasoningGym",
     "RegexMatch",
+    "SqlResult",
     "Weighted",
     "check_usable",
     "score",

@@ -35,9 +35,9 @@ class JsonField(Strict):
     name: Annotated[str, Field(min_length=1, max_length=200, strict=True)] = Field(
         description="Its key, or the keys that lead to it with dots between: 'customer.city'."
     )
-    weight: PositiveFactor = 1.0
-    tolerance: Factor | None = Field(
-        default=None, description="Largest difference of a number that is right."
+    weight: PositiveFactor = Field(default=1.0, description="Its part of the score.")
+    tolerance: Factor = Field(
+        default=0.0, description="Largest difference of a number that is right."
     )
     set: StrictBool = Field(
         default=False, description="Whether a list is right in any order, with repeats or without."
@@ -45,7 +45,7 @@ class JsonField(Strict):
 
     @model_validator(mode="after")
     def _has_one_comparison(self) -> Self:
-        if self.set and self.tolerance is not None:
+        if self.set and self.tolerance:
             raise ValueError("a field has a tolerance or is a set, not both; leave one out")
         return self
 
@@ -53,7 +53,7 @@ class JsonField(Strict):
         """Whether a value in its plain form is the reference's."""
         if given is _ABSENT or gold is _ABSENT:
             return False
-        if self.tolerance is not None:
+        if self.tolerance:
             numbers = isinstance(given, Decimal) and isinstance(gold, Decimal)
             return numbers and within(given, gold, self.tolerance)
         if self.set:
@@ -65,7 +65,7 @@ class JsonField(Strict):
         """Why it cannot be compared with the reference's value."""
         if gold is _ABSENT:
             return f"the answer has no field {self.name!r}"
-        if self.tolerance is not None and not isinstance(gold, Decimal):
+        if self.tolerance and not isinstance(gold, Decimal):
             return f"the field {self.name!r} has a tolerance, but the answer's is not a number"
         if self.set and not isinstance(gold, list):
             return f"the field {self.name!r} is a set, but the answer's is not a list"
