@@ -10,6 +10,7 @@ import pytest
 
 from pubswap_protocol.verifiers import plugin
 
+MODULES = {"complaint_triage", "odd_scorers", "others"}  # of all wheels that tests install
 EXAMPLE = Path(__file__).parents[2] / "examples" / "complaints"
 
 
@@ -58,6 +59,9 @@ def use(monkeypatch: pytest.MonkeyPatch, *sites: Path) -> None:
 
 
 def forget() -> None:
-    """Look for packages anew."""
+    """Look for packages anew, as a new process does."""
     plugin.package_of.cache_clear()
     plugin._function.cache_clear()
+    for name in [*sys.modules]:
+        if name.partition(".")[0] in MODULES:
+            del sys.modules[name]
