@@ -10,7 +10,7 @@ import pytest
 
 from pubswap_protocol.verifiers import plugin
 
-MODULES = {"complaint_triage", "odd_scorers", "others"}  # of all wheels that tests install
+MODULES = {"complaint_triage", "mine", "odd_scorers", "others"}  # of all wheels that tests install
 EXAMPLE = Path(__file__).parents[2] / "examples" / "complaints"
 
 
@@ -49,6 +49,11 @@ def project(folder: Path, name: str, files: Mapping[str, str], entries: Mapping[
         f"[project.entry-points.'{plugin.GROUP}']\n" + "\n".join(lines) + "\n"
     )
     return folder
+
+
+def install(site: str) -> None:
+    """Let a process that is forked for a test find the packages that are installed there."""
+    sys.path.insert(0, site)
 
 
 def use(monkeypatch: pytest.MonkeyPatch, *sites: Path) -> None:
