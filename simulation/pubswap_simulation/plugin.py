@@ -34,5 +34,5 @@ def load_plugin(path: Path) -> str:
         del sys.modules[name]
         raise InvalidSettings(f"{path} failed: {type(error).__name__}: {error}") from error
     if any(cls.__module__ == name for cls in VERIFIERS):  # its processes import no plugins
-        raise InvalidSettings(f"{path}: a verifier cannot come from a plugin; see CONTRIBUTING.md.")
+        raise InvalidSettings(f"{path}: a verifier comes from a package; see docs/verifiers.md.")
     return digest

@@ -41,6 +41,7 @@ PAGES = {
         """,
     "recipes": "",
     "data": f"cp {MODEL}/../problems.jsonl mine.jsonl",
+    "verifiers": "",
     "organisation": """
         pubswap run create tour --data alone --set name=hospitals --set clients=1 --set rounds=2
         pubswap invite hospitals hospital-a --quiet > code

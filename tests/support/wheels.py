@@ -10,6 +10,7 @@ import pytest
 
 from pubswap_protocol.verifiers import plugin
 
+MODULES = {"complaint_triage", "mine", "odd_scorers", "others"}  # of all wheels that tests install
 EXAMPLE = Path(__file__).parents[2] / "examples" / "complaints"
 
 
@@ -50,6 +51,11 @@ def project(folder: Path, name: str, files: Mapping[str, str], entries: Mapping[
     return folder
 
 
+def install(site: str) -> None:
+    """Let a process that is forked for a test find the packages that are installed there."""
+    sys.path.insert(0, site)
+
+
 def use(monkeypatch: pytest.MonkeyPatch, *sites: Path) -> None:
     """Let this process, and those it starts, find the packages that are installed there."""
     for site in sites:
@@ -58,6 +64,9 @@ def use(monkeypatch: pytest.MonkeyPatch, *sites: Path) -> None:
 
 
 def forget() -> None:
-    """Look for packages anew."""
+    """Look for packages anew, as a new process does."""
     plugin.package_of.cache_clear()
     plugin._function.cache_clear()
+    for name in [*sys.modules]:
+        if name.partition(".")[0] in MODULES:
+            del sys.modules[name]

@@ -92,7 +92,8 @@ def _named(what: str, allowed: object, asked: tuple[str | None, ...], code: Code
 
 def _verifiers(policy: LocalPolicy, ask: Ask) -> Line:
     allowed = policy.verifiers or ()
-    refused = not {*ask.packages} <= {*allowed}
+    # One that is not installed has no digest, and no policy can allow it.
+    refused = any(name not in allowed or "@" not in name for name in ask.packages)
     return Line(
         "verifier", ", ".join(["PubSwap's own", *allowed]), Code.VERIFIER if refused else None
     )

@@ -60,7 +60,7 @@ class Verifier(Named):
         except PackageNotFoundError:
             raise InvalidSettings(
                 f"The verifier {str(self)!r} needs {self.library}, which is not installed; see "
-                "docs/data.md."
+                "docs/verifiers.md."
             ) from None
 
     def on(self, problem: Problem) -> Self:

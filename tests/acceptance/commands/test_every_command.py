@@ -112,6 +112,7 @@ CALLS: dict[str, dict[tuple[str, ...], str]] = {
     "recipe list": {},
     "recipe show": {(NAMES,): "none"},
     "recipe check": {(NAMES,): "{spare}/bad.toml"},
+    "verifier test": {(NAMES,): "nothing --data {private}"},
     "run create": {
         DISK: "{spare}/good.toml --data {new}",
         (COORDINATOR,): "{spare}/files.toml",

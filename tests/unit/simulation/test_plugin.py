@@ -77,7 +77,7 @@ def test_a_changed_plugin_replaces_its_own_values_alone(tmp_path: Path) -> None:
         (
             "from pubswap_protocol.verifiers.verifier import VERIFIERS, Verifier\n"
             "@VERIFIERS.register\nclass Yes(Verifier):\n    name = 'yes'\n",
-            "a verifier cannot come from a plugin",
+            "a verifier comes from a package",
         ),
     ],
 )

@@ -197,8 +197,6 @@ def test_a_working_tree_is_for_simulations(
     (tree / "src" / "complaint_triage" / "more.json").write_text("{}")
     forget()
     assert package_of("complaints").digest != found.digest
-    sys.modules.pop("complaint_triage", None)
-    sys.modules.pop("complaint_triage.scorer", None)
 
 
 def test_a_source_folder_on_the_path_is_a_working_tree(

@@ -1,4 +1,4 @@
-"""What a scorer can do outside its process: nothing. And what it may do: threads and scratch files."""
+"""What a scorer can do outside its process: nothing. Threads and scratch files it may have."""
 
 import os
 import resource
@@ -64,7 +64,10 @@ class Outside:
     def nobody_came(self) -> bool:
         for listener in (self.tcp, self.udp, self.unix):
             try:
-                listener.recv(1) if listener is self.udp else listener.accept()
+                if listener is self.udp:
+                    listener.recv(1)
+                else:
+                    listener.accept()[0].close()
             except BlockingIOError:
                 continue
             return False
@@ -83,7 +86,7 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Outside
 
 @confined
 def test_nothing_gets_out(outside: Outside) -> None:
-    """Files, networks, processes, signals, limits and the environment of others are out of reach."""
+    """Files, networks, processes, signals, limits and others' environment are out of reach."""
     problem = PROBLEM.model_copy(update={"metadata": outside.metadata})
     before = outside.state()
     with VerifierPool(scorer=escaping) as pool:
