@@ -153,7 +153,7 @@ class Federation:
         settings = self._settings.model_copy(update={"state": self._work})
         self._engine = stack.enter_context(closing(make_engine(settings, policy, folder)))
         self._shared = SharedPolicy(policy)
-        self._pool = stack.enter_context(VerifierPool())
+        self._pool = stack.enter_context(VerifierPool(unconfined=True))
 
     def _session(self, stack: ExitStack, name: str) -> tuple[ClientSettings, Session]:
         """A member's settings and its session; says hello as any member does."""

@@ -155,14 +155,6 @@ class Consent:
                 raise RefusedByPolicy(words(refused))
             self.ledger.record(method, target, media_type, pieces, round_)
 
-    @property
-    def unconfined_verifiers(self) -> bool:
-        """Whether plug-ins may run without a whole sandbox."""
-        try:
-            return load_policy(policy_path(self.state)).unconfined_verifiers
-        except InvalidSettings:
-            return False
-
     def buckets(self) -> tuple[str, ...]:
         """Prefixes of buckets that adapters may go to directly; none unless the policy has some."""
         try:

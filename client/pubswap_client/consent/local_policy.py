@@ -99,6 +99,14 @@ def load_policy(path: Path) -> LocalPolicy:
         raise InvalidSettings(f"{path}: {first_fault(error)}") from None
 
 
+def allows_unconfined(state: Path) -> bool:
+    """Whether plug-ins may score in the member of this folder without a whole sandbox."""
+    try:
+        return load_policy(policy_path(state)).unconfined_verifiers
+    except InvalidSettings:  # also if there is none
+        return False
+
+
 def default_text(ask: Ask) -> str:
     """The text of a policy that allows what the run asks now, and no more."""
     grpo, privacy = ask.settings.grpo, ask.settings.privacy

@@ -12,6 +12,7 @@ from rich.console import Console
 from pubswap_client.base_model import own_model
 from pubswap_client.consent.attendance import Attendance
 from pubswap_client.consent.consent import Consent, adopt
+from pubswap_client.consent.local_policy import allows_unconfined
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.daemon.daemon import Daemon
 from pubswap_client.daemon.evaluator import Evaluator, Judged, judge
@@ -249,7 +250,7 @@ def _open_session(
     with (
         locked(settings.state),
         _connected(settings, stored) as (api, attendance),
-        VerifierPool() as pool,
+        VerifierPool(unconfined=allows_unconfined(settings.state)) as pool,
     ):
         api.check_version()
         run = api.run(membership.run)
@@ -272,7 +273,6 @@ def _open_session(
         folder, card = own_model(settings, run)
         if role is Role.CLIENT:
             write_whole(settings.state / CARD, card_bytes(run))  # for `client personalize`
-        pool.unconfined = attendance is not None and attendance.consent.unconfined_verifiers
         pool.prepare([run.settings.verifier])
         hello = hello_of(card, run.settings.verifier)
         api.hello(run.id, hello)

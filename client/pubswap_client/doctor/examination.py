@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
+from pubswap_client.consent.local_policy import allows_unconfined
 from pubswap_client.daemon.own_settings import own_settings
 from pubswap_client.daemon.reporters import check_trackers
 from pubswap_client.daemon.session import check_possible
@@ -46,6 +47,7 @@ from pubswap_client.doctor.private_data import (
     check_count,
     check_file,
     check_listed,
+    check_sandbox,
     check_texts,
     check_verifiers,
     survey,
@@ -113,7 +115,7 @@ class Examination:
             self._check_device()
             return Checklist(self.findings, following="pubswap evaluate")
         self._check_data()
-        with VerifierPool() as pool:
+        with VerifierPool(unconfined=allows_unconfined(self.settings.state)) as pool:
             self._check_answers(pool)
             self._check_device()
             self._try(pool)
@@ -238,6 +240,7 @@ class Examination:
             return check_answers(chosen, len(file.problems), default, pool.score_many, advance)
 
         file, run, needs = self._file, self._run, "private data and the run"
+        self._check("sandbox", check_sandbox)
         usable = self._check("verifiers", verifiers, file, run, needs=needs)
         broken = self._check("texts of answers", texts, usable, run, needs=needs)
         unread = self._check("answers", answers, file, usable, run, needs=needs)

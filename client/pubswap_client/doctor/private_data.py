@@ -17,6 +17,7 @@ from pubswap_protocol.problems import Problem, parse_problem, read_jsonl
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.verifiers import check_usable
 from pubswap_protocol.verifiers.registry import Given
+from pubswap_protocol.verifiers.sandbox import available
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,18 @@ def check_verifiers(problems: Sequence[Problem], default: Given) -> tuple[Findin
             'Correct "verifier" in these lines, or leave it out to take the run\'s.',
         ), usable
     return ok(first_few(sorted(map(str, names)))), usable
+
+
+def check_sandbox() -> Finding:
+    """Check that processes that score responses are confined."""
+    lacking = available().lacking
+    if lacking is None:
+        return ok("responses are scored without network, processes, and files but Python's")
+    return warning(
+        f"this machine has no {lacking}, so limits on time and memory are all that there is",
+        "PubSwap's own verifiers run. One of an installed package runs only if policy.toml has "
+        "unconfined_verifiers = true.",
+    )
 
 
 def check_answers(

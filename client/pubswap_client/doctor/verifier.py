@@ -75,13 +75,13 @@ def _other(golds: Sequence[Case], number: int) -> str | None:
 
 def findings(cases: Cases, settings: RunSettings, judge: Judging) -> dict[str, Finding]:
     """The findings by what was checked."""
-    with VerifierPool(seconds=SECONDS) as pool:
+    with VerifierPool(seconds=SECONDS, unconfined=True) as pool:
         first = judge(pool, cases.all, "Scoring")
     if len(first) < len(cases.all):
         return {"time": _time(cases, first)}
-    with VerifierPool(seconds=SECONDS) as pool:
+    with VerifierPool(seconds=SECONDS, unconfined=True) as pool:
         again = judge(pool, cases.all[::-1], "Scoring again, from the last to the first")[::-1]
-    with VerifierPool(WORKERS, SECONDS) as pool:
+    with VerifierPool(WORKERS, SECONDS, unconfined=True) as pool:
         several = judge(pool, cases.all, f"Scoring with {WORKERS} workers")
     scored = iter(first)
     golds, empty, others = (

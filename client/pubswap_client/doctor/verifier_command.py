@@ -144,7 +144,7 @@ def _scored(answered: Sequence[Case], judge: partial[list[Scored]]) -> list[Scor
     from pubswap_client.doctor.verifier import SECONDS
     from pubswap_protocol.verifiers import VerifierPool
 
-    with VerifierPool(seconds=SECONDS) as pool:
+    with VerifierPool(seconds=SECONDS, unconfined=True) as pool:
         return judge(pool, answered, "Scoring the responses")
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from pubswap_client.base_model import own_model
+from pubswap_client.consent.local_policy import allows_unconfined
 from pubswap_client.daemon.factories import make_engine, make_trainer
 from pubswap_client.daemon.own_settings import own_settings
 from pubswap_client.data.holdout import split
@@ -83,7 +84,7 @@ def personalize(
     terms = f"{rules.model_dump_json()}{run.model.model_dump_json()}"
     with (
         locked(settings.state),
-        VerifierPool() as pool,
+        VerifierPool(unconfined=allows_unconfined(settings.state)) as pool,
     ):
         say("loading the model")
         policy = load_policy(settings, folder, run.model, rules)
