@@ -33,7 +33,7 @@ screenshots: .venv/dev.stamp  ## docs/screenshots, from a run with real daemons 
 	PUBSWAP_SCREENSHOTS=docs/screenshots $(PYTEST) -n 0 --full tests/acceptance/test_browser.py -k real_daemons
 
 test-vllm: .venv-vllm/stamp  ## the rollout engines on a real vLLM (CPU build)
-	OMP_NUM_THREADS=1 .venv-vllm/bin/pytest tests/engines
+	OMP_NUM_THREADS=1 .venv-vllm/bin/pytest -n 2 --dist loadfile tests/engines
 
 venv-vllm: .venv-vllm/stamp
 

@@ -5,6 +5,7 @@ verifier would show.
 """
 
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +44,9 @@ def judge_models(base: Path, out: Path, settings: RunSettings) -> list[JudgedAns
     import torch
     from peft import PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging as transformers_logging
 
+    transformers_logging.disable_progress_bar()
     torch.manual_seed(settings.seed)
     tokenizer = AutoTokenizer.from_pretrained(base, padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
@@ -58,7 +61,11 @@ def judge_models(base: Path, out: Path, settings: RunSettings) -> list[JudgedAns
             yield JudgedAnswer(name, problem, text, verified, is_right(text, problem.answer))
 
     before = [*judged("base", model)]
-    return [*before, *judged("trained", PeftModel.from_pretrained(model, str(out / "adapter")))]
+    with warnings.catch_warnings():
+        # PEFT asks transformers for an attribute by its older name.
+        warnings.simplefilter("ignore", FutureWarning)
+        trained = PeftModel.from_pretrained(model, str(out / "adapter"))
+    return [*before, *judged("trained", trained)]
 
 
 def _answers(

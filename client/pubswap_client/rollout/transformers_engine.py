@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from pubswap_client.policy.loading import refusing
 from pubswap_client.policy.logprobs import token_scores
 from pubswap_client.policy.memory import (
     Shape,
@@ -98,13 +99,15 @@ class TransformersEngine(RolloutEngine):
         """Sample the responses to each prompt, with log-probabilities.
 
         `first` is the first prompt's index among all prompts of the seed. A part of them gets the
-        same responses as in the whole. Raises OutOfMemory if not even one response fits.
+        same responses as in the whole. Raises OutOfMemory if not even one response fits, and
+        InvalidSettings if the model's own code fails.
         """
         if not prompts:
             return []
         draws = _draws(first + len(prompts), sampling)[first:]
         previous = self.max_rows
-        with self._merged():
+        architecture = self.policy.card.architecture
+        with refusing(f"{architecture} cannot be sampled from"), self._merged():
             fitting = self._fitting(prompts, draws)
             groups = self._in_parts(prompts, draws, sampling.temperature, fitting)
         if self.max_rows < previous:

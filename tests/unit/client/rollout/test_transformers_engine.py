@@ -15,6 +15,7 @@ from pubswap_client.rollout.transformers_engine import (
     TransformersEngine,
     sample,
 )
+from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.tensors.responses import Response
 
 PROMPTS = ([4, 13, 5, 17], [6, 7, 8, 9, 10, 11, 17], [5, 17])
@@ -166,3 +167,14 @@ def test_checking_for_ended_rows_rarely_changes_no_response(policy: Policy) -> N
         engine.generate(PROMPTS, SamplingParameters(4, 60, 0.7, 11)),
         generate(policy, max_tokens=60),
     )
+
+
+def test_a_models_own_error_becomes_ours(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a model raises in its first response is one sentence, with its words."""
+
+    def broken(*_: object, **__: object) -> None:
+        raise KeyError("no such cache")
+
+    monkeypatch.setattr(policy.model, "forward", broken)
+    with pytest.raises(InvalidSettings, match="cannot be sampled from: 'no such cache'"):
+        generate(policy)
