@@ -24,6 +24,7 @@ from pubswap_protocol.model import fingerprint, model_card
 from pubswap_protocol.tensors.adapter import encode_adapter
 from pubswap_protocol.tensors.response_form import ResponseForm
 from pubswap_protocol.verifiers import verifier_of
+from pubswap_protocol.verifiers.registry import VERIFIERS
 from pubswap_server.clock import now
 from pubswap_server.conductor import stalls
 from pubswap_server.database.tables import SubmissionRow
@@ -278,3 +279,23 @@ def test_a_tokenizer_that_multiplies_texts_is_refused(verifying: Server, name: s
     run = operator.create_run(CreateRun(name=f"bomb-{hash(name)}", settings=settings, model=card))
     with pytest.raises(Invalid, match="at most"):
         operator.put_tokenizer(run.id, data)
+
+
+HALVES = VERIFIERS.read(
+    {"name": "weighted", "parts": [{"verifier": "math"}, {"verifier": "exact", "weight": 1.0}]}
+)
+
+
+@pytest.mark.parametrize(("correct_at", "share"), [(0.5, 0.5), (0.6, 0.0)])
+def test_a_response_is_correct_from_correct_at_on(
+    server: Server, correct_at: float, share: float
+) -> None:
+    """Half of each group is right by `math` alone, so its score is 0.5."""
+    fed = begun(server, verifier=HALVES, correct_at=correct_at, grpo=SETTINGS["grpo"])
+    for name in "ab":
+        body = answers(fed, name, lambda k, answer: f"{answer}.0" if k % 2 else "no")
+        fed.members[name].submit_responses(fed.run.id, 1, 1, body)
+    for name in "ab":
+        fed.members[name].exchanged(fed.run.id, 1, 1)
+    (swap,) = fed.view().rounds[1].swaps
+    assert swap.correct_share == {"a": share, "b": share}
