@@ -14,13 +14,15 @@ from pubswap_protocol.command_line.amounts import first_few
 from pubswap_protocol.errors import InvalidProblems, fault_text
 from pubswap_protocol.problems import Problem, read_jsonl
 from pubswap_protocol.settings import RunSettings
-from pubswap_protocol.verifiers import VerifierPool, verifier_for, verifier_of
+from pubswap_protocol.verifiers import VerifierPool, score, verifier_for, verifier_of
 from pubswap_protocol.verifiers.verifier import Verifier
 from pubswap_protocol.verifiers.worker import Scored
 
 MOST = 1000  # problems that are tried
 SECONDS = 5.0  # of CPU for a response, as a member's and the coordinator's workers have
 WORKERS = 4
+MAX_FAULT = 200  # characters
+_FAULT = "it "
 _HOPELESS = 5  # responses that are cut off before the check gives up
 
 Case = tuple[str, Problem]
@@ -73,15 +75,44 @@ def _other(golds: Sequence[Case], number: int) -> str | None:
     return next(differing, None)
 
 
+class _Faulty(float):
+    """A score of 0 whose only part is named after what was wrong with the verifier."""
+
+    parts: dict[str, float]
+
+
+def faulty(name: str) -> bool:
+    """Whether a part of a score is not one but tells a fault."""
+    return name.startswith(_FAULT)
+
+
+def tried(given: Verifier, response: str, problem: Problem) -> float:
+    """The score, or 0 with the fault; unlike a member's, it logs no line for each response."""
+    try:
+        value = score(given, response, problem)
+        if 0 <= value <= 1:
+            return value
+        fault = f"returned {value}"
+    except Exception as error:  # any: it may be foreign code
+        fault = f"raised {type(error).__name__}: {error}"
+    nothing = _Faulty(0.0)
+    nothing.parts = {f"{_FAULT}{fault}"[:MAX_FAULT]: 0.0}
+    return nothing
+
+
+def pool_of(workers: int = 1) -> VerifierPool:
+    return VerifierPool(workers, SECONDS, tried)
+
+
 def findings(cases: Cases, settings: RunSettings, judge: Judging) -> dict[str, Finding]:
     """The findings by what was checked."""
-    with VerifierPool(seconds=SECONDS) as pool:
+    with pool_of() as pool:
         first = judge(pool, cases.all, "Scoring")
     if len(first) < len(cases.all):
         return {"time": _time(cases, first)}
-    with VerifierPool(seconds=SECONDS) as pool:
+    with pool_of() as pool:
         again = judge(pool, cases.all[::-1], "Scoring again, from the last to the first")[::-1]
-    with VerifierPool(WORKERS, SECONDS) as pool:
+    with pool_of(WORKERS) as pool:
         several = judge(pool, cases.all, f"Scoring with {WORKERS} workers")
     scored = iter(first)
     golds, empty, others = (
@@ -105,9 +136,16 @@ def _golds(cases: Cases, judged: Judged) -> Finding:
     if not wrong:
         return ok(f"all {len(judged)} score 1")
     return failure(
-        f"{len(wrong)} of {len(judged)} score less than 1: {cases.listed(wrong)}",
+        f"{len(wrong)} of {len(judged)} score less than 1: {cases.listed(wrong)}{_faults(judged)}",
         "Write these answers as the verifier reads them, or correct the verifier.",
     )
+
+
+def _faults(judged: Judged) -> str:
+    """The first fault of the verifier, if it has any."""
+    names = (name for _, scored in judged for name in scored.parts if faulty(name))
+    first = next(names, None)
+    return f"; {first}" if first else ""
 
 
 def _empty(cases: Cases, judged: Judged) -> Finding:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -128,12 +126,8 @@ def _judge(
     scored: list[Scored] = []
     chunk = 16 * pool.workers if pool.workers > 1 else 1
     for start in range(0, len(cases), chunk):
-        part, began = cases[start : start + chunk], time.perf_counter()
-        judged = pool.judge_many(verifier, part)
-        elapsed = time.perf_counter() - began
-        if pool.at_once(verifier, [problem for _, problem in part]):  # not timed by a process
-            judged = [replace(each, seconds=elapsed / len(part)) for each in judged]
-        scored += judged
+        part = cases[start : start + chunk]
+        scored += pool.judge_many(verifier, part)
         progress.advance(task, len(part))
         if given_up(scored):
             break
@@ -141,10 +135,9 @@ def _judge(
 
 
 def _scored(answered: Sequence[Case], judge: partial[list[Scored]]) -> list[Scored]:
-    from pubswap_client.doctor.verifier import SECONDS
-    from pubswap_protocol.verifiers import VerifierPool
+    from pubswap_client.doctor.verifier import pool_of
 
-    with VerifierPool(seconds=SECONDS) as pool:
+    with pool_of() as pool:
         return judge(pool, answered, "Scoring the responses")
 
 
@@ -152,7 +145,10 @@ def _tables(
     answered: Sequence[Case], scored: Sequence[Scored], settings: RunSettings
 ) -> list[Table | Text]:
     """The score of each response, with those of its parts; how many have which; the mean."""
-    parts = list(dict.fromkeys(name for each in scored for name in each.parts))
+    from pubswap_client.doctor.verifier import faulty
+
+    names = dict.fromkeys(name for each in scored for name in each.parts)
+    parts = [name for name in names if not faulty(name)]
     each_one = Table(Column("id", overflow="fold"), "score", *parts)
     for (_, problem), each in zip(answered, scored, strict=False):
         cells = (f"{each.parts[name]:.3f}" if name in each.parts else "" for name in parts)
