@@ -73,15 +73,20 @@ def _other(golds: Sequence[Case], number: int) -> str | None:
     return next(differing, None)
 
 
+def pool_of(workers: int = 1) -> VerifierPool:
+    """A pool as a member's, which also runs plug-ins where the sandbox is not whole."""
+    return VerifierPool(workers, SECONDS, unconfined=True)
+
+
 def findings(cases: Cases, settings: RunSettings, judge: Judging) -> dict[str, Finding]:
     """The findings by what was checked."""
-    with VerifierPool(seconds=SECONDS, unconfined=True) as pool:
+    with pool_of() as pool:
         first = judge(pool, cases.all, "Scoring")
     if len(first) < len(cases.all):
         return {"time": _time(cases, first)}
-    with VerifierPool(seconds=SECONDS, unconfined=True) as pool:
+    with pool_of() as pool:
         again = judge(pool, cases.all[::-1], "Scoring again, from the last to the first")[::-1]
-    with VerifierPool(WORKERS, SECONDS, unconfined=True) as pool:
+    with pool_of(WORKERS) as pool:
         several = judge(pool, cases.all, f"Scoring with {WORKERS} workers")
     scored = iter(first)
     golds, empty, others = (
@@ -105,9 +110,15 @@ def _golds(cases: Cases, judged: Judged) -> Finding:
     if not wrong:
         return ok(f"all {len(judged)} score 1")
     return failure(
-        f"{len(wrong)} of {len(judged)} score less than 1: {cases.listed(wrong)}",
+        f"{len(wrong)} of {len(judged)} score less than 1: {cases.listed(wrong)}{_faults(judged)}",
         "Write these answers as the verifier reads them, or correct the verifier.",
     )
+
+
+def _faults(judged: Judged) -> str:
+    """The first fault of the verifier, if it has any."""
+    first = next((scored.fault for _, scored in judged if scored.fault), None)
+    return f"; it {first}" if first else ""
 
 
 def _empty(cases: Cases, judged: Judged) -> Finding:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -128,12 +126,8 @@ def _judge(
     scored: list[Scored] = []
     chunk = 16 * pool.workers if pool.workers > 1 else 1
     for start in range(0, len(cases), chunk):
-        part, began = cases[start : start + chunk], time.perf_counter()
-        judged = pool.judge_many(verifier, part)
-        elapsed = time.perf_counter() - began
-        if pool.at_once(verifier, [problem for _, problem in part]):  # not timed by a process
-            judged = [replace(each, seconds=elapsed / len(part)) for each in judged]
-        scored += judged
+        part = cases[start : start + chunk]
+        scored += pool.judge_many(verifier, part)
         progress.advance(task, len(part))
         if given_up(scored):
             break
@@ -141,10 +135,9 @@ def _judge(
 
 
 def _scored(answered: Sequence[Case], judge: partial[list[Scored]]) -> list[Scored]:
-    from pubswap_client.doctor.verifier import SECONDS
-    from pubswap_protocol.verifiers import VerifierPool
+    from pubswap_client.doctor.verifier import pool_of
 
-    with VerifierPool(seconds=SECONDS, unconfined=True) as pool:
+    with pool_of() as pool:
         return judge(pool, answered, "Scoring the responses")
 
 

@@ -96,10 +96,11 @@ class VerifierPool:
 
         def score_item(item: Item) -> Scored:
             scored = self.score(verifier, item)
-            if scored.cut_off:
+            if scored.cut_off or scored.fault:
                 log.warning(
-                    "The verifier %s failed on a response to %s: scored 0.",
+                    "The verifier %s %s on a response to %s: scored 0.",
                     item[1].verifier or verifier,
+                    scored.fault or "took too long, or ended its process,",
                     item[1].id,
                 )
             return scored

@@ -12,12 +12,16 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from numbers import Real
 from pathlib import Path
+from typing import Annotated
 
+from pydantic import Field, ValidationError
+
+from pubswap_protocol.bounds import MAX_PARTS, Label, Seconds, Share, Strict, plain
 from pubswap_protocol.errors import PubSwapError, VerifierFault
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.verifiers.reasoning import ReasoningGym
@@ -35,6 +39,8 @@ MEMORY_BYTES = 4 << 30  # address space of a worker, libraries included
 SCRATCH_BYTES = 64 << 20  # of each file that a worker writes
 OPEN_FILES = 256
 
+_MAX_REPLY = 1 << 16  # bytes
+_MAX_TOLD = 200  # characters of a fault
 _PREPARED = "pubswap_protocol.verifiers.prepared"
 
 # The exit codes of a process that was stopped with its service, killed by the system when memory
@@ -49,13 +55,25 @@ _starting = threading.Lock()
 class Scored:
     """A response's score with those of its parts, if it has any, and the CPU seconds it took.
 
-    If it was cut off, the score is 0.0, and the seconds are elapsed ones, up to the limit.
+    If it was cut off, the score is 0.0, and the seconds are elapsed ones, up to the limit. `fault`
+    is what the verifier raised or returned instead of a score.
     """
 
     score: float
     seconds: float
     cut_off: bool = False
     parts: Mapping[str, float] = field(default_factory=dict)
+    fault: str = ""
+
+
+class _Reply(Strict):
+    """What a worker sends of a response, in JSON: it may run code that is not ours."""
+
+    score: Share
+    seconds: Seconds
+    parts: Annotated[dict[Label, Share], Field(max_length=MAX_PARTS)]
+    fault: Label
+    full: bool
 
 
 class Worker:
@@ -82,7 +100,7 @@ class Worker:
         """
         for _ in range(2):
             began, warm = time.monotonic(), False
-            with contextlib.suppress(EOFError, OSError):
+            with contextlib.suppress(EOFError, OSError, ValidationError):
                 connection = self._connected(job[0])
                 connection.send((job, seconds))
                 if job[0] not in self._used:
@@ -91,11 +109,10 @@ class Worker:
                 if not connection.poll(WALL_FACTOR * seconds):
                     self.kill()
                     break
-                scored: Scored
-                scored, full = connection.recv()
-                if full:
+                reply = _Reply.model_validate_json(connection.recv_bytes(_MAX_REPLY))
+                if reply.full:
                     self.kill()
-                return scored
+                return Scored(reply.score, reply.seconds, parts=reply.parts, fault=reply.fault)
             # Ended from outside, perhaps with the whole service: not the response's fault.
             if self.kill() not in _ENDED_FROM_OUTSIDE:
                 break
@@ -125,7 +142,7 @@ class Worker:
         if not connection.poll(WARM_SECONDS * WALL_FACTOR):
             self.kill()
             raise VerifierFault(f"The verifier {verifier} does not even score an empty response.")
-        if fault := connection.recv():
+        if fault := plain(connection.recv_bytes(_MAX_REPLY).decode(errors="replace")):
             self.kill()
             raise VerifierFault(f"The verifier {verifier} cannot be used. {fault}")
         self._used.add(verifier)
@@ -167,16 +184,24 @@ def _serve(connection: Connection, scratch: Path, scorer: Score) -> None:
         while not full:
             job, seconds = connection.recv()
             if job[0] not in warm:
-                connection.send(_warmed(scorer, *job))
+                connection.send_bytes((_warmed(scorer, *job) or "")[:_MAX_TOLD].encode())
                 warm.add(job[0])
             started = time.process_time()
             # The signal has no handler, so it ends the process whatever that is computing.
             signal.setitimer(signal.ITIMER_PROF, seconds)
             scored = guarded(scorer, job)
             signal.setitimer(signal.ITIMER_PROF, 0)
+            seconds = time.process_time() - started
             # Libraries cache results, which would leave too little memory for later responses.
             full = limit is not None and _is_half_full(limit)
-            connection.send((replace(scored, seconds=time.process_time() - started), full))
+            reply = _Reply(
+                score=scored.score,
+                seconds=seconds,
+                parts=dict(scored.parts),
+                fault=scored.fault,
+                full=full,
+            )
+            connection.send_bytes(reply.model_dump_json().encode())
 
 
 def _warmed(scorer: Score, verifier: Verifier, _: str, problem: Problem) -> str | None:
@@ -229,12 +254,14 @@ def _close_all_but(connection: Connection) -> None:
 
 
 def guarded(scorer: Score, job: Job) -> Scored:
-    """The score, without its seconds; 0.0 if the verifier raises, or it is not from 0 to 1."""
+    """The score, in CPU seconds; 0.0 if the verifier raises, or it is not from 0 to 1."""
+    began, fault = time.thread_time(), ""
     try:
         score = scorer(*job)
-        if not isinstance(score, Real) or not 0 <= score <= 1:
-            raise ValueError
-        return Scored(float(score), 0.0, parts=getattr(score, "parts", {}))
+        if isinstance(score, Real) and 0 <= score <= 1:
+            seconds = time.thread_time() - began
+            return Scored(float(score), seconds, parts=getattr(score, "parts", {}))
+        fault = f"returned {score!r}"
     except Exception as error:
-        log.warning("The verifier %s raised %s: scored 0.", job[0], type(error).__name__)
-        return Scored(0.0, 0.0)
+        fault = f"raised {type(error).__name__}: {error}"
+    return Scored(0.0, time.thread_time() - began, fault=plain(fault)[:_MAX_TOLD])

@@ -156,6 +156,22 @@ def test_a_run_file_gives_the_verifier_with_its_parameters(tmp_path: Path) -> No
     assert "6 of 6 score less than 1: line 1 (p0), line 2 (p1)" in ended.output
 
 
+def test_what_a_verifier_raises_is_told_once(
+    complaints: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Its message, beside the lines; no line for each response."""
+    use(monkeypatch, complaints)
+    (tmp_path / "p.jsonl").write_text('{"id": "1", "prompt": "?", "answer": "{}"}')
+    ended = called("plugin:complaints", "--data", tmp_path / "p.jsonl")
+    assert ended.status == 1
+    found = "line 1 (1); it raised ValueError: the reference answer has no category"
+    assert found in ended.output
+    assert "scored 0" not in "".join(capfd.readouterr())
+
+
 def test_a_working_tree_is_tested_but_gets_no_line_for_a_policy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.problems import Problem
+from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.verifiers import VerifierPool, check_usable, verifier_of, verifier_version
 from pubswap_protocol.verifiers.plugin import Package, package_of, working_trees
 from pubswap_protocol.verifiers.registry import packages
@@ -304,3 +305,10 @@ def test_the_example_s_own_tests_pass(
         timeout=240,
     )
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("name", ["plugin:mine", "reasoning_gym:gcd"])
+def test_a_verifier_in_one_word_is_read_again_as_it_is(name: str) -> None:
+    """As where a run file's settings become the run's."""
+    once = RunSettings(verifier=name)
+    assert str(RunSettings(verifier=once.verifier).verifier) == name
