@@ -65,6 +65,7 @@ def use(monkeypatch: pytest.MonkeyPatch, *sites: Path) -> None:
 
 def forget() -> None:
     """Look for packages anew, as a new process does."""
+    plugin._point.cache_clear()
     plugin.package_of.cache_clear()
     plugin._function.cache_clear()
     for name in [*sys.modules]:

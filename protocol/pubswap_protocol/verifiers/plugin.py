@@ -9,7 +9,7 @@ import hashlib
 import io
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
@@ -114,6 +114,13 @@ class Package:
         )
 
 
+def look_up() -> None:
+    """Find all installed plug-ins, because a confined process cannot look for them any more."""
+    for point in entry_points(group=GROUP):
+        with suppress(InvalidSettings):
+            package_of(point.name)
+
+
 @cache
 def package_of(entry: str) -> Package:
     """The package of an entry point, as it was first found by this process.
@@ -137,6 +144,7 @@ def package_of(entry: str) -> Package:
     return Package(distribution.name, distribution.version, digest, editable)
 
 
+@cache
 def _point(entry: str) -> EntryPoint:
     found = [*entry_points(group=GROUP, name=entry)]
     if not found:

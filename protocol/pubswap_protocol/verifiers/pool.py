@@ -74,8 +74,10 @@ class VerifierPool:
         """
         text, problem = item
         job: Job = (verifier_of(problem.verifier or verifier), text, problem)
-        if job[0].plugins and not self.unconfined:
-            check_sandbox()
+        if job[0].plugins:
+            job[0].check()  # here, because a confined process cannot look for packages
+            if not self.unconfined:
+                check_sandbox()
         if self.at_once(verifier, [problem]):
             return guarded(self._scorer, job)
         with self._worker() as worker:

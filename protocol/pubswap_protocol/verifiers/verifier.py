@@ -36,6 +36,7 @@ class Verifier(Named):
 
     def load(self) -> None:
         """Import whatever it needs. A foreign one raises what it likes, so call it in a worker."""
+        self.check()
 
     def fault(self, problem: Problem) -> str | None:
         """Why no response to the problem can be right; None if nothing is seen."""

@@ -24,6 +24,7 @@ from pydantic import Field, ValidationError
 from pubswap_protocol.bounds import MAX_PARTS, Label, Seconds, Share, Strict, plain
 from pubswap_protocol.errors import PubSwapError, VerifierFault
 from pubswap_protocol.problems import Problem
+from pubswap_protocol.verifiers import plugin
 from pubswap_protocol.verifiers.reasoning import ReasoningGym
 from pubswap_protocol.verifiers.sandbox import confine
 from pubswap_protocol.verifiers.verifier import Verifier
@@ -177,6 +178,7 @@ def _library(verifier: Verifier) -> str:
 
 def _serve(connection: Connection, scratch: Path, scorer: Score) -> None:
     limit = _limit_resources(connection)
+    plugin.look_up()
     confine(scratch)
     warm: set[Verifier] = set()
     full = False
@@ -208,7 +210,6 @@ def _warmed(scorer: Score, verifier: Verifier, _: str, problem: Problem) -> str 
     """Use the verifier for the first time, on an empty response; returns why it cannot be used."""
     signal.setitimer(signal.ITIMER_PROF, WARM_SECONDS)
     try:
-        verifier.check()
         verifier.load()
     except PubSwapError as error:
         return error.detail
@@ -262,6 +263,6 @@ def guarded(scorer: Score, job: Job) -> Scored:
             seconds = time.thread_time() - began
             return Scored(float(score), seconds, parts=getattr(score, "parts", {}))
         fault = f"returned {score!r}"
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         fault = f"raised {type(error).__name__}: {error}"
     return Scored(0.0, time.thread_time() - began, fault=plain(fault)[:_MAX_TOLD])

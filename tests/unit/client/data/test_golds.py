@@ -144,7 +144,10 @@ def test_unread_answers_name_their_verifier(
         monkeypatch.setattr(pool, "score", lambda *_: Scored(0.0, 5.0, cut_off=True))
         with caplog.at_level(logging.WARNING):
             pool.score_many("exact", [("7", odd)])
-    assert "reasoning_gym:countdown failed on a response to p" in caplog.text
+    assert (
+        "reasoning_gym:countdown took too long, or ended its process, on a response to p"
+        in caplog.text
+    )
 
 
 def rows_file(folder: Path, answers: dict[int, str], count: int = 60) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.errors import InvalidSettings, PubSwapError
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.verifiers import VerifierPool, check_usable, verifier_of, verifier_version
@@ -248,10 +248,10 @@ def test_a_name_that_no_entry_point_has(name: str) -> None:
 def test_an_entry_point_that_leads_nowhere(
     odd: Path, monkeypatch: pytest.MonkeyPatch, entry: str, reason: str
 ) -> None:
-    """It is refused where it is checked, in a sentence, and ends no process."""
+    """It is refused before the first response, in a sentence, and ends no process of ours."""
     use(monkeypatch, odd)
-    with pytest.raises(InvalidSettings, match=reason):
-        check_usable(f"plugin:{entry}")
+    with VerifierPool() as pool, pytest.raises(PubSwapError, match=reason):
+        pool.prepare([f"plugin:{entry}"])
 
 
 @pytest.fixture
@@ -274,7 +274,10 @@ def test_what_a_scorer_returns(pool: VerifierPool, capfd: pytest.CaptureFixture[
     assert not any(scored.cut_off for scored in got.values())
     printed, said = capfd.readouterr()
     assert "a word" not in printed + said
-    assert said.count("raised TypeError") >= 2
+    assert {name for name, scored in got.items() if "raised TypeError" in scored.fault} == {
+        "text",
+        "nothing",
+    }
 
 
 def test_metadata_is_as_it_was_for_each_response(pool: VerifierPool) -> None:
@@ -287,7 +290,12 @@ def test_metadata_is_as_it_was_for_each_response(pool: VerifierPool) -> None:
 @pytest.mark.parametrize("name", ["hanging", "leaving"])
 def test_a_scorer_that_hangs_or_leaves_is_cut_off(pool: VerifierPool, name: str) -> None:
     """The next response gets a new process."""
-    assert pool.score(f"plugin:{name}", ("hang", PROBLEM)).cut_off
+    scored = pool.score(f"plugin:{name}", ("hang", PROBLEM))
+    assert (scored.score, scored.cut_off, scored.fault) == (
+        0.0,
+        name == "hanging",
+        "raised SystemExit: 3" if name == "leaving" else "",
+    )
     assert pool.score("plugin:right", ("4", PROBLEM)).score == 1.0
 
 

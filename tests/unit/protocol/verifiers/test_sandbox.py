@@ -16,6 +16,7 @@ import pytest
 from pubswap_protocol.errors import InvalidSettings, VerifierFault
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.verifiers import VerifierPool, sandbox
+from pubswap_protocol.verifiers.plugin import Plugin
 from pubswap_protocol.verifiers.sandbox import Sandbox, available, check_sandbox
 from support.verifiers.escapes import ATTEMPTS, escaping, gone, gone_at_once
 
@@ -162,6 +163,7 @@ def test_where_the_sandbox_is_not_whole_only_our_own_verifiers_run(
     assert lacks in refused.value.detail and "unconfined_verifiers" in refused.value.detail
     with VerifierPool() as pool:
         assert pool.score("math", ("4", PROBLEM)).score == 1.0
+        monkeypatch.setattr(Plugin, "check", lambda _: None)
         with pytest.raises(InvalidSettings, match="would not be confined"):
             pool.score("plugin:complaints", ("4", PROBLEM))
     with VerifierPool(unconfined=True) as pool, pytest.raises(VerifierFault, match="not installed"):

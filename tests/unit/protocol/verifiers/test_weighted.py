@@ -104,6 +104,7 @@ class Odd(Verifier):
     """A verifier whose scores are no scores."""
 
     name = "odd"
+    quick = True  # no process could import it
     value: Any = None
 
     def score(self, response: str, problem: Problem) -> float:
