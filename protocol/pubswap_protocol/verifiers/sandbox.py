@@ -64,6 +64,7 @@ _REFUSED = (
 )
 _CLONE_THREAD = 0x10000
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C  # they type into a terminal
+_F_SETOWN, _F_SETSIG, _F_SETOWN_EX = 8, 10, 15  # they send signals to others
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,5 +230,7 @@ def _restrict_calls() -> None:
         add(denied, name, arg(0, seccomp.NE, own))
     for command in (_TIOCSTI, _TIOCLINUX):
         add(denied, "ioctl", arg(1, seccomp.MASKED_EQ, 0xFFFFFFFF, command))
+    for command in (_F_SETOWN, _F_SETSIG, _F_SETOWN_EX):
+        add(denied, "fcntl", arg(1, seccomp.MASKED_EQ, 0xFFFFFFFF, command))
     add(denied, "prlimit64", arg(0, seccomp.NE, 0))
     rules.load()

@@ -135,7 +135,8 @@ class Worker:
         process.kill()
         process.join()
         if self._scratch is not None:
-            self._scratch.cleanup()
+            with contextlib.suppress(OSError, RecursionError):  # it may be as deep as it likes
+                self._scratch.cleanup()
         return process.exitcode
 
     def _wait_until_warm(self, connection: Connection, verifier: Verifier) -> None:

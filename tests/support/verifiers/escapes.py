@@ -4,6 +4,8 @@ Each scores 1.0 if it was possible and 0.5 if the system refused it.
 """
 
 import ctypes
+import errno
+import fcntl
 import os
 import resource
 import signal
@@ -62,6 +64,22 @@ def _scratch() -> None:
     Path("here").write_text("also in the working folder")
 
 
+def _typed() -> None:
+    """Only EPERM is a refusal: no terminal is here."""
+    try:
+        fcntl.ioctl(2, 0x5412, b"x")
+    except OSError as error:
+        if error.errno != errno.ENOTTY:
+            raise
+
+
+def _owned(process: int) -> None:
+    """Let the end of a pipe belong to a process, which gets a signal when there is something."""
+    reading, writing = os.pipe()
+    fcntl.fcntl(reading, fcntl.F_SETOWN, process)
+    os.close(writing)
+
+
 def _call(number: int, *arguments: object) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.syscall(number, *arguments) < 0:
@@ -97,6 +115,7 @@ ATTEMPTS: dict[str, Callable[[Given], object]] = {
     "run a program": lambda given: subprocess.run(["/bin/true"], check=True),
     "become a program": lambda _: os.execv(sys.executable, [sys.executable, "-c", "pass"]),
     "kill the parent": lambda given: os.kill(int(given["pid"]), signal.SIGUSR1),
+    "have the system signal the parent": lambda given: _owned(int(given["pid"])),
     "ask whether the parent lives": lambda given: os.kill(int(given["pid"]), 0),
     "read the parent's environment": lambda given: Path(
         f"/proc/{given['pid']}/environ"
@@ -106,7 +125,7 @@ ATTEMPTS: dict[str, Callable[[Given], object]] = {
         int(given["pid"]), resource.RLIMIT_NOFILE, (8, 8)
     ),
     "raise the memory": lambda _: resource.setrlimit(resource.RLIMIT_AS, (1 << 40, 1 << 40)),
-    "type into the terminal": lambda _: __import__("fcntl").ioctl(2, 0x5412, b"x"),
+    "type into the terminal": lambda _: _typed(),
     "open io_uring": lambda _: _call(425, 8, ctypes.create_string_buffer(256)),
     "trace the parent": lambda given: _call(101, 16, int(given["pid"]), 0, 0),
     "start a thread": lambda _: _started_thread(),
