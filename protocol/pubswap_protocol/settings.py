@@ -263,7 +263,7 @@ class RunSettings(Strict):
     verifier: Annotated[Verifier, VERIFIERS] = Field(
         default=Math(), description="Verifier of responses."
     )
-    correct_at: PositiveShare = Field(
+    correct_at: Annotated[float, Field(ge=0.001, le=1, strict=True)] = Field(
         default=1.0,
         description="Score from which a response is correct: in exchanges, and in pass@1.",
     )

@@ -8,13 +8,15 @@ from typing import Any
 
 from anyio import CapacityLimiter
 
-from pubswap_protocol.errors import DamagedBlob, InvalidSettings
+from pubswap_protocol.errors import DamagedBlob, InvalidSettings, VerifierFault
 from pubswap_protocol.messages import SetKind
 from pubswap_protocol.problems import Problem, PromptLimit, parse_problems
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import AdapterFile, AdapterLayout, initial_file
 from pubswap_protocol.tokenizer import fewest_tokens, load_tokenizer
 from pubswap_protocol.verifiers import VerifierPool
+from pubswap_protocol.verifiers.registry import check_judges
+from pubswap_protocol.verifiers.verifier import Verifier
 from pubswap_server.conductor.leases import Leases
 from pubswap_server.database.engine import Database
 from pubswap_server.exchange.answers import Answers
@@ -101,6 +103,18 @@ class Services:
             # Without public steps, nobody draws from the public set.
             if kind is SetKind.TEST or run.exchange:
                 limit.check(self.problems(digest), f"The {kind} set")
+
+    def check_judged(self, verifier: Verifier, sets: Mapping[SetKind, str]) -> None:
+        """Raises InvalidSettings or InvalidProblems unless the verifier works here, on these sets.
+
+        `sets` are digests.
+        """
+        try:
+            self.verifiers.prepare([verifier])
+        except VerifierFault as error:
+            raise InvalidSettings(error.detail) from None
+        for kind, digest in sets.items():
+            check_judges(self.problems(digest), verifier, f"The {kind} set")
 
     def initial_adapter(self, layout: AdapterLayout, settings: RunSettings) -> str:
         """Store and check the adapter that a run begins from; returns its digest.

@@ -64,6 +64,7 @@ from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import Adapter
 from pubswap_protocol.terms import agreed, check_public, check_required
 from pubswap_protocol.verifiers import VerifierPool, verifier_version
+from pubswap_protocol.verifiers.registry import check_shared
 from pubswap_protocol.verifiers.verifier import Verifier
 from pubswap_protocol.verifiers.worker import Scored
 
@@ -213,6 +214,7 @@ def _problem_set(session: Session, kind: SetKind) -> list[Problem]:
     if not problems:
         raise InvalidProblems(f"The operator's {kind} set has no problems; ask the operator.")
     session.policy.prompt_limit.check(problems, f"The operator's {kind} set")
+    check_shared(problems, session.run.settings.verifier, f"The operator's {kind} set")
     return problems
 
 

@@ -16,7 +16,7 @@ from pubswap_protocol.verifiers.extract import (
     stated,
     tagged,
 )
-from pubswap_protocol.verifiers.registry import Given, verifier_of
+from pubswap_protocol.verifiers.registry import Given, judge_of
 
 MIN_RIGHT = 20
 SHARE = 0.9
@@ -60,7 +60,7 @@ def suspicion(right: Sequence[tuple[str, Problem]], verifier: Given) -> str | No
     """
     by_topic: dict[str, list[_Answer]] = defaultdict(list)
     for response, problem in right:
-        if not verifier_of(problem.verifier or verifier).quick:
+        if not judge_of(problem, verifier).quick:
             by_topic[problem.topic].append(_answer(response, problem))
     everything = [answer for answers in by_topic.values() for answer in answers]
     if found := _in_common(everything):

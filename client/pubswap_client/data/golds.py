@@ -13,7 +13,7 @@ from pubswap_protocol.errors import InvalidProblems
 from pubswap_protocol.problems import Problem, is_blank
 from pubswap_protocol.verifiers.choice import SEVERAL, MultipleChoice
 from pubswap_protocol.verifiers.extract import last_boxed
-from pubswap_protocol.verifiers.registry import Given, verifier_for, verifier_of
+from pubswap_protocol.verifiers.registry import Given, judge_of
 from pubswap_protocol.verifiers.verifier import Mathematical, Verifier
 
 Score = Callable[[Given, Sequence[tuple[str, Problem]]], list[float]]
@@ -56,8 +56,7 @@ def text_fault(problem: Problem, given: Given | None) -> str | None:
     Without a verifier, which the run then names, only the rules of all of them count.
     """
     answer = problem.answer
-    given = problem.verifier or given
-    verifier = None if given is None else verifier_of(given)
+    verifier = judge_of(problem, given) if problem.verifier or given else None
     if is_blank(answer):
         return "it is blank"
     if _lost_backslash(answer, verifier):
@@ -110,8 +109,7 @@ def text_faults(problems: Iterable[Problem], default: Given | None) -> list[Faul
 
 
 def _name(problem: Problem, default: Given | None) -> str | None:
-    given = problem.verifier or default
-    return None if given is None else str(given)
+    return str(judge_of(problem, default)) if problem.verifier or default else None
 
 
 def contradictions(problems: Iterable[Problem]) -> list[Fault]:
@@ -142,9 +140,9 @@ def unread(problems: Sequence[Problem], default: Given | None, score: Score) -> 
     """
     faults = {fault.problem.id: fault for fault in text_faults(problems, default)}
     judged = [
-        (problem, verifier_for(problem, given))
+        (problem, judge_of(problem, default).on(problem))
         for problem in problems
-        if (given := problem.verifier or default) and problem.id not in faults
+        if (problem.verifier or default) and problem.id not in faults
     ]
     cases = [(verifier.right_response(problem), problem) for problem, verifier in judged]
     cases += [("", problem) for problem, _ in judged]

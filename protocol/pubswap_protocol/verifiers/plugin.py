@@ -209,13 +209,13 @@ def _check_origin(point: EntryPoint, files: Files) -> None:
     module = point.module.replace(".", "/")
     spec = find_spec(point.module.partition(".")[0])
     here = any(name.startswith((f"{module}.", f"{module}/")) for name in files)
-    origin = spec and spec.origin  # a namespace has none
-    if spec is None or not here or (origin and not _has(files, Path(origin))):
+    origin = spec and spec.origin  # a namespace has none, and may be in several folders
+    if not origin or not here or not _has(files, Path(origin)):
         raise InvalidSettings(
             f"The verifier plugin:{point.name} is {point.value}, which Python finds "
             f"{f'at {origin}' if origin else 'nowhere'}, not among the files of its package "
-            f"{point.dist and point.dist.name}. Remove the other one, or PYTHONPATH, or install "
-            "the package again."
+            f"{point.dist and point.dist.name}. Remove the other one, or PYTHONPATH, give a "
+            "package without one its __init__.py, or install it again."
         )
 
 

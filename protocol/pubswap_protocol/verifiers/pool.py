@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
 from pubswap_protocol.problems import Problem
-from pubswap_protocol.verifiers.registry import Given, score, verifier_of
+from pubswap_protocol.verifiers.registry import Given, judge_of, score, verifier_of
 from pubswap_protocol.verifiers.sandbox import check_sandbox
 from pubswap_protocol.verifiers.worker import Job, Score, Scored, Worker, guarded, log
 
@@ -63,8 +63,8 @@ class VerifierPool:
 
     def at_once(self, verifier: Given, problems: Sequence[Problem]) -> bool:
         """Whether the verifiers of these problems are always quick, and need no process."""
-        given = {problem.verifier or verifier for problem in problems}
-        return self._scorer is score and all(verifier_of(each).quick for each in given)
+        judges = {problem.verifier: judge_of(problem, verifier) for problem in problems}
+        return self._scorer is score and all(each.quick for each in judges.values())
 
     def score(self, verifier: Given, item: Item, seconds: float | None = None) -> Scored:
         """Score one (response, problem) within `seconds` of CPU, by default the pool's.
@@ -73,7 +73,7 @@ class VerifierPool:
         cannot run it.
         """
         text, problem = item
-        job: Job = (verifier_of(problem.verifier or verifier), text, problem)
+        job: Job = (judge_of(problem, verifier), text, problem)
         if job[0].plugins:
             job[0].check()  # here, because a confined process cannot look for packages
             if not self.unconfined:
@@ -101,7 +101,7 @@ class VerifierPool:
             if scored.cut_off or scored.fault:
                 log.warning(
                     "The verifier %s %s on a response to %s: scored 0.",
-                    item[1].verifier or verifier,
+                    judge_of(item[1], verifier),
                     scored.fault or "took too long, or ended its process,",
                     item[1].id,
                 )

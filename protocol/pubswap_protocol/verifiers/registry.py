@@ -1,11 +1,12 @@
 """Verifiers by name, each with a version that members must share, because it decides rewards."""
 
+from collections.abc import Iterable
 from functools import lru_cache
 
 from pydantic import ValidationError
 
 from pubswap_protocol.digests import digest_of
-from pubswap_protocol.errors import InvalidSettings, first_fault
+from pubswap_protocol.errors import InvalidProblems, InvalidSettings, first_fault
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.verifiers.choice import MultipleChoice
 from pubswap_protocol.verifiers.declared.json_fields import JsonFields
@@ -75,7 +76,21 @@ def verifier_for(problem: Problem, given: Given) -> Verifier:
 
     Raises InvalidSettings for a name that does not exist, InvalidProblems for wrong metadata.
     """
-    return verifier_of(problem.verifier or given).on(problem)
+    return judge_of(problem, given).on(problem)
+
+
+def judge_of(problem: Problem, given: Given | None) -> Verifier:
+    """The verifier that a problem names, else the given one, without its metadata.
+
+    The name of the given one, or of a part of it, means that one, with its parameters.
+    """
+    if not problem.verifier:
+        assert given is not None, "a problem names its verifier, or its run does"
+        return verifier_of(given)
+    ours = [] if given is None else verifier_of(given).named
+    return next((each for each in ours if str(each) == problem.verifier), None) or verifier_of(
+        problem.verifier
+    )
 
 
 def verifier_version(given: Given) -> str:
@@ -105,7 +120,29 @@ def packages(verifier: Verifier) -> tuple[str, ...]:
 
 def foreign(problem: Problem, verifier: Verifier) -> bool:
     """Whether a problem names a plug-in that its run's verifier does not consist of."""
-    return not {*verifier_of(problem.verifier or verifier).plugins} <= {*verifier.plugins}
+    return not {*judge_of(problem, verifier).plugins} <= {*verifier.plugins}
+
+
+def check_shared(problems: Iterable[Problem], verifier: Verifier, source: str) -> None:
+    """Raises InvalidProblems if a problem of all members names a plug-in that the run does not."""
+    for problem in problems:
+        if problem.verifier and foreign(problem, verifier):
+            raise InvalidProblems(
+                f"{source}, id {problem.id!r}: its verifier {problem.verifier} is not the run's, "
+                f"{verifier}, so members would not agree on it. Use it for the run, or in private "
+                "problems alone."
+            )
+
+
+def check_judges(problems: Iterable[Problem], verifier: Verifier, source: str) -> None:
+    """As `check_shared`, for a set that is to be stored: metadata and libraries must be right too.
+
+    Raises InvalidProblems or InvalidSettings.
+    """
+    problems = list(problems)
+    check_shared(problems, verifier, source)
+    for each in {verifier_for(problem, verifier) for problem in problems}:
+        verifier_version(each)
 
 
 def check_usable(given: Given) -> None:

@@ -61,9 +61,11 @@ _REFUSED = (
     "init_module finit_module delete_module kexec_load kexec_file_load reboot swapon swapoff",
     "syslog acct quotactl quotactl_fd settimeofday clock_settime clock_adjtime adjtimex",
     "sethostname setdomainname iopl ioperm personality setpriority ioprio_set",
+    "sched_setaffinity sched_setscheduler sched_setparam sched_setattr migrate_pages move_pages",
 )
 _CLONE_THREAD = 0x10000
-_TIOCSTI, _TIOCLINUX = 0x5412, 0x541C  # they type into a terminal
+# They type into a terminal, or send signals to others.
+_TIOCSTI, _TIOCLINUX, _FIOSETOWN, _SIOCSPGRP = 0x5412, 0x541C, 0x8901, 0x8902
 _F_SETOWN, _F_SETSIG, _F_SETOWN_EX = 8, 10, 15  # they send signals to others
 
 
@@ -96,8 +98,8 @@ def check_sandbox() -> None:
     if lacking := available().lacking:
         raise InvalidSettings(
             f"This machine has no {lacking}, so a verifier of an installed package would not be "
-            "confined. Use another machine, or set unconfined_verifiers = true in policy.toml if "
-            "you trust its code with everything that this user may do."
+            "confined. Use another machine. A member that trusts its code with everything that "
+            "this user may do can set unconfined_verifiers = true in policy.toml."
         )
 
 
@@ -170,6 +172,10 @@ def _python() -> Iterator[str]:
     yield str(Path(os.__file__).parent)
     # A package from a working tree: its own folder, and not what lies beside it. To look for it
     # now fills the caches of Python's finders, which cannot look any more when it is imported.
+    for point in entry_points(group=PLUGINS):
+        # What it needs may be installed beside it, out of Python's own folders.
+        if point.dist is not None and str(folder := point.dist.locate_file("")) in sys.path:
+            yield str(folder)
     roots = {name.partition(".")[0] for name in [*sys.modules]}
     roots |= {point.module.partition(".")[0] for point in entry_points(group=PLUGINS)}
     for root in roots:
@@ -228,7 +234,7 @@ def _restrict_calls() -> None:
     add(absent, "clone3")  # its flags are in memory; libc then takes clone
     for name in ("kill", "tgkill"):
         add(denied, name, arg(0, seccomp.NE, own))
-    for command in (_TIOCSTI, _TIOCLINUX):
+    for command in (_TIOCSTI, _TIOCLINUX, _FIOSETOWN, _SIOCSPGRP):
         add(denied, "ioctl", arg(1, seccomp.MASKED_EQ, 0xFFFFFFFF, command))
     for command in (_F_SETOWN, _F_SETSIG, _F_SETOWN_EX):
         add(denied, "fcntl", arg(1, seccomp.MASKED_EQ, 0xFFFFFFFF, command))

@@ -47,6 +47,11 @@ class Verifier(Named):
         return f"The answer: see below.\n<answer>{problem.answer}</answer>"
 
     @property
+    def named(self) -> list["Verifier"]:
+        """Itself, and its parts if it has any."""
+        return [self]
+
+    @property
     def plugins(self) -> tuple[str, ...]:
         """The verifiers in it that are not ours but installed packages'."""
         return ()

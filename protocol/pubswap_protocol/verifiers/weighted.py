@@ -1,17 +1,25 @@
 """`weighted`: several scores in one, such as of form and content."""
 
+from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema
 
 from pubswap_protocol.bounds import MAX_PARTS, PositiveFactor, Strict
+from pubswap_protocol.methods.registry import NAME
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.verifiers.verifier import VERIFIERS, Verifier
 
-# Its schema is not written out again, because a part may be weighted itself.
+
+def _part(given: object) -> Verifier:
+    if isinstance(given, Mapping) and given.get(NAME) == "weighted":
+        raise ValueError("a part of 'weighted' cannot be 'weighted'; list its parts instead")
+    return VERIFIERS.read(given)
+
+
 _Any = Annotated[
     Verifier,
-    PlainValidator(VERIFIERS.read),
+    PlainValidator(_part),
     PlainSerializer(lambda verifier: verifier.model_dump()),
     WithJsonSchema({"type": ["string", "object"], "description": "A verifier."}),
 ]
@@ -76,7 +84,14 @@ class Weighted(Verifier):
         return next(filter(None, faults), None)
 
     def right_response(self, problem: Problem) -> str:
-        return self.parts[0].verifier.on(problem).right_response(problem)
+        """The first part's that is right in all parts; else the first part's."""
+        responses = [part.verifier.on(problem).right_response(problem) for part in self.parts]
+        whole = (text for text in responses if self.score(text, problem) == 1.0)
+        return next(whole, responses[0])
+
+    @property
+    def named(self) -> list[Verifier]:
+        return [self, *(part.verifier for part in self.parts)]
 
     @property
     def plugins(self) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import mmap
 import multiprocessing
 import os
 import resource
+import secrets
 import signal
 import sys
 import tempfile
@@ -41,6 +42,7 @@ SCRATCH_BYTES = 64 << 20  # of each file that a worker writes
 OPEN_FILES = 256
 
 _MAX_REPLY = 1 << 16  # bytes
+_READ_SECONDS = 10.0
 _MAX_TOLD = 200  # characters of a fault
 _PREPARED = "pubswap_protocol.verifiers.prepared"
 
@@ -75,6 +77,7 @@ class _Reply(Strict):
     parts: Annotated[dict[Label, Share], Field(max_length=MAX_PARTS)]
     fault: Label
     full: bool
+    ticket: Annotated[str, Field(max_length=32)]  # the job's, which nobody can know before
 
 
 class Worker:
@@ -93,6 +96,7 @@ class Worker:
         self._connection: Connection | None = None
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._used: set[Verifier] = set()
+        self._plugins: tuple[str, ...] = ()
 
     def score(self, job: Job, seconds: float) -> Scored:
         """Score one response within `seconds` of CPU time; only one thread at a time may call it.
@@ -102,15 +106,18 @@ class Worker:
         for _ in range(2):
             began, warm = time.monotonic(), False
             with contextlib.suppress(EOFError, OSError, ValidationError):
-                connection = self._connected(job[0])
-                connection.send((job, seconds))
+                connection, ticket = self._connected(job[0]), secrets.token_hex(8)
+                connection.send((job, seconds, ticket, _installed(job[0])))
                 if job[0] not in self._used:
                     self._wait_until_warm(connection, job[0])
                 warm = True
                 if not connection.poll(WALL_FACTOR * seconds):
                     self.kill()
                     break
-                reply = _Reply.model_validate_json(connection.recv_bytes(_MAX_REPLY))
+                reply = _Reply.model_validate_json(self._read(connection))
+                if reply.ticket != ticket:
+                    self.kill()
+                    break
                 if reply.full:
                     self.kill()
                 return Scored(reply.score, reply.seconds, parts=reply.parts, fault=reply.fault)
@@ -144,12 +151,26 @@ class Worker:
         if not connection.poll(WARM_SECONDS * WALL_FACTOR):
             self.kill()
             raise VerifierFault(f"The verifier {verifier} does not even score an empty response.")
-        if fault := plain(connection.recv_bytes(_MAX_REPLY).decode(errors="replace")):
+        if fault := plain(self._read(connection).decode(errors="replace")):
             self.kill()
             raise VerifierFault(f"The verifier {verifier} cannot be used. {fault}")
         self._used.add(verifier)
 
+    def _read(self, connection: Connection) -> bytes:
+        """What the process has begun to send; one that does not end it is killed."""
+        assert self._process is not None, "it is sending"
+        ending = threading.Timer(_READ_SECONDS, self._process.kill)
+        ending.daemon = True
+        ending.start()
+        try:
+            return connection.recv_bytes(_MAX_REPLY)
+        finally:
+            ending.cancel()
+
     def _connected(self, verifier: Verifier) -> Connection:
+        if verifier.plugins != self._plugins:  # whose code may have changed its process
+            self.kill()
+            self._plugins = verifier.plugins
         if self._process is None or self._connection is None or not self._process.is_alive():
             self.kill()
             with _starting:
@@ -185,9 +206,10 @@ def _serve(connection: Connection, scratch: Path, scorer: Score) -> None:
     full = False
     with contextlib.suppress(EOFError):
         while not full:
-            job, seconds = connection.recv()
+            job, seconds, ticket, installed = connection.recv()
             if job[0] not in warm:
-                connection.send_bytes((_warmed(scorer, *job) or "")[:_MAX_TOLD].encode())
+                told = _warmed(scorer, job[0], installed) or ""
+                connection.send_bytes(told[:_MAX_TOLD].encode())
                 warm.add(job[0])
             started = time.process_time()
             # The signal has no handler, so it ends the process whatever that is computing.
@@ -203,20 +225,28 @@ def _serve(connection: Connection, scratch: Path, scorer: Score) -> None:
                 parts=dict(scored.parts),
                 fault=scored.fault,
                 full=full,
+                ticket=ticket,
             )
             connection.send_bytes(reply.model_dump_json().encode())
 
 
-def _warmed(scorer: Score, verifier: Verifier, _: str, problem: Problem) -> str | None:
+def _installed(verifier: Verifier) -> list[str]:
+    """The packages of the verifier's plug-ins, as this process has first found them."""
+    return [str(plugin.package_of(name.partition(":")[2])) for name in verifier.plugins]
+
+
+def _warmed(scorer: Score, verifier: Verifier, installed: list[str]) -> str | None:
     """Use the verifier for the first time, on an empty response; returns why it cannot be used."""
     signal.setitimer(signal.ITIMER_PROF, WARM_SECONDS)
     try:
+        if _installed(verifier) != installed:
+            return "Its package was installed anew meanwhile: restart this process."
         verifier.load()
     except PubSwapError as error:
         return error.detail
     except Exception as error:  # an installed package's own
         return f"It cannot be imported: {type(error).__name__}: {error}."
-    guarded(scorer, (verifier, "", problem))
+    guarded(scorer, (verifier, "", Problem(id="warm", prompt="?", answer="1")))
     return None
 
 
@@ -235,7 +265,10 @@ def _limit_resources(connection: Connection) -> int | None:
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     _close_all_but(connection)
     for name, most in (("CORE", 0), ("FSIZE", SCRATCH_BYTES), ("NOFILE", OPEN_FILES)):
-        resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
+        kind = getattr(resource, f"RLIMIT_{name}")
+        _, hard = resource.getrlimit(kind)
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(kind, (most, most))
     if sys.platform == "darwin":  # which refuses any useful limit
         return None
     _, hard = resource.getrlimit(resource.RLIMIT_AS)

@@ -172,6 +172,7 @@ async def create(form: TypedForm, run: WebRun, session: OperatorSession) -> Resp
         settings, layout = wish.request.settings, wish.request.model.layout
         if SetKind.PUBLIC in sets:
             runs.check_public(settings, sets[SetKind.PUBLIC].problems)
+        await to_thread.run_sync(services.check_judged, settings.verifier, digests)
         if row.tokenizer is not None:
             await to_thread.run_sync(services.check_lengths, settings, row.tokenizer, digests)
         if form.get("sure"):

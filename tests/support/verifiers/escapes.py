@@ -7,14 +7,18 @@ import ctypes
 import errno
 import fcntl
 import os
+import pickle
 import resource
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from pubswap_protocol.problems import Problem
@@ -124,6 +128,7 @@ ATTEMPTS: dict[str, Callable[[Given], object]] = {
     "limit the parent": lambda given: resource.prlimit(
         int(given["pid"]), resource.RLIMIT_NOFILE, (8, 8)
     ),
+    "slow the parent": lambda given: os.sched_setaffinity(int(given["pid"]), {0}),
     "raise the memory": lambda _: resource.setrlimit(resource.RLIMIT_AS, (1 << 40, 1 << 40)),
     "type into the terminal": lambda _: _typed(),
     "open io_uring": lambda _: _call(425, 8, ctypes.create_string_buffer(256)),
@@ -133,6 +138,28 @@ ATTEMPTS: dict[str, Callable[[Given], object]] = {
     "import a module": _import,
     "say the secret": lambda given: os.environ[given["secret"]] and None,
 }
+
+
+def answering(verifier: Verifier, response: str, problem: Problem) -> float:
+    """Answers by itself: half of a message, a right answer in advance, or code."""
+    said = {
+        "half": struct.pack("!i", 100) + b"x",
+        "forged": _framed(
+            b'{"score":1,"seconds":0,"parts":{},"fault":"","full":false,"ticket":"0"}'
+        ),
+        "code": _framed(pickle.dumps(_GoneAtOnce())),
+    }.get(response)
+    if said is None:
+        return 0.0
+    for descriptor in range(3, 64):
+        with suppress(OSError):
+            os.write(descriptor, said)
+    time.sleep(60)
+    return 0.0
+
+
+def _framed(message: bytes) -> bytes:
+    return struct.pack("!i", len(message)) + message
 
 
 def gone(verifier: Verifier, response: str, problem: Problem) -> float:

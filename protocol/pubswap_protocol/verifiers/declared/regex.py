@@ -10,6 +10,7 @@ from pubswap_protocol.verifiers.extract import extract_answer
 from pubswap_protocol.verifiers.verifier import VERIFIERS, Verifier
 
 _MAX_CHARACTERS = 1000
+_MAX_SEARCHED = 100  # for the place of a fault, which takes a compilation for each character
 # Instructions of a compiled pattern. The longest response takes two seconds at most.
 _MAX_PROGRAM = 4000
 _MAX_MEMORY = 2 << 20
@@ -70,6 +71,8 @@ def _usable(pattern: str) -> str:
         raise ValueError("it is too large; use fewer or smaller repetitions, such as {0,100}")
     words, _, culprit = told.partition(": ")
     message = _PLAIN.get(told, words if culprit == pattern else f"{words} {culprit}".strip())
+    if len(pattern) > _MAX_SEARCHED:
+        raise ValueError(message)
     raise ValueError(f"at character {_position(pattern, words, culprit) + 1}: {message}")
 
 

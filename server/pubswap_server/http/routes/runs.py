@@ -17,10 +17,8 @@ from pubswap_protocol.errors import (
     Forbidden,
     Invalid,
     InvalidProblems,
-    InvalidSettings,
     NotFound,
     UnknownRun,
-    VerifierFault,
     WrongState,
 )
 from pubswap_protocol.messages import (
@@ -41,8 +39,7 @@ from pubswap_protocol.model import fingerprint
 from pubswap_protocol.problems import check_topics, parse_problems
 from pubswap_protocol.tensors.adapter import AdapterFile
 from pubswap_protocol.tokenizer import load_tokenizer
-from pubswap_protocol.verifiers import VerifierPool, verifier_for, verifier_version
-from pubswap_protocol.verifiers.registry import foreign
+from pubswap_protocol.verifiers.registry import check_judges
 from pubswap_protocol.verifiers.verifier import Verifier
 from pubswap_server.clock import now
 from pubswap_server.database.tables import RoundRow, RunRow, SetRow
@@ -80,16 +77,9 @@ async def create_run(
     body: CreateRun, operator: OperatorDep, services: ServicesDep, idempotency_key: RandomKey = None
 ) -> RunView:
     """The run does not start yet: send the tokenizer and the sets, then open it."""
-    await to_thread.run_sync(_prepare, services.verifiers, body.settings.verifier)
+    await to_thread.run_sync(services.check_judged, body.settings.verifier, {})
     row = await services.database.write(lambda session: runs.create(session, body, idempotency_key))
     return await _viewed(row.id, operator, services)
-
-
-def _prepare(pool: VerifierPool, verifier: Verifier) -> None:
-    try:
-        pool.prepare([verifier])
-    except VerifierFault as error:
-        raise InvalidSettings(error.detail) from None
 
 
 @router.get(paths.RUNS, summary="List runs, newest first", responses={404: {}})
@@ -255,15 +245,7 @@ def _count_problems(received: Received, kind: SetKind, verifier: Verifier) -> in
         raise InvalidProblems(f"The {kind} set has no problems.")
     if kind is SetKind.TEST:
         check_topics(problems, "The test set")
-    for problem in problems:
-        if foreign(problem, verifier):
-            raise InvalidProblems(
-                f"The {kind} set, id {problem.id!r}: its verifier {problem.verifier} is not the "
-                f"run's, {verifier}, so members would not agree on it. Use it for the run, or in "
-                "private problems alone."
-            )
-    for each in {verifier_for(problem, verifier) for problem in problems}:
-        verifier_version(each)
+    check_judges(problems, verifier, f"The {kind} set")
     return len(problems)
 
 

@@ -88,8 +88,8 @@ def test_a_whole_response_may_be_matched() -> None:
         ("[z-a]", "at character 2: invalid character class range z-a"),
         ("(?s).{1000}", "it is too large"),
         (r"\pL{900}", "it is too large"),
-        ("(" * 1000, "at character 1: missing )"),
-        ("x" * 998 + r"\1", "at character 999: RE2 cannot refer to a group"),
+        ("(" * 1000, "missing )"),
+        ("x" * 998 + r"\1", "RE2 cannot refer to a group"),
         ("a" * 1001, "String should have at most 1000 characters"),
     ],
 )

@@ -15,10 +15,10 @@ import pytest
 
 from pubswap_protocol.errors import InvalidSettings, VerifierFault
 from pubswap_protocol.problems import Problem
-from pubswap_protocol.verifiers import VerifierPool, sandbox
+from pubswap_protocol.verifiers import VerifierPool, sandbox, worker
 from pubswap_protocol.verifiers.plugin import Plugin
 from pubswap_protocol.verifiers.sandbox import Sandbox, available, check_sandbox
-from support.verifiers.escapes import ATTEMPTS, escaping, gone, gone_at_once
+from support.verifiers.escapes import ATTEMPTS, answering, escaping, gone, gone_at_once
 
 ALLOWED = ("start a thread", "write in the scratch folder", "import a module")
 PROBLEM = Problem(id="1", prompt="?", answer="4")
@@ -107,6 +107,18 @@ def test_without_a_sandbox_the_attempts_would_succeed(outside: Outside) -> None:
     assert outside.signals and not outside.nobody_came()
 
 
+@pytest.mark.parametrize("message", ["half", "forged", "code"])
+def test_what_a_scorer_sends_by_itself_is_no_answer(
+    message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a message holds nobody up, no answer counts in advance, and nothing is run."""
+    monkeypatch.setattr(worker, "_READ_SECONDS", 0.5)
+    with VerifierPool(seconds=0.2, scorer=answering) as pool:
+        scored = pool.score("math", (message, PROBLEM))
+        assert (scored.score, scored.cut_off) == (0.0, True)
+        assert pool.score("math", ("", PROBLEM)).score == 0.0
+
+
 def test_the_scratch_folder_goes_with_its_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,5 +178,8 @@ def test_where_the_sandbox_is_not_whole_only_our_own_verifiers_run(
         monkeypatch.setattr(Plugin, "check", lambda _: None)
         with pytest.raises(InvalidSettings, match="would not be confined"):
             pool.score("plugin:complaints", ("4", PROBLEM))
-    with VerifierPool(unconfined=True) as pool, pytest.raises(VerifierFault, match="not installed"):
+    with (
+        VerifierPool(unconfined=True) as pool,
+        pytest.raises(InvalidSettings, match="not installed"),
+    ):
         pool.score("plugin:complaints", ("4", PROBLEM))

@@ -92,6 +92,7 @@ def test_a_verifier_survives_every_way_that_settings_are_stored(verifier: Any) -
         (weighted(("math", 0.0)), "weight"),
         (weighted(("math", -1.0)), "weight"),
         (weighted(("oracle", 1.0)), "oracle"),
+        ({"name": "weighted", "parts": [{"verifier": weighted(("math", 1.0))}]}, "list its parts"),
     ],
 )
 def test_a_wrong_verifier_is_refused_by_name(verifier: Any, fault: str) -> None:
@@ -130,6 +131,34 @@ def test_a_version_names_every_part_and_stays_short() -> None:
     assert verifier_version(two).endswith(f"+math-verify+{library}")
     many = settings(weighted(*[("math", float(n)) for n in range(1, 20)])).verifier
     assert len(verifier_version(many)) <= 200
+
+
+def test_the_name_of_the_runs_verifier_means_that_one() -> None:
+    """With its parameters, and those of a part's; the metadata still outranks them."""
+    run = {"name": "number", "tolerance": 0.5}
+    named = Problem(id="2", prompt="?", answer="4", verifier="number")
+    for own in (
+        settings(run).verifier,
+        settings(
+            {"name": "weighted", "parts": [{"verifier": "exact"}, {"verifier": run}]}
+        ).verifier,
+    ):
+        assert verifier_for(named, own) == settings(run).verifier
+        exact = named.model_copy(update={"metadata": {"tolerance": 0.0}})
+        assert verifier_for(exact, own).score("4.4", exact) == 0.0
+        with VerifierPool() as pool:
+            assert pool.score_many(own, [("4.4", named), ("4.4", exact)]) == [1.0, 0.0]
+
+
+def test_the_right_response_is_right_in_all_parts() -> None:
+    """Whichever of them has the form."""
+    parts = [
+        {"verifier": "math", "weight": 0.9},
+        {"verifier": {"name": "regex", "whole": True, "pattern": "(?s)<answer>.*</answer>"}},
+    ]
+    for order in (parts, parts[::-1]):
+        verifier = settings({"name": "weighted", "parts": order}).verifier
+        assert verifier.score(verifier.right_response(FOUR), FOUR) == 1.0
 
 
 def test_a_problems_own_verifier_is_its_judge() -> None:
