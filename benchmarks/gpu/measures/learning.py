@@ -18,6 +18,7 @@ from pubswap_protocol.problems import Problem, read_problems
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import initial_adapter
 from pubswap_protocol.verifiers.exact import Exact
+from pubswap_protocol.verifiers.worker import Scored
 
 # Drawn from reasoning-gym like the demo's, but not needing it, because answers are compared.
 PROBLEMS = Path(__file__).parents[1] / "problems.jsonl"
@@ -52,7 +53,7 @@ def learning(context: Context, model: str) -> dict[str, Any]:
     started = clock()
     adapter = initial_adapter(card.layout, settings.seed)
     policy.load_adapter(adapter)
-    curve = [pass_at_1(judge(policy, engine, tested, exact, seed=0))[0]]
+    curve = [pass_at_1(judge(policy, engine, tested, judged, seed=0))[0]]
     seconds = [clock() - started]
     for number in range(1, scale.rounds + 1):
         if number > 1 and context.seconds_left < 1.5 * (seconds[-1] - seconds[-2]):
@@ -61,7 +62,7 @@ def learning(context: Context, model: str) -> dict[str, Any]:
         for step in range(1, scale.steps + 1):
             trainer.private_step(step)
         adapter = trainer.adapter()
-        curve.append(pass_at_1(judge(policy, engine, tested, exact, seed=0))[0])
+        curve.append(pass_at_1(judge(policy, engine, tested, judged, seed=0))[0])
         seconds.append(clock() - started)
     engine.close()
     return {
@@ -70,6 +71,11 @@ def learning(context: Context, model: str) -> dict[str, Any]:
         "at_seconds": seconds,
         "steps": scale.steps * (len(curve) - 1),
     }
+
+
+def judged(cases: Sequence[tuple[str, Problem]]) -> list[Scored]:
+    """As `exact`, for an evaluation."""
+    return [Scored(score, 0.0) for score in exact(cases)]
 
 
 def exact(cases: Sequence[tuple[str, Problem]]) -> list[float]:

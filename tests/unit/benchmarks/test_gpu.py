@@ -242,6 +242,7 @@ def test_what_is_missing_is_named_with_its_wheel() -> None:
 
 OPTIONAL = {"liger_kernel", "rich", "trl", "math_verify", "reasoning_gym", "tensorboard", "vllm"}
 OPTIONAL |= {"sympy"}  # only with math_verify, which needs it
+OPTIONAL |= {"re2", "pyseccomp"}  # for patterns, and for processes that no measurement starts
 OPTIONAL |= {"triton"}  # torch's own builds for CUDA bring it
 """Looked for, and done without."""
 

@@ -41,6 +41,7 @@ BASES: list[dict[str, Any]] = [
     {"clients": 4, "method": "fedprox", "privacy": {"epsilon": 8.0}},
     {"clients": 4, "local_steps": 9, "members": {"fewest_steps": 2}},
     {"clients": 4, "verifier": {"name": "weighted", "parts": [{"verifier": "math"}]}},
+    *({"clients": 4, "verifier": name} for name in ("label", "number", "regex", "json", "sql")),
 ]
 
 
@@ -70,6 +71,7 @@ def others(field: dict[str, Any], value: Any) -> Iterator[Any]:
             case "array":
                 yield ("q_proj",)
                 yield ({"verifier": "exact"},)
+                yield ({"name": "category"},)
             case "object":
                 yield {"enable_thinking": False}
 

@@ -11,7 +11,7 @@ from pubswap_client.policy.memory import Shape
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.memory import PREFILL_TOKENS, Lengths, rollout_bytes, rows_that_fit
 from pubswap_client.rollout.transformers_engine import SamplingParameters, TransformersEngine
-from pubswap_protocol.errors import OutOfMemory
+from pubswap_protocol.errors import InvalidSettings, OutOfMemory
 from pubswap_protocol.tensors.responses import Response
 
 PROMPTS = ([4, 13, 5, 17], [6, 7, 8, 9, 10, 11, 17], [5, 17], [9, 9, 12])
@@ -97,10 +97,10 @@ def test_there_is_an_end_to_halving(policy: Policy) -> None:
 
 
 def test_other_errors_are_not_taken_for_a_lack_of_memory(policy: Policy) -> None:
-    """They are raised, and the number of rows stays."""
+    """They are told, and the number of rows stays."""
     failing(policy, RuntimeError("shape mismatch"), most=0)
     engine = TransformersEngine(policy)
-    with pytest.raises(RuntimeError, match="shape mismatch"):
+    with pytest.raises(InvalidSettings, match="shape mismatch"):
         generate(engine)
     assert engine.max_rows == 512
 
