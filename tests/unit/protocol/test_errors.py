@@ -37,7 +37,7 @@ not_found not_saved other_terms out_of_memory out_of_range privacy_spent protoco
 proxy_fault refused_by_policy round_closed run_cancelled run_paused server_fault stale_adapter
 state_in_use suspended too_large too_many_adapters too_many_requests too_slow unauthenticated
 unavailable unknown_blob unknown_run unknown_setting unknown_upload unreachable
-unsupported_encoding unsupported_type wrong_offset wrong_state
+unsupported_encoding unsupported_type verifier_fault wrong_offset wrong_state
 """
 
 

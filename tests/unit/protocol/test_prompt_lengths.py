@@ -32,6 +32,7 @@ from pubswap_protocol.problems import (
     write_problems,
 )
 from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.verifiers import VerifierPool
 
 LONG = "1 + " * 60 + "1 ="
 RUN = RunSettings.model_validate({"chat_template": "none", "grpo": {"max_prompt_tokens": 40}})
@@ -202,7 +203,7 @@ def test_a_member_refuses_the_runs_sets_before_it_works(policy: Policy, tmp_path
     run: Any = SimpleNamespace(id="r", settings=policy.settings)
     api: Any = SimpleNamespace(problem_set=problem_set)
     nothing: Any = None
-    member = Session(api, "a", run, policy, nothing, nothing)
+    member = Session(api, "a", run, policy, nothing, VerifierPool())
     settings = ClientSettings(state=tmp_path)
     with pytest.raises(InvalidProblems, match=r"The operator's public set: .* \(x: 41 tokens\)"):
         make_daemon(settings, member, sums("own", 6), LogLines())
