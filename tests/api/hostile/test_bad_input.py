@@ -31,7 +31,7 @@ from pubswap_protocol.model import fingerprint, model_card
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.tensors.adapter import Adapter, encode_adapter
 from pubswap_protocol.tensors.responses import Response, encode_responses
-from pubswap_protocol.verifiers import registry
+from pubswap_protocol.verifiers.verifier import Verifier
 from support.coordinator.coordinator import (
     OPERATOR_TOKEN,
     TOKENIZER,
@@ -428,7 +428,7 @@ def test_a_verifier_whose_library_is_not_installed_is_refused(
     entry = Problem(id="1", prompt="1 + 1 =", answer="2", verifier=name)
     before = fed.operator.create_run(request.model_copy(update={"name": "before"}))
     assert before.verifier_version is not None
-    monkeypatch.setattr(registry, "version", missing)
+    monkeypatch.setattr("pubswap_protocol.verifiers.verifier.version", missing)
     assert fed.operator.runs()[0].verifier_version is None
     for call in (
         lambda: fed.operator.create_run(request),
@@ -450,12 +450,16 @@ def test_a_run_is_created_with_a_name_and_a_verifier_that_are_free_and_known(
     fed.operator.move_run(fed.run.id, paths.RUN_OPEN)
     with pytest.raises(NameTaken, match=r"is open; choose another name\.$"):
         fed.operator.create_run(again)
-    settings = merged({"verifier": "oracle"})
+
+    class Oracle(Verifier):
+        name = "oracle"
+
+    settings = merged({}).model_copy(update={"verifier": Oracle()})
     card = model_card(MODEL, settings.lora, "small", None)
     odd = CreateRun(name="odd", settings=settings, model=card)
-    with pytest.raises(PubSwapError, match="no verifier 'oracle'; the verifiers are") as caught:
+    with pytest.raises(PubSwapError, match="no verifier 'oracle'; use one of") as caught:
         fed.operator.create_run(odd)
-    assert caught.value.code == "invalid_settings"
+    assert caught.value.code == "invalid"
 
 
 @pytest.mark.parametrize("kind", list(SetKind))
