@@ -30,7 +30,7 @@ from pubswap_protocol.terms import check_required
 from support.coordinator.coordinator import OPERATOR_TOKEN, Federation, Server, begun, create
 
 MAPS = {
-    *("details", "metadata", "tensors", "by_topic", "replaced_share", "correct_share"),
+    *("details", "metadata", "tensors", "by_topic", "parts", "replaced_share", "correct_share"),
     "chat_template_options",
 }
 

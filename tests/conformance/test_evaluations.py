@@ -123,7 +123,7 @@ def test_a_round_that_is_repeated_is_evaluated_anew(server: Server) -> None:
     assert fed.operator.evaluation(fed.run.id, 1).responses[0].response == "second"
     log = fed.operator.events(fed.run.id).events
     (back,) = [event.details for event in log if event.kind == "rolled back"]
-    assert back["rounds"][0]["evaluation"] == FIGURES | {"warning": WARNING}
+    assert back["rounds"][0]["evaluation"] == FIGURES | {"warning": WARNING, "parts": {}}
 
 
 @on_sqlite
