@@ -14,7 +14,8 @@ from pubswap_protocol.command_line.amounts import first_few
 from pubswap_protocol.errors import InvalidProblems, fault_text
 from pubswap_protocol.problems import Problem, read_jsonl
 from pubswap_protocol.settings import RunSettings
-from pubswap_protocol.verifiers import VerifierPool, verifier_for, verifier_of
+from pubswap_protocol.verifiers import VerifierPool, verifier_for
+from pubswap_protocol.verifiers.registry import judge_of
 from pubswap_protocol.verifiers.verifier import Verifier
 from pubswap_protocol.verifiers.worker import Scored
 
@@ -49,7 +50,7 @@ def cases_of(problems: Sequence[Problem], verifier: Verifier) -> Cases:
 
     Raises InvalidProblems if all do, or the metadata of one is wrong.
     """
-    own = [p for p in problems if p.verifier is None or verifier_of(p.verifier) == verifier]
+    own = [problem for problem in problems if judge_of(problem, verifier) == verifier]
     if not own:
         raise InvalidProblems(
             f"Each problem names another verifier than {verifier}, such as {problems[0].verifier}. "

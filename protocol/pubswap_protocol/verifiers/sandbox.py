@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.verifiers.plugin import GROUP
 
-PLUGINS = "pubswap.verifiers"  # the group of entry points
 KEPT_VARIABLES = ("PATH", "LANG", "LC_", "PYTHON", "OMP_", "OPENBLAS_", "MKL_", "COVERAGE_")
 
 # linux/landlock.h
@@ -172,12 +172,12 @@ def _python() -> Iterator[str]:
     yield str(Path(os.__file__).parent)
     # A package from a working tree: its own folder, and not what lies beside it. To look for it
     # now fills the caches of Python's finders, which cannot look any more when it is imported.
-    for point in entry_points(group=PLUGINS):
+    for point in entry_points(group=GROUP):
         # What it needs may be installed beside it, out of Python's own folders.
         if point.dist is not None and str(folder := point.dist.locate_file("")) in sys.path:
             yield str(folder)
     roots = {name.partition(".")[0] for name in [*sys.modules]}
-    roots |= {point.module.partition(".")[0] for point in entry_points(group=PLUGINS)}
+    roots |= {point.module.partition(".")[0] for point in entry_points(group=GROUP)}
     for root in roots:
         yield from _folders(root)
 

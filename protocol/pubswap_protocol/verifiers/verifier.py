@@ -56,6 +56,11 @@ class Verifier(Named):
         """The verifiers in it that are not ours but installed packages'."""
         return ()
 
+    @property
+    def is_form(self) -> bool:
+        """Whether it scores the form of a whole response, and its right response has an answer."""
+        return False
+
     def versions(self) -> list[str]:
         """The versions of what decides its scores besides our rules.
 

@@ -84,10 +84,12 @@ class Weighted(Verifier):
         return next(filter(None, faults), None)
 
     def right_response(self, problem: Problem) -> str:
-        """The first part's that is right in all parts; else the first part's."""
-        responses = [part.verifier.on(problem).right_response(problem) for part in self.parts]
-        whole = (text for text in responses if self.score(text, problem) == 1.0)
-        return next(whole, responses[0])
+        """That of the first part for a form, in which the others find the answer, if there is one.
+
+        No part is asked for a score, because it might be slow, or not ours.
+        """
+        parts = [part.verifier.on(problem) for part in self.parts]
+        return next((each for each in parts if each.is_form), parts[0]).right_response(problem)
 
     @property
     def named(self) -> list[Verifier]:

@@ -40,6 +40,7 @@ WALL_FACTOR = 10.0  # a process that does not even compute is killed after this 
 MEMORY_BYTES = 4 << 30  # address space of a worker, libraries included
 SCRATCH_BYTES = 64 << 20  # of each file that a worker writes
 OPEN_FILES = 256
+MOST_FILES = 1 << 20  # that an owner may have open
 
 _MAX_REPLY = 1 << 16  # bytes
 _READ_SECONDS = 10.0
@@ -285,7 +286,7 @@ def _close_all_but(connection: Connection) -> None:
     kept = connection.fileno()
     highest = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     os.closerange(3, kept)
-    os.closerange(kept + 1, min(highest, 1 << 20))
+    os.closerange(kept + 1, highest if 0 < highest < MOST_FILES else MOST_FILES)
 
 
 def guarded(scorer: Score, job: Job) -> Scored:

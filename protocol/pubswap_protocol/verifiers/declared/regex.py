@@ -133,6 +133,10 @@ class RegexMatch(Verifier):
             return f"the pattern does not match `example` with the answer {problem.answer[:40]!r}"
         return f"the pattern does not match the answer {problem.answer[:40]!r}"
 
+    @property
+    def is_form(self) -> bool:
+        return self.whole
+
     def right_response(self, problem: Problem) -> str:
         if self.whole:
             return self.example.replace(_ANSWER, problem.answer)

@@ -14,6 +14,7 @@ from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.terms import given as given_settings
 from pubswap_protocol.verifiers import VerifierPool, verifier_for, verifier_of, verifier_version
 from pubswap_protocol.verifiers.verifier import VERIFIERS, Verifier
+from pubswap_protocol.verifiers.weighted import Part, Weighted
 
 FOUR = Problem(id="1", prompt="2 + 2 = ?", answer="4")
 WEIGHTS = st.lists(st.integers(1, 10**6), min_size=1, max_size=8)
@@ -166,3 +167,15 @@ def test_a_problems_own_verifier_is_its_judge() -> None:
     own = Problem(id="2", prompt="?", answer="B", verifier="choice")
     assert verifier_for(own, "math") == verifier_of("choice")
     assert verifier_for(FOUR, "math") == verifier_of("math")
+
+
+def test_no_part_is_asked_for_a_score_outside_its_process() -> None:
+    """A package's code runs in confined processes alone, also where reference answers are tried."""
+
+    class Forbidden(Odd):
+        def score(self, response: str, problem: Problem) -> float:
+            raise AssertionError("run in this process")
+
+    parts = tuple(Part(verifier=each) for each in (Forbidden(), verifier_of("math")))
+    verifier = Weighted(parts=parts)
+    assert verifier.right_response(FOUR) and verifier.fault(FOUR) is None
