@@ -159,8 +159,10 @@ class Worker:
 
     def _read(self, connection: Connection) -> bytes:
         """What the process has begun to send; one that does not end it is killed."""
-        assert self._process is not None, "it is sending"
-        ending = threading.Timer(_READ_SECONDS, self._process.kill)
+        process = self._process
+        if process is None:  # the pool was closed meanwhile
+            raise EOFError
+        ending = threading.Timer(_READ_SECONDS, process.kill)
         ending.daemon = True
         ending.start()
         try:
