@@ -15,11 +15,9 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import Distribution, EntryPoint, entry_points
 from importlib.util import find_spec
-from numbers import Real
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 from pydantic import Field
 
 from pubswap_protocol.errors import InvalidSettings
@@ -47,9 +45,9 @@ class Plugin(Short):
                 response, prompt=problem.prompt, answer=problem.answer, metadata=metadata
             )
         # A plain number, because more than that may be sent to another process.
-        if isinstance(score, Real | np.bool_):
-            return float(score)
-        raise TypeError(f"{self} returned {type(score).__name__} instead of a number from 0 to 1.")
+        if isinstance(score, str | bytes):  # which float() would read
+            raise TypeError(f"{type(score).__name__} is no number from 0 to 1")
+        return float(score)
 
     def right_response(self, problem: Problem) -> str:
         return problem.answer
