@@ -26,7 +26,7 @@ from pubswap_protocol.messages import (
     UpdateMetrics,
 )
 from pubswap_protocol.tensors.adapter import Adapter, decode_adapter, encode_adapter
-from pubswap_protocol.verifiers.worker import Scored
+from pubswap_protocol.verifiers.confined.worker import Scored
 from pubswap_server.aggregation.round import Aggregated
 from pubswap_server.conductor import conductor
 from pubswap_server.conductor.inputs import RoundInputs, aggregate_round

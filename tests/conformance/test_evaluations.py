@@ -15,7 +15,7 @@ from pubswap_protocol.bounds import MAX_SHOWN, MAX_SHOWN_TEXT
 from pubswap_protocol.errors import Forbidden, NotFound
 from pubswap_protocol.messages import Evaluation, FullEvaluation, JudgedResponse, Rollback
 from pubswap_protocol.problems import Problem
-from pubswap_protocol.verifiers.worker import Scored
+from pubswap_protocol.verifiers.confined.worker import Scored
 from pubswap_server.runs import evaluations
 from support.coordinator.coordinator import Federation, Server, begun, create
 from support.coordinator.places import on_sqlite

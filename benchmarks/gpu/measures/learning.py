@@ -17,8 +17,8 @@ from pubswap_protocol.model import model_card
 from pubswap_protocol.problems import Problem, read_problems
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import initial_adapter
+from pubswap_protocol.verifiers.confined.worker import Scored
 from pubswap_protocol.verifiers.exact import Exact
-from pubswap_protocol.verifiers.worker import Scored
 
 # Drawn from reasoning-gym like the demo's, but not needing it, because answers are compared.
 PROBLEMS = Path(__file__).parents[1] / "problems.jsonl"

@@ -32,7 +32,7 @@ from pubswap_protocol.messages import (
 )
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.tensors.adapter import Adapter, decode_adapter
-from pubswap_protocol.verifiers.worker import Scored
+from pubswap_protocol.verifiers.confined.worker import Scored
 
 log = logging.getLogger(__name__)
 

@@ -64,9 +64,9 @@ from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import Adapter
 from pubswap_protocol.terms import agreed, check_public, check_required
 from pubswap_protocol.verifiers import VerifierPool, verifier_version
+from pubswap_protocol.verifiers.confined.worker import Scored
 from pubswap_protocol.verifiers.registry import check_shared
 from pubswap_protocol.verifiers.verifier import Verifier
-from pubswap_protocol.verifiers.worker import Scored
 
 log = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from pubswap_protocol.errors import InvalidProblems, InvalidSettings, NotSaved
 from pubswap_protocol.problems import Problem, parse_problem, read_jsonl
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.verifiers import check_usable
+from pubswap_protocol.verifiers.confined.sandbox import available
 from pubswap_protocol.verifiers.registry import Given
-from pubswap_protocol.verifiers.sandbox import available
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from pubswap_protocol.errors import InvalidProblems, fault_text
 from pubswap_protocol.problems import Problem, read_jsonl
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.verifiers import VerifierPool, verifier_for
+from pubswap_protocol.verifiers.confined.worker import Scored
 from pubswap_protocol.verifiers.registry import judge_of
 from pubswap_protocol.verifiers.verifier import Verifier
-from pubswap_protocol.verifiers.worker import Scored
 
 MOST = 1000  # problems that are tried
 SECONDS = 5.0  # of CPU for a response, as a member's and the coordinator's workers have

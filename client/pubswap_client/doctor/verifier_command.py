@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pubswap_client.doctor.verifier import Case
     from pubswap_protocol.settings import RunSettings
     from pubswap_protocol.verifiers import VerifierPool
+    from pubswap_protocol.verifiers.confined.worker import Scored
     from pubswap_protocol.verifiers.verifier import Verifier
-    from pubswap_protocol.verifiers.worker import Scored
 
 verifier_commands = typer.Typer(help="Test verifiers.", no_args_is_help=True)
 

@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from pubswap_protocol.verifiers.worker import Scored
+from pubswap_protocol.verifiers.confined.worker import Scored
 
 # CPU seconds per response: the limit at first, the least limit, and the part that is free.
 QUICK_SECONDS, LEAST_SECONDS, FREE_SECONDS = 0.25, 0.1, 1.0

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from pubswap_protocol.verifiers.worker import Scored
+from pubswap_protocol.verifiers.confined.worker import Scored
 from pubswap_server.exchange.budget import Case
 from pubswap_server.exchange.verification import FairQueue
 

@@ -3,7 +3,7 @@
 from pubswap_client.daemon.evaluator import SHOWN_BYTES, Judged, shown
 from pubswap_protocol.bounds import MAX_SHOWN, MAX_SHOWN_TEXT
 from pubswap_protocol.problems import Problem
-from pubswap_protocol.verifiers.worker import Scored
+from pubswap_protocol.verifiers.confined.worker import Scored
 
 
 def judged(right: int, wrong: int, topic: str = "all", text: str = "") -> list[Judged]:

@@ -16,7 +16,7 @@ from pubswap_client.doctor.private_data import check_file, check_listed, check_t
 from pubswap_protocol.errors import InvalidProblems
 from pubswap_protocol.problems import Problem, is_blank, parse_problems, write_problems
 from pubswap_protocol.verifiers import VerifierPool, score
-from pubswap_protocol.verifiers.worker import Scored
+from pubswap_protocol.verifiers.confined.worker import Scored
 
 
 def problem(answer: str, verifier: str | None = "math", name: str = "p") -> Problem:

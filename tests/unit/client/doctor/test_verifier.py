@@ -15,7 +15,7 @@ from pubswap_protocol.errors import InvalidProblems, InvalidSettings, PubSwapErr
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.verifiers import VerifierPool, verifier_of
-from pubswap_protocol.verifiers.worker import Scored
+from pubswap_protocol.verifiers.confined.worker import Scored
 from support.client.commands import Ended
 from support.wheels import EXAMPLE, example, forget, pip, use
 

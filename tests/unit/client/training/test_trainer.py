@@ -20,7 +20,7 @@ from pubswap_protocol.model import ModelCard
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import GrpoSettings, RunSettings
 from pubswap_protocol.tensors.adapter import Adapter, encode_adapter, initial_adapter
-from pubswap_protocol.verifiers.worker import Scored
+from pubswap_protocol.verifiers.confined.worker import Scored
 from support.client.even import is_even
 
 Scorer = Callable[[Sequence[tuple[str, Problem]]], list[float]]

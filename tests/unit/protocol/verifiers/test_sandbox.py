@@ -15,9 +15,10 @@ import pytest
 
 from pubswap_protocol.errors import InvalidSettings, VerifierFault
 from pubswap_protocol.problems import Problem
-from pubswap_protocol.verifiers import VerifierPool, sandbox, worker
+from pubswap_protocol.verifiers import VerifierPool
+from pubswap_protocol.verifiers.confined import sandbox, worker
+from pubswap_protocol.verifiers.confined.sandbox import Sandbox, available, check_sandbox
 from pubswap_protocol.verifiers.plugin import Plugin
-from pubswap_protocol.verifiers.sandbox import Sandbox, available, check_sandbox
 from support.verifiers.escapes import ATTEMPTS, answering, escaping, gone, gone_at_once
 
 ALLOWED = ("start a thread", "write in the scratch folder", "import a module")

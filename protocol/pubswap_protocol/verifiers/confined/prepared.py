@@ -3,8 +3,8 @@
 To find libseccomp, its package starts a process.
 """
 
-from pubswap_protocol.verifiers import worker
-from pubswap_protocol.verifiers.sandbox import available
+from pubswap_protocol.verifiers.confined import worker
+from pubswap_protocol.verifiers.confined.sandbox import available
 
 __all__ = ["worker"]
 

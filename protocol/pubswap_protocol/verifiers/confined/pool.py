@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
 from pubswap_protocol.problems import Problem
+from pubswap_protocol.verifiers.confined.sandbox import check_sandbox
+from pubswap_protocol.verifiers.confined.worker import Job, Score, Scored, Worker, guarded, log
 from pubswap_protocol.verifiers.registry import Given, judge_of, score, verifier_of
-from pubswap_protocol.verifiers.sandbox import check_sandbox
-from pubswap_protocol.verifiers.worker import Job, Score, Scored, Worker, guarded, log
 
 Item = tuple[str, Problem]
 

@@ -26,8 +26,8 @@ from pubswap_protocol.bounds import MAX_PARTS, Label, Seconds, Share, Strict, pl
 from pubswap_protocol.errors import PubSwapError, VerifierFault
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.verifiers import plugin
+from pubswap_protocol.verifiers.confined.sandbox import confine
 from pubswap_protocol.verifiers.reasoning import ReasoningGym
-from pubswap_protocol.verifiers.sandbox import confine
 from pubswap_protocol.verifiers.verifier import Verifier
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ MOST_FILES = 1 << 20  # that an owner may have open
 _MAX_REPLY = 1 << 16  # bytes
 _READ_SECONDS = 10.0
 _MAX_TOLD = 200  # characters of a fault
-_PREPARED = "pubswap_protocol.verifiers.prepared"
+_PREPARED = "pubswap_protocol.verifiers.confined.prepared"
 
 # The exit codes of a process that was stopped with its service, killed by the system when memory
 # ran out, or orphaned.
@@ -198,7 +198,7 @@ def _library(verifier: Verifier) -> str:
     """The module to import before forking processes; the first verifier decides."""
     if isinstance(verifier, ReasoningGym):
         return "reasoning_gym"
-    return "pubswap_protocol.verifiers.warmed"
+    return "pubswap_protocol.verifiers.confined.warmed"
 
 
 def _serve(connection: Connection, scratch: Path, scorer: Score) -> None:

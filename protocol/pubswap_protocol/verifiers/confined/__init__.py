@@ -1,0 +1,1 @@
+"""Verifiers run in processes that cannot reach the network, the disk or each other."""
