@@ -42,7 +42,8 @@ def test(
     verifier: Annotated[
         str,
         typer.Argument(
-            help="A name, such as math or plugin:complaints, or a run file (.toml) with parameters."
+            help="A name, such as math or plugin:complaints, or a file (.toml) with `verifier` and "
+            "perhaps `correct_at`, such as a run file."
         ),
     ],
     data: Annotated[Path, typer.Option(help="Problems (JSONL).")],
@@ -86,12 +87,12 @@ def test(
 
 
 def _settings(verifier: str) -> RunSettings:
-    from pubswap_client.recipes.recipe import load_recipe
+    from pubswap_client.recipes.recipe import verifier_settings
     from pubswap_protocol.settings import RunSettings
     from pubswap_protocol.verifiers import verifier_of
 
     if verifier.endswith(".toml"):
-        return load_recipe(verifier).run_settings
+        return verifier_settings(verifier)
     return RunSettings(verifier=verifier_of(verifier))
 
 

@@ -90,6 +90,26 @@ def load_recipe(source: Path | str, overrides: Mapping[str, Any] | None = None) 
     return read_recipe(source, overrides).sound()
 
 
+def verifier_settings(source: Path | str) -> RunSettings:
+    """`verifier` and `correct_at` of a recipe, or of a file that is not yet one.
+
+    All else is the default. Raises InvalidSettings, naming the wrong key.
+    """
+    path = find_recipe(source)
+    values = {
+        key: value
+        for key, value in read_values(path).items()
+        if key.partition(".")[0] in ("verifier", "correct_at")
+    }
+    if not values:
+        raise InvalidSettings(f'{path}: it has no `verifier`, such as `verifier = "exact"`')
+    try:
+        return RunSettings.model_validate(nested(values))
+    except ValidationError as error:
+        first, *_ = fault_lines(error.errors(), dotted_keys(RunSettings))
+        raise InvalidSettings(f"{path}: {first}") from None
+
+
 def read_recipe(source: Path | str, overrides: Mapping[str, Any] | None = None) -> Reading:
     """As `load_recipe`, but with all faults; raises InvalidSettings if there is no TOML file."""
     path = find_recipe(source)

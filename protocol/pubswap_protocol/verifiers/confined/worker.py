@@ -9,7 +9,6 @@ import resource
 import secrets
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -26,6 +25,7 @@ from pubswap_protocol.bounds import MAX_PARTS, Label, Seconds, Share, Strict, pl
 from pubswap_protocol.errors import PubSwapError, VerifierFault
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.verifiers import plugin
+from pubswap_protocol.verifiers.confined import scratch
 from pubswap_protocol.verifiers.confined.sandbox import confine
 from pubswap_protocol.verifiers.reasoning import ReasoningGym
 from pubswap_protocol.verifiers.verifier import Verifier
@@ -38,7 +38,7 @@ Score = Callable[[Verifier, str, Problem], float]
 WARM_SECONDS = 60.0  # for the first use of a verifier in a process
 WALL_FACTOR = 10.0  # a process that does not even compute is killed after this many limits
 MEMORY_BYTES = 4 << 30  # address space of a worker, libraries included
-SCRATCH_BYTES = 64 << 20  # of each file that a worker writes
+SCRATCH_BYTES = 64 << 20  # of a file that a worker writes, and of all after each response
 OPEN_FILES = 256
 MOST_FILES = 1 << 20  # that an owner may have open
 
@@ -95,7 +95,7 @@ class Worker:
         self._scorer = scorer
         self._process: ForkServerProcess | None = None
         self._connection: Connection | None = None
-        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._scratch: Path | None = None
         self._used: set[Verifier] = set()
         self._plugins: tuple[str, ...] = ()
 
@@ -119,7 +119,7 @@ class Worker:
                 if reply.ticket != ticket:
                     self.kill()
                     break
-                if reply.full:
+                if reply.full or scratch.size(self._scratch) > SCRATCH_BYTES:
                     self.kill()
                 return Scored(reply.score, reply.seconds, parts=reply.parts, fault=reply.fault)
             # Ended from outside, perhaps with the whole service: not the response's fault.
@@ -143,8 +143,7 @@ class Worker:
         process.kill()
         process.join()
         if self._scratch is not None:
-            with contextlib.suppress(OSError, RecursionError):  # it may be as deep as it likes
-                self._scratch.cleanup()
+            scratch.remove(self._scratch)
         return process.exitcode
 
     def _wait_until_warm(self, connection: Connection, verifier: Verifier) -> None:
@@ -180,12 +179,9 @@ class Worker:
                 context = multiprocessing.get_context("forkserver")
                 context.set_forkserver_preload([_PREPARED, _library(verifier)])
                 self._connection, child_end = context.Pipe()
-                scratch = tempfile.TemporaryDirectory(prefix="pubswap-verifier-")
-                self._scratch = scratch
+                self._scratch = scratch.make()
                 process = context.Process(
-                    target=_serve,
-                    args=(child_end, Path(scratch.name), self._scorer),
-                    daemon=True,
+                    target=_serve, args=(child_end, self._scratch, self._scorer), daemon=True
                 )
                 process.start()
                 self._process = process
@@ -201,10 +197,10 @@ def _library(verifier: Verifier) -> str:
     return "pubswap_protocol.verifiers.confined.warmed"
 
 
-def _serve(connection: Connection, scratch: Path, scorer: Score) -> None:
+def _serve(connection: Connection, folder: Path, scorer: Score) -> None:
     limit = _limit_resources(connection)
     plugin.look_up()
-    confine(scratch)
+    confine(folder)
     warm: set[Verifier] = set()
     full = False
     with contextlib.suppress(EOFError):

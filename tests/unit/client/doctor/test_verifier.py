@@ -1,5 +1,6 @@
 """`pubswap verifier test`: what it finds of good and of bad verifiers."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 from pubswap_client.doctor import verifier as rules
 from pubswap_client.doctor.findings import Status
 from pubswap_client.doctor.verifier import Case, cases_of, findings, read_responses
+from pubswap_client.recipes.recipe import verifier_settings
 from pubswap_protocol.cli import build_app
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings, PubSwapError
 from pubswap_protocol.problems import Problem
@@ -142,12 +144,12 @@ def test_the_example_passes(complaints: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "mean score 0.700, 2 of 4 correct" in ended.output
 
 
-def test_a_run_file_gives_the_verifier_with_its_parameters(tmp_path: Path) -> None:
-    """Here one that does not read the answers, so the status is 1."""
+@pytest.mark.parametrize("more", ["", '[model]\nsource = "m"\n[data]\npublic = "p.jsonl"\n'])
+def test_a_file_gives_the_verifier_with_its_parameters(tmp_path: Path, more: str) -> None:
+    """A run file or the first line of one; here one that does not read the answers: status 1."""
     parts = '[{ verifier = "choice" }, { verifier = "exact", weight = 3.0 }]'
     (tmp_path / "run.toml").write_text(
-        f'verifier = {{ name = "weighted", parts = {parts} }}\n[model]\nsource = "m"\n'
-        '[data]\npublic = "p.jsonl"\ntest = "p.jsonl"\n'
+        f'verifier = {{ name = "weighted", parts = {parts} }}\n{more}'
     )
     lines = [problem.model_dump_json(exclude_defaults=True) for problem in PROBLEMS]
     (tmp_path / "p.jsonl").write_text("\n".join(lines))
@@ -183,6 +185,22 @@ def test_a_working_tree_is_tested_but_gets_no_line_for_a_policy(
     assert ended.status == 0, ended.output
     assert "installed from a working tree, which only simulations accept" in ended.output
     assert "policy.toml" not in ended.output
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("rounds = 2\n", "it has no `verifier`"),
+        ('verifier = "exakt"\n', "exakt"),
+        ('verifier = "exact"\ncorrect_at = 2.0\n', "correct_at"),
+    ],
+)
+def test_a_file_with_no_usable_verifier_names_the_key(tmp_path: Path, text: str, said: str) -> None:
+    """In one sentence, with the file."""
+    (tmp_path / "run.toml").write_text(text)
+    with pytest.raises(InvalidSettings, match=re.escape(said)) as raised:
+        verifier_settings(tmp_path / "run.toml")
+    assert "run.toml" in raised.value.detail
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 from pubswap_protocol.errors import InvalidSettings, VerifierFault
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.verifiers import VerifierPool
-from pubswap_protocol.verifiers.confined import sandbox, worker
+from pubswap_protocol.verifiers.confined import sandbox, scratch, worker
 from pubswap_protocol.verifiers.confined.sandbox import Sandbox, available, check_sandbox
 from pubswap_protocol.verifiers.plugin import Plugin
 from support.verifiers.escapes import ATTEMPTS, answering, escaping, gone, gone_at_once
@@ -127,9 +127,37 @@ def test_the_scratch_folder_goes_with_its_process(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with VerifierPool(scorer=escaping) as pool:
         assert pool.score("math", ("write in the scratch folder", PROBLEM)).score == 1.0
-        (scratch,) = tmp_path.iterdir()
-        assert list(scratch.iterdir())
+        (folder,) = tmp_path.iterdir()
+        assert list(folder.iterdir())
     assert not list(tmp_path.iterdir())
+
+
+def test_what_a_killed_owner_left_goes_when_the_next_one_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folders of living processes stay, and so do other files."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    for name in (f"pubswap-verifier-{dead.pid}-x", "pubswap-verifier-1-x", "pubswap-verifier-y"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text("left")
+    made = scratch.make()
+    assert made.name.startswith(f"pubswap-verifier-{os.getpid()}-")
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {made.name, "pubswap-verifier-1-x", "pubswap-verifier-y"}
+
+
+def test_a_process_whose_files_are_too_large_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All together; what it scored counts, and the next one has an empty folder."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(worker, "SCRATCH_BYTES", 4)
+    with VerifierPool(scorer=escaping) as pool:
+        for _ in range(2):
+            assert pool.score("math", ("write in the scratch folder", PROBLEM)).score == 1.0
+            assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("scorer", [gone, gone_at_once])
