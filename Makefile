@@ -4,7 +4,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 # Into the environment whose stamp is made.
 INSTALL_APART = $(@D)/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo demo-real test test-full test-lowest coverage screenshots test-vllm venv-vllm bench bench-grpo bench-coordinator bench-sampling bench-scale gpu gpu-wheels venv-bench chaos study study-report study-first docs check release-check format install up down clean
+.PHONY: demo demo-real test test-full test-long test-lowest coverage screenshots test-vllm venv-vllm bench bench-grpo bench-coordinator bench-sampling bench-scale gpu gpu-wheels venv-bench chaos study study-report study-first docs check release-check format install up down clean
 
 demo: .venv/demo.stamp  ## a whole federation on this machine, in minutes
 	$(BIN)/pubswap demo
@@ -19,8 +19,11 @@ PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -n 4 --dist lo
 test: .venv/dev.stamp  ## nearly every behaviour once, in about seven minutes
 	$(PYTEST)
 
-test-full: .venv/dev.stamp  ## all tests: real federations, every database, chaos
+test-full: .venv/dev.stamp  ## nearly all tests: real federations, every database, chaos
 	$(PYTEST) --full
+
+test-long: .venv/dev.stamp  ## what `make test-full` leaves out: all 112 architectures, Ray, a notebook's sweep
+	$(PYTEST) -m long
 
 test-lowest: .venv-lowest/stamp  ## as `make test`, on the lowest versions that pyproject.toml allows
 	$(subst $(BIN),.venv-lowest/bin,$(PYTEST))

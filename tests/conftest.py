@@ -19,7 +19,8 @@ def pytest_configure(config: pytest.Config) -> None:
         *others, _ = structlog.get_config()["processors"]
         plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
         structlog.configure(processors=[*others, plain])
-    config.addinivalue_line("markers", "full: long; for --full, or when its file is named")
+    config.addinivalue_line("markers", "full: slow; for --full, or when its file is named")
+    config.addinivalue_line("markers", "long: minutes; for -m long, or when its file is named")
     if find_spec("hypothesis"):  # which vLLM's environment does not have
         from hypothesis import settings
 
@@ -29,12 +30,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests marked `full`, unless --full or their file is given."""
-    if config.getoption("full") or any(".py" in word for word in config.args):
+    """Leave out the slow tests, unless --full or their file is given, and the long ones."""
+    if any(".py" in word for word in config.args) or config.getoption("markexpr"):
         return
-    full = [item for item in items if item.get_closest_marker("full")]
-    config.hook.pytest_deselected(items=full)
-    items[:] = [item for item in items if not item.get_closest_marker("full")]
+    left_out = ("long",) if config.getoption("full") else ("long", "full")
+    found = {item for item in items if any(map(item.get_closest_marker, left_out))}
+    config.hook.pytest_deselected(items=[*found])
+    items[:] = [item for item in items if item not in found]
 
 
 def pytest_collection_finish() -> None:

@@ -160,7 +160,7 @@ def test_no_command_of_a_guide_escapes() -> None:
 
 
 @pytest.mark.full
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_the_guides_do_what_they_say(tmp_path: Path, unmeasured: None) -> None:
     """Every command of every page succeeds, one page after another, starting in a clean folder."""
     folder, programs = tmp_path / "clean", tmp_path / "bin"
@@ -187,7 +187,7 @@ def test_the_guides_do_what_they_say(tmp_path: Path, unmeasured: None) -> None:
             with said.open("w") as file:
                 command = ["bash", "-eu", "-o", "pipefail", "-c", traced]
                 shell = stack.enter_context(shell_of(command, cwd=folder, env=env, stdout=file))
-                status = shell.wait(300)
+                status = shell.wait(900)
             assert status == 0, f"{page}:\n{said.read_text()[-3000:]}"
             until(lambda: len(commands.running) <= 1)  # the coordinator keeps running
             failed = [it for it in commands.ended if it[1] and not it[0].startswith("run start")]

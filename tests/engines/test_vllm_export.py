@@ -58,7 +58,7 @@ def continued(url: str, model: str, prompt: list[int]) -> tuple[list[int], list[
     ]
 
 
-@pytest.mark.parametrize("kind", ["text", "qwen2_5_vl"])
+@pytest.mark.parametrize("kind", ["text", pytest.param("qwen2_5_vl", marks=pytest.mark.full)])
 def test_both_formats_are_served_as_peft_computes_them(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -32,7 +32,7 @@ extra.kv_cache_memory_bytes = 268_435_456
 """
 
 
-@pytest.mark.parametrize("engine", ["vllm", "vllm-server"])
+@pytest.mark.parametrize("engine", [pytest.param("vllm", marks=pytest.mark.full), "vllm-server"])
 def test_a_client_whose_rollouts_are_vllm_s_finishes_a_run(
     engine: str, tmp_path: Path, servers: dict[str, str]
 ) -> None:

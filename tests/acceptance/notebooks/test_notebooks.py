@@ -36,7 +36,7 @@ def outputs(name: str, checkout: Path) -> dict[int, str]:
     """Run all cells; returns each one's output by number, with images as "image/png"."""
     notebook: Any = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
     folder = {"metadata": {"path": str(checkout / "docs" / "notebooks")}}
-    NotebookClient(notebook, timeout=240, kernel_name="python3", resources=folder).execute()
+    NotebookClient(notebook, timeout=800, kernel_name="python3", resources=folder).execute()
     return {
         number: "\n".join(_shown(output) for output in cell.get("outputs", ()))
         for number, cell in enumerate(notebook.cells, start=1)
@@ -91,7 +91,8 @@ def test_an_operator_looks_at_a_run_while_it_trains(
     assert token not in json.dumps(shown)
 
 
-@pytest.mark.full
+@pytest.mark.long
+@pytest.mark.timeout(900)
 def test_a_researcher_simulates_a_federation_in_a_cell(checkout: Path) -> None:
     """With a progress bar, figures, a second method, and the adapter's folder."""
     shown = outputs("researcher", checkout)

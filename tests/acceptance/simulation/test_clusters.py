@@ -114,8 +114,8 @@ def ray() -> Iterator[Ray]:
         cluster.close()
 
 
-@pytest.mark.full
-@pytest.mark.timeout(600)
+@pytest.mark.long
+@pytest.mark.timeout(900)
 def test_a_run_whose_ray_node_dies_is_done_on_another(
     tmp_path: Path, recipe: Path, here: dict[str, Any], ray: Ray
 ) -> None:

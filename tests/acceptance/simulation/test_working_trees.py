@@ -11,7 +11,7 @@ from pubswap_simulation.results import read_results
 from support.client.simulations import command, write_recipe
 from support.wheels import example, pip
 
-pytestmark = [pytest.mark.full, pytest.mark.usefixtures("unmeasured")]
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("unmeasured")]
 
 
 def test_a_simulation_takes_a_working_tree(tmp_path: Path) -> None:
@@ -24,7 +24,7 @@ def test_a_simulation_takes_a_working_tree(tmp_path: Path) -> None:
         *("--set", "verifier=plugin:complaints", "--set", "rounds=1"),
     )
     env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, found))}
-    done = subprocess.run([*PUBSWAP, *words], env=env, capture_output=True, text=True, timeout=280)
+    done = subprocess.run([*PUBSWAP, *words], env=env, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stdout + done.stderr
     (result,) = read_results(tmp_path / "store")
     version = str(result.run.verifier_version)

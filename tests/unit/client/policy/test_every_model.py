@@ -25,7 +25,7 @@ def listed() -> dict[str, str]:
 
 made_with = json.loads(TABLE.read_text(encoding="utf-8"))["transformers"]
 pytestmark = [
-    pytest.mark.full,
+    pytest.mark.long,
     pytest.mark.skipif(transformers.__version__ != made_with, reason="made with another version"),
     pytest.mark.filterwarnings("ignore"),  # transformers and PEFT warn about unusual models
 ]
