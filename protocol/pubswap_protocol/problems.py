@@ -3,8 +3,9 @@
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -14,21 +15,13 @@ from pydantic.config import ExtraValues
 
 from pubswap_protocol.bounds import MAX_TOPICS, VALUE_LIMITS, Label, Strict, Topic, too_many_values
 from pubswap_protocol.command_line.amounts import first_few
+from pubswap_protocol.command_line.formats import HEAD, format_of, not_jsonl
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import InvalidProblems, fault_text
 
 MAX_TEXT = 1 << 20  # characters
+_MAX_PLAIN, _MAX_EXPONENT = 20, 6  # characters of a number without an exponent, and of one
 MAX_LINE = 1 << 24  # characters: JSON escapes may lengthen a prompt and an answer six times
-
-# Other formats of an export, by suffix, and how pandas reads them with every value as text. "[" is
-# the beginning of a JSON array.
-_OTHER_FORMATS = {
-    ".csv": 'read_csv("{}", dtype=str)',
-    ".tsv": 'read_csv("{}", sep="\\t", dtype=str)',
-    ".parquet": 'read_parquet("{}").astype("string")',
-    "[": 'read_json("{}", dtype=False).astype("string")',
-}
-
 
 _FILLERS = "\u115f\u1160\u2800\u3164\uffa0"  # letters and symbols without ink
 
@@ -46,6 +39,48 @@ class Problem(Strict):
     )
 
 
+class _Numeral(str):
+    """A number of a JSON text, as it is written there."""
+
+
+def numerals(line: str, keys: Collection[str]) -> dict[str, str]:
+    """The numbers and booleans under these keys of a JSON object, as text.
+
+    Nothing is lost: 1.50 keeps its zero, and 0.1234567890123456789 its digits. Exponents are
+    written out, 3e-05 as 0.00003, as responses have them; very large or small numbers keep theirs.
+    """
+    row = json.loads(line, parse_int=_Numeral, parse_float=_Numeral)
+    return {key: as_written(row[key]) for key in keys if isinstance(row.get(key), _Numeral | bool)}
+
+
+def as_written(number: str | bool) -> str:
+    """A number or boolean of a table as an answer's text."""
+    if isinstance(number, bool):
+        return json.dumps(number)
+    mantissa, power, exponent = number.lower().partition("e")
+    if not power or len(exponent) > _MAX_EXPONENT:
+        return str(number)
+    if abs(int(exponent)) <= _MAX_PLAIN:
+        plain = f"{Decimal(mantissa).scaleb(int(exponent)):f}"
+        if len(plain) <= _MAX_PLAIN:
+            return plain
+    return f"{mantissa}{'' if '.' in mantissa else '.0'}e{int(exponent)}"
+
+
+def _read(line: str, extra: ExtraValues | None) -> Problem:
+    """The problem of a line, whose id, answer and topic may be numbers."""
+    try:
+        return Problem.model_validate_json(line, extra=extra)
+    except ValidationError as error:
+        if error.errors()[0]["type"] != "string_type":
+            raise
+        try:
+            row = json.loads(line) | numerals(line, ("id", "answer", "topic"))
+        except ValueError:  # an integer of thousands of digits
+            raise error from None
+    return Problem.model_validate(row, extra=extra)
+
+
 def parse_problem(line: str, where: str, extra: ExtraValues | None = None) -> Problem:
     """The problem of one JSONL line; raises InvalidProblems, whose text begins with `where`."""
     if not line.strip():
@@ -60,7 +95,7 @@ def parse_problem(line: str, where: str, extra: ExtraValues | None = None) -> Pr
             f"{where}: the line has more than {VALUE_LIMITS}; shorten its metadata."
         )
     try:
-        problem = Problem.model_validate_json(line, extra=extra)
+        problem = _read(line, extra)
     except ValidationError as error:
         fault = error.errors()[0]
         advice = 'A line looks like {"id": "1", "prompt": "2 + 2 =", "answer": "4"}.'
@@ -133,13 +168,8 @@ def read_jsonl(path: Path) -> Iterator[tuple[int, str]]:
     """
     try:
         with path.open("rb") as file:
-            array = file.peek(100)[:100].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
-            if reader := _OTHER_FORMATS.get("[" if array else path.suffix.lower()):
-                raise InvalidProblems(
-                    f"{path} is not JSONL, which PubSwap reads. Convert it with pandas: "
-                    f"pd.{reader.format(path)}"
-                    '.to_json("private.jsonl", orient="records", lines=True, force_ascii=False)'
-                )
+            if found := format_of(file.peek(HEAD), path):
+                raise InvalidProblems(not_jsonl(path, found))
             yield from _numbered(_decoded(line, n, path) for n, line in enumerate(file, start=1))
     except OSError as error:
         raise InvalidProblems(

@@ -1,4 +1,4 @@
-"""`pubswap data ...`: split a data set between clients, and inspect a split."""
+"""`pubswap data ...`: convert a table, split a data set between clients, and inspect a split."""
 
 import inspect
 from pathlib import Path
@@ -9,6 +9,7 @@ from pydantic.fields import FieldInfo
 from rich.console import Console
 from rich.table import Table
 
+from pubswap_client.data.convert.command import convert_command
 from pubswap_client.data.spec import DataSpec, load_spec
 from pubswap_client.toml_files import read_toml
 from pubswap_protocol.bounds import escaped
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
     from pubswap_client.data.manifest import DataManifest
 
 data_commands = typer.Typer(
-    help="Divide a data set into private, public and test sets.", no_args_is_help=True
+    help="Convert tables to problems, and divide data sets.", no_args_is_help=True
 )
+data_commands.command("convert")(convert_command)
 
 
 _KIND = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -69,8 +71,8 @@ def prepare_command(
     """Create private, public and test sets, with a manifest and a picture of the topics.
 
     math, deepmath, medical and gsm8k come from the Hugging Face hub, or with --from from downloaded
-    files. The first three have the paper's sizes by default. jsonl takes any file with a prompt, an
-    answer and a topic in each line. reasoning-gym needs no download; --tasks takes names, such as
+    files. The first three have the paper's sizes by default. jsonl takes a file of problems, as
+    `data convert` makes it. reasoning-gym needs no download; --tasks takes names, such as
     chain_sum,gcd, or a TOML file with a table for each task.
 
     Clients get equal numbers of problems; topics follow Dirichlet(alpha). No prompt is in two sets.

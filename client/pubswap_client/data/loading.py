@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pubswap_client.data.manifest import Origin, file_origins, local_files, named_in
 from pubswap_client.data.sources import HubSet, Row
 from pubswap_client.data.spec import DataSpec
+from pubswap_protocol.command_line.formats import PARQUET, file_format
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
 
 if TYPE_CHECKING:
@@ -89,9 +90,10 @@ def _read(path: Path, sets: Sequence[HubSet]) -> Iterator[SourceTable]:
             where, table = named_in(path, file), take(list(hub_set.columns))
             yield SourceTable(hub_set, where, hub_set.as_hub(table, where))
         except (ArrowException, OSError) as error:
-            raise InvalidProblems(
-                f"from: {file} cannot be read as {file.suffix.lstrip('.')}: {_reason(error)}."
-            ) from None
+            suffix, found = file.suffix.lstrip("."), file_format(file)
+            wrong = found is not None and found != PARQUET
+            reason = f"it is {found.name}" if found and wrong else _reason(error)
+            raise InvalidProblems(f"from: {file} cannot be read as {suffix}: {reason}.") from None
 
 
 def _which(columns: Sequence[str], sets: Sequence[HubSet]) -> HubSet:

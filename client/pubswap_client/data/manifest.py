@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from pubswap_client.data.examples import LeftOut
 from pubswap_client.data.spec import DataSpec
+from pubswap_protocol.command_line.formats import file_format
 from pubswap_protocol.digests import sha256_of
 from pubswap_protocol.errors import Conflict, InvalidProblems, InvalidSettings, first_fault
 
@@ -35,7 +36,9 @@ def local_files(path: Path) -> list[Path]:
     if path.is_file():
         if path.suffix in SUFFIXES:
             return [path]
-        raise InvalidProblems(f"from: {path} is not one of {', '.join(SUFFIXES)}.")
+        found = file_format(path)
+        name = f"{path} is {found.name}, and" if found else f"{path}"
+        raise InvalidProblems(f"from: {name} is not one of {', '.join(SUFFIXES)}.")
     files = [
         file
         for file in path.rglob("*")

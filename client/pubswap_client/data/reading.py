@@ -1,15 +1,10 @@
 """Streams of a split's problems, in random order."""
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
-
-from pydantic import TypeAdapter, ValidationError
 
 from pubswap_client.data.examples import Tally, Unusable, ask, unique
 from pubswap_client.data.loading import SourceTable, tables
@@ -19,77 +14,28 @@ from pubswap_client.data.spec import DataSpec
 from pubswap_client.data.tasks import TaskSpec
 from pubswap_protocol.command_line.progress_bar import progress_bar
 from pubswap_protocol.draws import rng_for
-from pubswap_protocol.errors import InvalidProblems, first_fault
-from pubswap_protocol.problems import Problem, PromptLimit, is_blank, read_jsonl
+from pubswap_protocol.errors import InvalidProblems
+from pubswap_protocol.problems import Problem, PromptLimit, parse_problem, read_jsonl
 from pubswap_protocol.verifiers import check_usable
-
-_MAX_PLAIN = 20
-_ROW = TypeAdapter(dict[str, Any])
 
 
 def jsonl_problems(path: Path, spec: DataSpec, tally: Tally) -> Iterator[Problem]:
-    """The problems of the file, in order; keeps `id`, `verifier` and `metadata` if present.
+    """The problems of the file, in order, with the spec's verifier and instruction.
 
-    Their lines are in `tally.places`.
-
-    Raises InvalidProblems, naming the line and the column, for anything unusable, because the user
-    can correct the file.
+    Their lines are in `tally.places`. Raises InvalidProblems, naming the line, for anything
+    unusable, because the user can correct the file.
     """
     for number, line in read_jsonl(path):
-        problem = _problem_of_line(line, number, f"{path}, line {number}", spec)
+        problem = parse_problem(line, f"{path}, line {number}")
         tally.places[problem.id] = f"line {number}"
-        yield problem
-
-
-def _problem_of_line(line: str, number: int, where: str, spec: DataSpec) -> Problem:
-    if not line.strip():
-        raise InvalidProblems(f"{where}: the line is empty; remove it.")
-    columns = {
-        "prompt": spec.prompt_column,
-        "answer": spec.answer_column,
-        "topic": spec.topic_column,
-    }
-    try:
-        row = _ROW.validate_json(line)
-        values = {role: _value(row, column, role, where) for role, column in columns.items()}
-        problem = Problem(
-            id=str(row.get("id", f"line-{number}")),
-            verifier=row.get("verifier", spec.verifier),
-            metadata=row.get("metadata", {}),
-            **values,
-        )
-    except ValidationError as error:
-        raise InvalidProblems(f"{where}: {first_fault(error)}.") from None
-    if is_blank(problem.answer):
-        raise InvalidProblems(f"{where}: answer: it is empty. Add the answer, or remove the line.")
-    return problem.model_copy(update={"prompt": ask(problem.prompt, spec)})
-
-
-def _value(row: dict[str, Any], column: str, role: str, where: str) -> Any:
-    if column not in row:
-        raise InvalidProblems(
-            f"{role}_column: {where} has no column {column!r}. It has {', '.join(row) or 'none'}; "
-            f"name one with --{role}-column."
-        )
-    value = row[column]
-    # An answer may be a number or true in the file, but a response is compared with its text.
-    if isinstance(value, int | float) and role != "prompt":
-        value = _written(value)
-    if not isinstance(value, str):
-        return value
-    # A tab or form feed at the beginning of an answer is a lost backslash, and is found later.
-    return value.rstrip().lstrip(" \n") if role == "answer" else value.strip()
-
-
-def _written(value: float) -> str:
-    """A number as responses write it: 0.00003 or 3.0e-36, where JSON has 3e-05 and 3e-36."""
-    mantissa, power, exponent = json.dumps(value).partition("e")
-    if not power or isinstance(value, bool):
-        return json.dumps(value)
-    plain = f"{Decimal(mantissa).scaleb(int(exponent)):f}"
-    if len(plain) <= _MAX_PLAIN:
-        return plain
-    return f"{mantissa}{'' if '.' in mantissa else '.0'}e{int(exponent)}"
+        own = {
+            "prompt": ask(problem.prompt, spec),
+            # A tab or form feed at its beginning is a lost backslash, and is found later.
+            "answer": problem.answer.rstrip().lstrip(" \n"),
+            "topic": problem.topic.strip(),
+            "verifier": problem.verifier or spec.verifier,
+        }
+        yield problem.model_copy(update=own)
 
 
 @dataclass(frozen=True)

@@ -37,9 +37,6 @@ _SHARES = (0.8, 0.1, 0.1)
 
 _ONLY_FOR: Mapping[str, tuple[SourceName, ...]] = {
     "from_": ("math", "deepmath", "medical", "gsm8k", "jsonl"),
-    "topic_column": ("jsonl",),
-    "prompt_column": ("jsonl",),
-    "answer_column": ("jsonl",),
     "verifier": ("jsonl",),
     "tasks": ("reasoning-gym",),
     "half": ("reasoning-gym",),
@@ -55,7 +52,7 @@ class DataSpec(BaseModel, extra="forbid", frozen=True, populate_by_name=True):
     from_: Path | None = Field(
         default=None,
         alias="from",
-        description="Local files in the hub's own format instead of the hub; jsonl: the file.",
+        description="Local files in the hub's own format instead of the hub; jsonl: problems.",
     )
     clients: Size = Field(
         default=4, description="Number of private sets; in a recipe, the run's clients."
@@ -75,9 +72,6 @@ class DataSpec(BaseModel, extra="forbid", frozen=True, populate_by_name=True):
     )
     public_size: Size | None = Field(default=None, description="Public problems.")
     test_size: Size | None = Field(default=None, description="Test problems.")
-    topic_column: str = Field(default="topic", description="jsonl: the column of topics.")
-    prompt_column: str = Field(default="prompt", description="jsonl: the column of prompts.")
-    answer_column: str = Field(default="answer", description="jsonl: the column of answers.")
     verifier: str | None = Field(
         default=None,
         description="jsonl: the verifier of lines that name none; by default the run's.",

@@ -17,7 +17,9 @@ def pubswap_data(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def write_rows(path: Path, count: int = 60) -> Path:
-    rows = [{"prompt": f"Say {n}.", "answer": n, "topic": f"t{n % 3}"} for n in range(count)]
+    rows = [
+        {"id": n, "prompt": f"Say {n}.", "answer": n, "topic": f"t{n % 3}"} for n in range(count)
+    ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
@@ -70,7 +72,7 @@ def test_wrong_options_are_one_line(tmp_path: Path) -> None:
     for options, reason in (
         (["maths"], "source"),
         (["math", "--alpha", "0"], "alpha"),
-        (["jsonl", "--from", str(own), "--topic-column", "subject"], "topic_column"),
+        (["jsonl", "--from", str(own), "--verifier", "maths"], "verifier"),
         (["jsonl", "--from", str(own), "--private-size", "600"], "private_size"),
         (["reasoning-gym", "--tasks", str(tmp_path / "none.toml")], "none.toml"),
     ):

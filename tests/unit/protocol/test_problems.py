@@ -1,8 +1,8 @@
 """Problem files."""
 
 from pathlib import Path
+from zipfile import ZipFile
 
-import pandas as pd
 import pytest
 
 from pubswap_protocol.errors import InvalidProblems
@@ -35,7 +35,10 @@ def test_problems_are_read_as_they_were_written(tmp_path: Path) -> None:
         (b'{"id": "1", "prompt": "x", "answer": "y"}\n\n{}', "line 2: the line is empty"),
         (b'{"id": "1", "answer": "y"}', "line 1: prompt: it is missing"),
         (b'{"id": "1", "prompt": "", "answer": "y"}', "line 1: prompt: it is empty"),
-        (b'{"id": "1", "prompt": "x", "answer": 4}', "line 1: answer: it must be text, in quotes"),
+        (b'{"id": "1", "prompt": "x", "answer": [4]}', "line 1: answer: it must be text"),
+        (b'{"id": "1", "prompt": "x", "answer": NaN}', "line 1: answer: it must be text"),
+        (b'{"id": 1, "prompt": 2, "answer": "y"}', "line 1: prompt: it must be text, in quotes"),
+        (b'{"id": 1, "prompt": "x", "answer": 4, "z": 1}', "line 1: z: there is no such field"),
         (
             b'{"id": "1", "prompt": "x", "answer": "y", "z": 1}',
             "line 1: z: there is no such field. Move further fields into `metadata`",
@@ -94,26 +97,80 @@ def test_empty_lines_at_the_end_are_not_problems() -> None:
     assert len(parse_problems(line + "\r\n\n  \n")) == 1
 
 
-@pytest.mark.parametrize("name", ["data.csv", "data.tsv", "data.parquet", "data.json"])
-def test_another_format_is_refused_with_the_line_that_converts_it(
-    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The line writes ids and answers as text, and leaves an empty cell without a value."""
-    monkeypatch.chdir(tmp_path)
-    table = pd.DataFrame({"id": [1, 2], "prompt": ["é?", "2 + 2 ="], "answer": [4.5, None]})
-    if name == "data.parquet":
-        table.to_parquet(name)
-    elif name == "data.json":
-        table.to_json(name, orient="records")
-    else:
-        table.to_csv(name, index=False, sep="\t" if name == "data.tsv" else ",")
-    with pytest.raises(InvalidProblems, match="not JSONL") as refused:
-        read_problems(Path(name))
-    eval(refused.value.detail.split("with pandas: ")[1], {"pd": pd})
-    with pytest.raises(InvalidProblems, match="line 2: answer: it must be text"):
-        read_problems(Path("private.jsonl"))
-    lines = Path("private.jsonl").read_text().splitlines()
-    assert parse_problems(lines[0]) == [Problem(id="1", prompt="é?", answer="4.5")]
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        ("12", "12"),
+        ("0.5", "0.5"),
+        ("1.50", "1.50"),
+        ("0.1234567890123456789", "0.1234567890123456789"),
+        ("12345678901234567890123", "12345678901234567890123"),
+        ("3e-05", "0.00003"),
+        ("-2.5E-7", "-0.00000025"),
+        ("1e16", "10000000000000000"),
+        ("3e-36", "3.0e-36"),
+        ("6.63e-34", "6.63e-34"),
+        ("5e+22", "5.0e22"),
+        ("1e99999999", "1e99999999"),
+        ("true", "true"),
+        ("false", "false"),
+    ],
+)
+def test_ids_answers_and_topics_may_be_numbers(number: str, text: str) -> None:
+    """They become the text that responses contain, not Python's 3e-05, and lose no digit."""
+    line = f'{{"id": {number}, "prompt": "a", "answer": {number}, "topic": {number}}}'
+    assert parse_problems(line) == [Problem(id=text, prompt="a", answer=text, topic=text)]
+
+
+BEGINNINGS = {
+    "a.csv": b"id,prompt,answer\n",
+    "a.TSV": b"id\tprompt\tanswer\n",
+    "a.parquet": b"PAR1...",
+    "a.json": b'\xef\xbb\xbf\n [{"id": "1"}]',
+    "a.txt": "id;prompt".encode("utf-16"),
+}
+OTHERS = {
+    "b.xls": (b"\xd0\xcf\x11\xe0...", "an old Excel workbook"),
+    "b.jsonl.gz": (b"\x1f\x8b\x08...", "compressed by gzip, .*Unpack it"),
+    "b.pdf": (b"%PDF-1.7", "a PDF"),
+    "b.jsonl": (b"<!DOCTYPE html>", "a web page"),
+    "b.zip": (b"PK\x03\x04...", "a damaged ZIP file"),
+}
+
+
+@pytest.mark.parametrize("name", BEGINNINGS)
+def test_a_table_is_refused_with_the_command_that_converts_it(tmp_path: Path, name: str) -> None:
+    """The format is known by the first bytes; of text, by the suffix."""
+    (tmp_path / name).write_bytes(BEGINNINGS[name])
+    with pytest.raises(InvalidProblems, match=rf"not JSONL.*pubswap data convert \S*{name} "):
+        read_problems(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_file_that_is_no_table_is_refused_with_what_it_is(tmp_path: Path, name: str) -> None:
+    """And with what to do first."""
+    data, said = OTHERS[name]
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(InvalidProblems, match=f"is {said}"):
+        read_problems(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("inside", "said"),
+    [
+        ("xl/workbook.xml", "an Excel workbook, not JSONL.*pubswap data convert"),
+        ("xl/workbook.bin", "a binary Excel workbook"),
+        ("content.xml", "an OpenDocument file"),
+        ("word/document.xml", "a Word document"),
+        ("data/private.jsonl", "a ZIP archive"),
+    ],
+)
+def test_a_zip_file_is_known_by_what_is_in_it(tmp_path: Path, inside: str, said: str) -> None:
+    """A workbook is one, whatever its name."""
+    with ZipFile(tmp_path / "data.jsonl", "w") as archive:
+        archive.writestr(inside, "")
+    with pytest.raises(InvalidProblems, match=f"is {said}"):
+        read_problems(tmp_path / "data.jsonl")
 
 
 def test_the_name_of_a_verifier_moves_no_cursor() -> None:

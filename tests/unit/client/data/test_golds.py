@@ -34,8 +34,8 @@ def test_an_answer_without_anything_to_see_is_blank(answer: str, tmp_path: Path)
         parse_problems(line)
     assert parse_problems(line, extra="ignore")[0].answer == answer
     row = tmp_path / "own.jsonl"
-    row.write_text(json.dumps({"prompt": "a", "answer": answer, "topic": "t"}) + "\n")
-    with pytest.raises(InvalidProblems, match="line 1: answer: it is empty"):
+    row.write_text(json.dumps({"id": "1", "prompt": "a", "answer": answer}) + "\n")
+    with pytest.raises(InvalidProblems, match="line 1: answer: it is blank"):
         prepare(DataSpec(source="jsonl", from_=row, verifier="exact"), tmp_path / "out")
 
 
@@ -152,7 +152,7 @@ def test_unread_answers_name_their_verifier(
 
 def rows_file(folder: Path, answers: dict[int, str], count: int = 60) -> Path:
     rows = [
-        {"prompt": f"{n} + 1 =", "answer": answers.get(n, str(n + 1)), "topic": "sums"}
+        {"id": n, "prompt": f"{n} + 1 =", "answer": answers.get(n, str(n + 1)), "topic": "sums"}
         for n in range(count)
     ]
     path = folder / "own.jsonl"
@@ -192,9 +192,8 @@ def test_prepare_leaves_out_a_file_s_contradictions(tmp_path: Path) -> None:
     """They are not hidden as repetitions, and the list has the lines of both."""
     path = rows_file(tmp_path, {})
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    path.write_text(
-        "".join(json.dumps(r) + "\n" for r in [*rows, {**rows[4], "answer": "9"}, rows[5]])
-    )
+    more = [{**rows[4], "id": 60, "answer": "9"}, {**rows[5], "id": 61}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, *more]))
     prepare(DataSpec(source="jsonl", from_=path, verifier="math", clients=2), tmp_path / "out")
     assert sorted(listed(tmp_path / "out")) == ["line 5", "line 61"]
     left = {left.reason: left.rows for left in read_manifest(tmp_path / "out").left_out}

@@ -12,7 +12,6 @@ from huggingface_hub.utils import filter_repo_objects
 from typer.testing import CliRunner
 
 from pubswap_client.data.drawing import fitted
-from pubswap_client.data.examples import Tally
 from pubswap_client.data.fault_list import fault_list
 from pubswap_client.data.loading import tables
 from pubswap_client.data.manifest import (
@@ -24,7 +23,6 @@ from pubswap_client.data.manifest import (
     read_manifest,
 )
 from pubswap_client.data.prepare import prepare
-from pubswap_client.data.reading import jsonl_problems
 from pubswap_client.data.sources import HUB_SETS
 from pubswap_client.data.spec import DataSpec, SourceName, SplitSizes
 from pubswap_client.data.tasks import half_of
@@ -80,7 +78,13 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def numbered(count: int = 70, topics: int = 3, **more: Any) -> list[dict[str, Any]]:
     return [
-        {"prompt": f"Say {n}.", "answer": str(n), "topic": f"t{n % topics}", **more}
+        {
+            "id": n,
+            "prompt": f"Say {n}.",
+            "answer": str(n),
+            "topic": f"t{n % topics}",
+            **more,
+        }
         for n in range(count)
     ]
 
@@ -114,7 +118,7 @@ def test_a_split_has_the_sizes_asked_and_no_prompt_twice(
 def test_default_sizes_are_shares_of_the_usable_problems(tmp_path: Path) -> None:
     """A few answers that their verifier cannot read make the sets smaller, and are counted."""
     rows = [
-        {"prompt": f"{n} =", "answer": str(n) if n % 40 else "So 7", "topic": "sums"}
+        {"id": n, "prompt": f"{n} =", "answer": str(n) if n % 40 else "So 7", "topic": "sums"}
         for n in range(200)
     ]
     file = tmp_path / "own.jsonl"
@@ -263,19 +267,17 @@ def test_a_changed_file_is_noticed(tmp_path: Path) -> None:
         prepare(spec_for("jsonl", path), out)
 
 
-def test_a_jsonl_may_call_its_columns_anything(tmp_path: Path) -> None:
-    """The user sets columns, verifier and instruction; ids, metadata and numbers are kept."""
+def test_a_user_s_problems_get_a_verifier_and_an_instruction(tmp_path: Path) -> None:
+    """Where they have no verifier of their own; ids, metadata and numbers are kept."""
     rows = [
-        {"q": f"Say {n}.", "gold": n, "kind": n % 2, "id": f"mine-{n}", "metadata": {"n": n}}
+        {"prompt": f"Say {n}.", "answer": n, "topic": n % 2, "id": f"mine-{n}"}
+        | {"metadata": {"n": n}}
         for n in range(60)
     ]
     path = write_jsonl(tmp_path / "own.jsonl", rows)
     spec = spec_for(
         "jsonl",
         path,
-        prompt_column="q",
-        answer_column="gold",
-        topic_column="kind",
         verifier="exact",
         instruction="Be brief.",
         private_size=None,
@@ -297,15 +299,21 @@ def test_a_jsonl_may_call_its_columns_anything(tmp_path: Path) -> None:
 
 
 def test_a_table_is_not_read_as_jsonl(tmp_path: Path) -> None:
-    """The message has the line that converts it."""
+    """The message has the command that converts it."""
     (tmp_path / "own.csv").write_text("id,prompt,answer\n1,2 + 2 =,4\n")
-    with pytest.raises(InvalidProblems, match=r"not JSONL.*pd\.read_csv"):
+    with pytest.raises(InvalidProblems, match=r"not JSONL.*pubswap data convert .*own\.csv"):
         prepare(spec_for("jsonl", tmp_path / "own.csv"), tmp_path / "split")
 
 
 def test_repeated_prompts_are_used_once(tmp_path: Path) -> None:
     """Prompts that differ only in surrounding white space are left out and counted."""
-    rows = [*numbered(60), *({**row, "prompt": f" {row['prompt']} "} for row in numbered(20))]
+    rows = [
+        *numbered(60),
+        *(
+            {**row, "id": f"again-{n}", "prompt": f" Say {n}. "}
+            for n, row in enumerate(numbered(20))
+        ),
+    ]
     path = write_jsonl(tmp_path / "own.jsonl", rows)
     spec = spec_for("jsonl", path, private_size=10, public_size=10, test_size=10)
     out = prepare(spec, tmp_path / "split")
@@ -484,13 +492,14 @@ def test_a_few_broken_rows_are_left_out_and_named(tmp_path: Path) -> None:
         ("{", "line 2: Invalid JSON"),
         ("[" * 10**5, "line 2: Invalid JSON"),
         ("[1]", "line 2: Input should be an object"),
-        ('{"prompt": "a", "topic": "t"}', "answer_column: .*line 2 has no column 'answer'"),
-        ('{"prompt": "a", "answer": "b"}', "topic_column: .*line 2 has no column 'topic'"),
-        ('{"prompt": "a", "answer": "", "topic": "t"}', "line 2: answer"),
-        ('{"prompt": 3, "answer": "b", "topic": "t"}', "line 2: prompt"),
-        ('{"prompt": "a", "answer": "b", "topic": "t", "verifier": "x"}', "'x'"),
-        ('{"prompt": "a", "answer": "b", "topic": "t", "metadata": 3}', "line 2: metadata"),
-        ('{"prompt": "a", "answer": "b", "topic": "t", "id": "line-1"}', "'line-1' occurs 2"),
+        ('{"prompt": "a", "answer": "b"}', "line 2: id: it is missing"),
+        ('{"id": 1, "prompt": "a"}', "line 2: answer: it is missing"),
+        ('{"id": 1, "prompt": "a", "answer": "b", "amount": 3}', "line 2: amount: .*metadata"),
+        ('{"id": 1, "prompt": "a", "answer": ""}', "line 2: answer"),
+        ('{"id": 1, "prompt": 3, "answer": "b"}', "line 2: prompt"),
+        ('{"id": 1, "prompt": "a", "answer": "b", "verifier": "x"}', "'x'"),
+        ('{"id": 1, "prompt": "a", "answer": "b", "metadata": 3}', "line 2: metadata"),
+        ('{"id": 0, "prompt": "a", "answer": "b"}', "'0' occurs 2"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: str, reason: str) -> None:
@@ -499,29 +508,6 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, reason: str) -> None:
     path.write_text(json.dumps(numbered(1)[0]) + "\n" + line + "\n")
     with pytest.raises(PubSwapError, match=reason):
         prepare(spec_for("jsonl", path), tmp_path / "out")
-
-
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [
-        ("12", "12"),
-        ("0.5", "0.5"),
-        ("3e-05", "0.00003"),
-        ("-2.5E-7", "-0.00000025"),
-        ("1e16", "10000000000000000"),
-        ("3e-36", "3.0e-36"),
-        ("6.63e-34", "6.63e-34"),
-        ("5e+22", "5.0e22"),
-        ("true", "true"),
-        ("false", "false"),
-    ],
-)
-def test_an_answer_may_be_a_number(tmp_path: Path, number: str, text: str) -> None:
-    """It becomes the text that responses contain, not Python's 3e-05."""
-    path = tmp_path / "own.jsonl"
-    path.write_text(f'{{"prompt": "a", "answer": {number}, "topic": "t"}}\n')
-    spec = spec_for("jsonl", path)
-    assert [problem.answer for problem in jsonl_problems(path, spec, Tally())] == [text]
 
 
 def test_topics_are_shown_as_they_are_written(tmp_path: Path) -> None:

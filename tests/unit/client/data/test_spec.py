@@ -58,7 +58,7 @@ def test_tasks_may_be_names_alone() -> None:
         ({"source": "math", "seed": -1}, "seed"),
         ({"source": "math", "shards": 3}, "shards"),
         ({"source": "math", "tasks": ["gcd"]}, "tasks is not for math"),
-        ({"source": "medical", "topic_column": "x"}, "topic_column is not for medical"),
+        ({"source": "jsonl", "from": "x", "topic_column": "x"}, "topic_column: there is no such"),
         ({"source": "math", "verifier": "exact"}, "verifier is not for math"),
         ({"source": "jsonl"}, "from is needed"),
         ({"source": "jsonl", "from": "x", "verifier": "maths"}, "verifier"),

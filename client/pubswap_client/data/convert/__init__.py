@@ -1,0 +1,1 @@
+"""`pubswap data convert`: tables of other programs to problems."""

@@ -1,0 +1,94 @@
+"""Numbers in tables of text, whose decimal mark is a point or a comma."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Literal
+
+from pubswap_client.data.convert.table import Cell
+
+Mark = Literal[".", ","]
+
+_WHOLE = re.compile(r"-?(?:0|[1-9]\d*)", re.ASCII)
+_GROUPED = r"-?[1-9]\d{0,2}(?:%s\d{3})+"
+_DECIMALS = r"-?(?:0|[1-9]\d*|[1-9]\d{0,2}(?:%s\d{3})+)%s\d+"
+_OTHER: dict[Mark, Mark] = {".": ",", ",": "."}
+_FORMS = {
+    mark: (
+        re.compile(_DECIMALS % (re.escape(other), re.escape(mark)), re.ASCII),
+        re.compile(_GROUPED % re.escape(other), re.ASCII),
+    )
+    for mark, other in _OTHER.items()
+}
+
+
+def reads(text: str, mark: Mark) -> bool:
+    """Whether it is a number with this decimal mark, and perhaps the other one at thousands.
+
+    With zeros in front it is a code, such as 007, and not a number.
+    """
+    return any(form.fullmatch(text) for form in (_WHOLE, *_FORMS[mark]))
+
+
+def pointed(text: str, mark: Mark) -> str:
+    """A number with a decimal point, and nothing at thousands."""
+    return text.replace(_OTHER[mark], "").replace(mark, ".")
+
+
+def number_of(text: str) -> int | float | None:
+    """A number with a decimal point; None if a float would lose digits of it."""
+    if _WHOLE.fullmatch(text):
+        return int(text) if len(text) <= 400 else None
+    value = float(text)
+    return value if Decimal(repr(value)) == Decimal(text) else None
+
+
+@dataclass
+class ColumnSurvey:
+    """What is in a column: how many cells, and the decimal marks with which all are numbers."""
+
+    filled: int = 0
+    example: Cell = None
+    texts: int = 0
+    marks: set[Mark] = field(default_factory=lambda: {".", ","})
+    signs: set[str] = field(default_factory=set)  # points and commas in its text
+
+    def add(self, cell: Cell) -> None:
+        """Take one more cell into account."""
+        if cell is None:
+            return
+        self.filled += 1
+        self.example = cell if self.example is None else self.example
+        if not isinstance(cell, str):
+            return
+        self.texts += 1
+        if self.marks:
+            text = cell.strip()
+            self.marks = {mark for mark in self.marks if reads(text, mark)}
+            self.signs |= {sign for sign in ".," if sign in text}
+
+    @property
+    def is_numbers(self) -> bool:
+        return bool(self.texts and self.marks)
+
+
+def decimal_marks(columns: Mapping[str, ColumnSurvey]) -> tuple[dict[str, Mark], list[str]]:
+    """The decimal mark of each column of numbers, and the columns of which it is unclear.
+
+    12,50 and 1.234,5 show it. Of 1,234 the other columns decide; if they do not, a comma is
+    unclear, and a point is decimal.
+    """
+    numbers = {name: column for name, column in columns.items() if column.is_numbers}
+    clear = {mark for column in numbers.values() if len(column.marks) == 1 for mark in column.marks}
+    marks: dict[str, Mark] = {}
+    unclear = []
+    for name, column in numbers.items():
+        able = column.marks & clear if len(clear) == 1 else column.marks
+        if len(able) == 1:
+            marks[name] = next(iter(able))
+        elif column.signs <= {"."}:
+            marks[name] = "."
+        else:
+            unclear.append(name)
+    return marks, unclear
