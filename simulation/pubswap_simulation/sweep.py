@@ -125,5 +125,12 @@ def _visible(index: str) -> str:
 
 def _with_threads(spec: RunSpec, processes: int) -> RunSpec:
     """The run with its share of the CPU's threads, unless their number is given."""
-    share = max(1, len(os.sched_getaffinity(0)) // processes)
+    share = max(1, _cores() // processes)
     return spec.model_copy(update={"options": {"threads": share, **spec.options}})
+
+
+def _cores() -> int:
+    """The cores that this process may use; macOS, which has no such limit, tells all of them."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

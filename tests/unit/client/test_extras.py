@@ -44,6 +44,18 @@ for line in lines:
     done.append((status or 0, said.getvalue()))
 json.dump(done, sys.stdout)
 """
+# Run the console script as where these modules do not exist, and refuse packages.
+ON_WINDOWS = """
+import importlib
+import sys
+sys.modules.update(dict.fromkeys(["fcntl", "pwd", "resource"]))
+class Refused:
+    def find_spec(self, name, path=None, target=None):
+        assert name.partition(".")[0] in {"pubswap_protocol", *sys.stdlib_module_names}, name
+sys.meta_path.insert(0, Refused())
+module, _, function = sys.argv.pop(1).partition(":")
+getattr(importlib.import_module(module), function)()
+"""
 NO_OPERATOR = {
     package for extra, packages in EXTRAS.items() if extra != "operator" for package in packages
 }
@@ -134,6 +146,15 @@ def test_a_part_of_python_is_no_package_to_install() -> None:
     assert status == 1
     assert "'_sqlite3'" in stderr and "part of Python" in stderr
     assert "pip" not in stderr
+
+
+def test_on_windows_the_first_words_are_what_to_use_instead() -> None:
+    """From the installed script, before it imports a package that may fail there."""
+    script = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["pubswap"]
+    command = [sys.executable, "-c", ON_WINDOWS, script, "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 1
+    assert done.stderr == "error: PubSwap runs on Linux and macOS; on Windows use WSL 2.\n"
 
 
 def test_with_only_the_server_installed_the_command_s_own_extra_is_named() -> None:

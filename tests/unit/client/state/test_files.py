@@ -1,6 +1,7 @@
 """The state folder's files, written atomically, and its lock for one daemon at a time."""
 
 import errno
+import fcntl
 import os
 import resource
 import stat
@@ -15,7 +16,13 @@ from pubswap_client.state.lock import locked
 from pubswap_client.state.sealed import BrokenSeal, seal, unseal
 from pubswap_protocol import files
 from pubswap_protocol.errors import NotSaved, StateInUse
-from pubswap_protocol.files import create_durably, sweep, write_whole
+from pubswap_protocol.files import (
+    append_durably,
+    create_durably,
+    sweep,
+    syncing,
+    write_whole,
+)
 
 
 def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -35,6 +42,46 @@ def test_a_file_is_replaced_whole_and_for_its_owner_only(tmp_path: Path) -> None
     assert path.read_bytes() == b"new"
     assert path.stat().st_mode & 0o777 == 0o600
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("refused", [None, errno.ENOTSUP])
+def test_on_a_mac_the_drive_s_cache_is_flushed_too(
+    refused: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By every durable write; on a file system without this, fsync has to do."""
+    ways: list[str] = []
+
+    def full(descriptor: int, command: int) -> None:
+        assert command == 51
+        ways.append("full")
+        if refused:
+            raise OSError(refused, os.strerror(refused))
+
+    monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
+    monkeypatch.setattr(fcntl, "fcntl", full)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: ways.append("plain"))
+    file = tmp_path / "file"
+    with file.open("wb") as opened, syncing(opened.fileno()):
+        pass
+    assert ways == (["full", "plain"] if refused else ["full"])
+    for write in (write_whole, create_durably, append_durably):
+        ways.clear()
+        write(tmp_path / write.__name__, b"bytes\n")
+        assert ways == ["full", "plain"] * 2 if refused else ["full"] * 2  # the file, its folder
+
+
+def test_a_disk_s_error_is_raised_on_a_mac_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second try, by fsync, would succeed: the kernel tells of an error once."""
+
+    def failing(descriptor: int, command: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
+    monkeypatch.setattr(fcntl, "fcntl", failing)
+    with pytest.raises(NotSaved):
+        write_whole(tmp_path / "file", b"new")
 
 
 def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
