@@ -44,13 +44,16 @@ def write_sums(folder: Path, names: Iterable[str]) -> bytes:
     return sums
 
 
-def make_key(key: Path) -> None:
-    """Make an Ed25519 key, with its public half beside it, unless it exists."""
-    if not key.exists():
-        key.parent.mkdir(parents=True, exist_ok=True)
-        _checked_output(
-            _ssh_keygen(["-q", "-t", "ed25519", "-N", "", "-C", "pubswap", "-f", str(key)])
-        )
+def make_key(key: Path) -> str | None:
+    """Make an Ed25519 key, with its public half beside it, unless it exists.
+
+    Returns the fingerprint of a new one, as SHA256:…
+    """
+    if key.exists():
+        return None
+    key.parent.mkdir(parents=True, exist_ok=True)
+    _checked_output(_ssh_keygen(["-q", "-t", "ed25519", "-N", "", "-C", "pubswap", "-f", str(key)]))
+    return _checked_output(_ssh_keygen(["-lf", str(key)])).split()[1].decode()
 
 
 def faults(folder: Path, public_key: Path | None, kind: Kind) -> list[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from pubswap._run import Run, valid_name
-from pubswap_client.operator.connecting import DEFAULT_TOKEN_FILE, DEFAULT_URL, client_with
+from pubswap_client.operator.connecting import DEFAULT_URL, client_with
 from pubswap_protocol.cli import explained
 
 
@@ -23,16 +23,18 @@ class Coordinator:
         """Find missing arguments where the operator's commands find them.
 
         The address is PUBSWAP_COORDINATOR or http://127.0.0.1:8470. The token is
-        PUBSWAP_OPERATOR_TOKEN, or in the file PUBSWAP_OPERATOR_TOKEN_FILE, or in
-        pubswap-data/operator-token, so that it need not appear in a notebook. `ca_file` is the CA
-        of the coordinator's certificate (PEM) if it is a private one, or PUBSWAP_CA_FILE.
+        PUBSWAP_OPERATOR_TOKEN, or in the file PUBSWAP_OPERATOR_TOKEN_FILE, or in operator-token in
+        the folder PUBSWAP_DATA_DIR or pubswap-data, so that it need not appear in a notebook.
+        `ca_file` is the CA of the coordinator's certificate (PEM) if it is a private one, or
+        PUBSWAP_CA_FILE.
 
         Raises InvalidSettings if the address is invalid or no token is found.
         """
+        file = os.environ.get("PUBSWAP_OPERATOR_TOKEN_FILE")
         self._api = client_with(
             url or os.environ.get("PUBSWAP_COORDINATOR") or DEFAULT_URL,
             token,
-            Path(os.environ.get("PUBSWAP_OPERATOR_TOKEN_FILE") or DEFAULT_TOKEN_FILE),
+            Path(file) if file else None,
             Path(ca_file) if ca_file is not None else None,
         )
 

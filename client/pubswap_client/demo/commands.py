@@ -8,7 +8,6 @@ from rich.console import Console
 
 from pubswap_client.daemon.signals import until_stopped
 from pubswap_client.operator.connecting import (
-    DEFAULT_TOKEN_FILE,
     DEFAULT_URL,
     TokenFile,
     Url,
@@ -60,7 +59,7 @@ def demo(
 def demo_federate(
     out: Annotated[Path, typer.Option(help="Folder for the members' folders.")] = Path("demo-out"),
     url: Url = DEFAULT_URL,
-    token_file: TokenFile = DEFAULT_TOKEN_FILE,
+    token_file: TokenFile = None,
 ) -> None:
     """Set up the demo's run, data and members on a coordinator that is already running.
 

@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 
 DEFAULT_URL = "http://127.0.0.1:8470"
-DEFAULT_TOKEN_FILE = Path("pubswap-data/operator-token")
 
 Url = Annotated[
     str,
     typer.Option("--coordinator", envvar="PUBSWAP_COORDINATOR", help="The coordinator's address."),
 ]
 TokenFile = Annotated[
-    Path,
+    Path | None,
     typer.Option(
         envvar="PUBSWAP_OPERATOR_TOKEN_FILE",
-        help="The file with the operator token; PUBSWAP_OPERATOR_TOKEN takes precedence.",
+        help="The file with the operator token, by default operator-token in the coordinator's "
+        "PUBSWAP_DATA_DIR; PUBSWAP_OPERATOR_TOKEN takes precedence.",
     ),
 ]
 CaFile = Annotated[
@@ -39,6 +39,14 @@ CaFile = Annotated[
         envvar="PUBSWAP_CA_FILE", help="The CA of the coordinator's certificate (PEM), if private."
     ),
 ]
+
+
+def find_token_file(given: Path | None) -> Path:
+    """The file with the operator's token, whether it exists or not: by default the coordinator's.
+
+    The operator's signing key is beside it.
+    """
+    return given or Path(os.environ.get("PUBSWAP_DATA_DIR", "pubswap-data")) / "operator-token"
 
 
 def operator_token(file: Path) -> str:
@@ -53,25 +61,27 @@ def operator_token(file: Path) -> str:
         reason = error.strerror if isinstance(error, OSError) else error
     raise InvalidSettings(
         f"The operator token is not in {file} ({reason}). `pubswap serve` writes it to its "
-        "data folder; give that file with --token-file."
+        "data folder; give that file with --token-file, or the folder as PUBSWAP_DATA_DIR."
     )
 
 
 def connect(
-    url: Url = DEFAULT_URL, token_file: TokenFile = DEFAULT_TOKEN_FILE, ca_file: CaFile = None
+    url: Url = DEFAULT_URL, token_file: TokenFile = None, ca_file: CaFile = None
 ) -> "CoordinatorClient":
     """A client with the operator's token that fails at once rather than retrying."""
     return client_with(url, None, token_file, ca_file)
 
 
 def client_with(
-    url: str, token: str | None, token_file: Path, ca_file: Path | None
+    url: str, token: str | None, token_file: Path | None, ca_file: Path | None
 ) -> "CoordinatorClient":
     """Like `connect`, optionally with a known token. Other TLS files come from the environment."""
     from pubswap_client.coordinator.client import CoordinatorClient
 
     tls = from_environment(ca_file)
-    return CoordinatorClient(url, token or operator_token(token_file), ONCE, tls=tls)
+    return CoordinatorClient(
+        url, token or operator_token(find_token_file(token_file)), ONCE, tls=tls
+    )
 
 
 def print_elsewhere(url: str) -> None:

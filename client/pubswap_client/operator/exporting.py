@@ -3,43 +3,57 @@
 import shutil
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from pubswap_client.asking import Run, end_with
 from pubswap_client.operator.adapter_folder import BaseOption, Format, FormatOption, take_adapter
-from pubswap_client.operator.connecting import connected
+from pubswap_client.operator.connecting import (
+    DEFAULT_URL,
+    CaFile,
+    TokenFile,
+    Url,
+    connect,
+    find_token_file,
+)
 from pubswap_client.signed_manifest import Kind, faults, make_key, sign
 
-if TYPE_CHECKING:
-    from pubswap_client.coordinator.client import CoordinatorClient
 
-
-@connected
 def export(
-    api: "CoordinatorClient",
     run: Run,
     out: Annotated[Path, typer.Option(help="The new folder to write.")] = Path("adapter"),
     which: Annotated[str, typer.Option(help="final, best, or a round's number.")] = "final",
     format_: FormatOption = Format.PEFT,
     model: BaseOption = None,
     key: Annotated[
-        Path, typer.Option(help="Your Ed25519 signing key; created if it does not exist.")
-    ] = Path("pubswap-data/export-key"),
+        Path | None,
+        typer.Option(
+            help="Your Ed25519 signing key, by default export-key beside the operator token's "
+            "file; created if it does not exist."
+        ),
+    ] = None,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
 ) -> None:
     """Write a global adapter as a folder with a model card and a signed manifest.
 
     It never overwrites a folder and never leaves a partial one behind.
     """
+    key = key or find_token_file(token_file).with_name("export-key")
     signed = shutil.which("ssh-keygen") is not None
 
     def finish(making: Path) -> None:
         if signed:
-            make_key(key)
+            if (fingerprint := make_key(key)) is not None:
+                typer.echo(f"Created a new signing key, {key}, with the fingerprint {fingerprint}.")
+                typer.echo("If you have another one already, export again with it, by --key.")
             sign(making, [path.name for path in making.iterdir()], key, Kind.EXPORT)
 
-    for line in take_adapter(api, api.whole_run(run), which, out, format_, model, finish):
+    with connect(url, token_file, ca_file) as api:
+        lines = take_adapter(api, api.whole_run(run), which, out, format_, model, finish)
+    for line in lines:
         typer.echo(line)
     if not signed:
         typer.echo("It is not signed: install OpenSSH's ssh-keygen and export again.", err=True)

@@ -10,7 +10,6 @@ from rich.markup import escape
 
 from pubswap_client.asking import AsJson, Changes, Run
 from pubswap_client.operator.connecting import (
-    DEFAULT_TOKEN_FILE,
     DEFAULT_URL,
     CaFile,
     TokenFile,
@@ -49,7 +48,7 @@ def create(
         bool, typer.Option("--dry-run", help="Only print the cost and the whole run file.")
     ] = False,
     url: Url = DEFAULT_URL,
-    token_file: TokenFile = DEFAULT_TOKEN_FILE,
+    token_file: TokenFile = None,
     ca_file: CaFile = None,
 ) -> None:
     """Create a run from its file and open it for members.

@@ -172,16 +172,16 @@ def test_a_merged_model_is_exported_whole_signed_and_by_a_member_too(
     """An untrained adapter changes nothing, so the merged weights are the base model's."""
     run = create_run(coordinator, {"clients": 1, "name": "merging"})
     state = enroll(coordinator, run, "solo")
-    key = str(tmp_path / "key")
+    key = coordinator.folder / "c" / "export-key"  # beside the token, wherever it is typed
     merged = ["--format", "merged", "--out", str(tmp_path / "merged")]
-    options = [*operator(coordinator), "--key", key]
-    line = ["run", "export", "merging", *merged, *options]
+    line = ["run", "export", "merging", *merged, *operator(coordinator)]
     missing = pubswap(*line, "--model", str(tmp_path))
     assert missing.returncode == 1 and "is not a Hugging Face model folder" in missing.stderr
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [] and not key.exists()
     exported = pubswap(*line, "--model", str(MODEL))
     assert "untrained" in exported.stdout and "final" not in exported.stdout, exported.stderr
     assert f"vllm serve {tmp_path / 'merged'}\n" in exported.stdout
+    assert f"Created a new signing key, {key}, with the fingerprint SHA256:" in exported.stdout
     assert pubswap("export", "verify", merged[-1], "--key", f"{key}.pub").returncode == 0
     again = pubswap(*line, "--model", str(MODEL))
     assert again.returncode == 1 and "already exists" in again.stderr

@@ -15,7 +15,7 @@ from pubswap_client.base_model import local_folder, model_folder, own_model
 from pubswap_client.daemon.session import run_evaluator
 from pubswap_client.demo.demo import prepare_folder
 from pubswap_client.demo.demos import MODEL, RUN_FILE
-from pubswap_client.operator.connecting import operator_token
+from pubswap_client.operator.connecting import find_token_file, operator_token
 from pubswap_client.recipes.recipe import load_recipe
 from pubswap_client.recipes.runfile import prepare
 from pubswap_client.settings import load_settings
@@ -30,6 +30,7 @@ from pubswap_protocol.model import model_card
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import encode_adapter, initial_adapter, modules, stack_layout
 from pubswap_protocol.tensors.peft_folder import write_peft_folder
+from pubswap_server.settings import ServerSettings
 from support.coordinator.coordinator import merged
 
 MEMBERSHIP = StoredMembership(
@@ -341,6 +342,17 @@ def test_a_missing_operator_token_says_where_it_comes_from(
         operator_token(tmp_path / "operator-token")
     monkeypatch.setenv("PUBSWAP_OPERATOR_TOKEN", "secret")
     assert operator_token(tmp_path / "operator-token") == "secret"
+
+
+def test_the_operator_s_commands_look_where_the_coordinator_writes_its_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the same environment, as in its container, and without one."""
+    monkeypatch.delenv("PUBSWAP_DATA_DIR", raising=False)
+    assert find_token_file(None) == ServerSettings().token_file
+    monkeypatch.setenv("PUBSWAP_DATA_DIR", str(tmp_path))
+    assert find_token_file(None) == ServerSettings().token_file == tmp_path / "operator-token"
+    assert find_token_file(tmp_path / "mine") == tmp_path / "mine"
 
 
 @pytest.mark.parametrize(

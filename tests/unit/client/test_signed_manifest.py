@@ -32,6 +32,15 @@ def signed(tmp_path: Path) -> Path:
     return folder
 
 
+def test_a_new_key_s_fingerprint_is_told_once(tmp_path: Path) -> None:
+    """As OpenSSH prints it; an existing key stays."""
+    fingerprint = make_key(tmp_path / "new" / "key")
+    assert make_key(tmp_path / "new" / "key") is None
+    line = ["ssh-keygen", "-lf", str(tmp_path / "new" / "key.pub")]
+    shown = subprocess.run(line, check=True, capture_output=True, text=True).stdout
+    assert fingerprint is not None and f" {fingerprint} " in shown
+
+
 def test_an_unchanged_folder_is_valid_for_common_tools_too(signed: Path) -> None:
     """`sha256sum` and OpenSSH verify it without PubSwap."""
     public = signed.parent / "key.pub"
