@@ -177,6 +177,11 @@ install: .venv/dev.stamp
 	touch $@
 
 up: .env  ## the demo's federation in containers
+	@docker compose version > /dev/null 2>&1 || { \
+		echo "make up needs Docker with Compose 2, which docker compose version does not find. See docs/demo.md."; exit 1; }
+	@echo "Dashboard: http://127.0.0.1:$${PUBSWAP_PORT:-8470} (once it is built). From a second terminal,"
+	@echo "  the token to sign in:  docker compose exec coordinator cat /data/operator-token"
+	@echo "  pass@1 of each round:  docker compose logs --follow evaluator"
 	docker compose up --build
 
 down:

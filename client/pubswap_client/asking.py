@@ -1,10 +1,12 @@
-"""Arguments, options, questions and endings that several commands share."""
+"""Arguments, options, questions, tables and endings that several commands share."""
 
+import os
 import re
 import sys
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from pubswap_protocol.bounds import MAX_NUMBER, NAME_FORM, NAME_PATTERN
 from pubswap_protocol.command_line.statuses import ERROR, INTERRUPTED
@@ -34,6 +36,13 @@ Changes = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _SHOWN = 20  # faults
+_UNFOLDED = 1000  # columns
+
+
+def table_console(markup: bool = False) -> Console:
+    """A console on stdout that folds no cell for a pipe or a file, unless COLUMNS is set."""
+    folds = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(markup=markup, width=None if folds else _UNFOLDED)
 
 
 def confirm(consequence: str, yes: bool) -> None:

@@ -31,7 +31,7 @@ def local_folder(source: str, revision: str | None = None) -> Path | None:
     try:
         cached = Path(snapshot_download(source, revision=revision, local_files_only=True))
     except HFValidationError:
-        raise InvalidSettings(f"{source!r} is neither a folder nor a hub id.") from None
+        raise _neither(source) from None
     except LocalEntryNotFoundError:
         return None
     try:  # the cache may hold only a tokenizer, or a partial download
@@ -39,6 +39,13 @@ def local_folder(source: str, revision: str | None = None) -> Path | None:
     except InvalidSettings:
         return None
     return cached
+
+
+def _neither(source: str) -> InvalidSettings:
+    return InvalidSettings(
+        f"{source!r} is neither a folder nor a hub id. Give the folder of your copy, with --model "
+        "or as a run file's model.source."
+    )
 
 
 def model_folder(source: str, revision: str | None = None) -> Path:
@@ -58,7 +65,7 @@ def model_folder(source: str, revision: str | None = None) -> Path:
     try:
         return Path(snapshot_download(source, revision=revision, allow_patterns=MODEL_FILES))
     except HFValidationError:
-        raise InvalidSettings(f"{source!r} is neither a folder nor a hub id.") from None
+        raise _neither(source) from None
     except (HTTPError, OSError) as error:
         # The hub's own advice follows on further lines.
         reason, *_ = str(error).splitlines() or [type(error).__name__]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from pubswap_protocol.command_line.progress_bar import LinePace
 from pubswap_protocol.errors import PubSwapError
 
 log = logging.getLogger(__name__)
@@ -38,6 +39,7 @@ class RetryState:
         self._backoff = backoff
         self._more = more
         self._failures = 0
+        self._pace = LinePace(news=0.0)
 
     def wait(self, error: PubSwapError) -> None:
         """Wait before the next try; raises the error if it should not be retried.
@@ -49,7 +51,9 @@ class RetryState:
         if not retryable or self._failures == self._backoff.tries:
             raise error
         seconds = (error.retry_after or 0.0) + self._backoff.delay(self._failures)
-        log.warning("%s Trying again in %.1f s.", error.detail, seconds)
+        if self._pace.due(error.detail):  # the same again only each minute
+            log.warning("%s Trying again in %.1f s.", error.detail, seconds)
+            self._pace.printed(error.detail)
         time.sleep(seconds)
 
     def renew(self) -> None:

@@ -6,8 +6,9 @@ from shlex import quote
 from typing import Annotated
 
 import typer
+from rich.table import Column, Table
 
-from pubswap_client.asking import end_with
+from pubswap_client.asking import end_with, table_console
 from pubswap_client.ledger import showing, verifying
 from pubswap_client.ledger.entry import Damaged, check_kinds
 from pubswap_client.ledger.ledger import at_rest, day_files, ledger_folder
@@ -39,23 +40,33 @@ def show(
         datetime | None,
         typer.Option(formats=["%Y-%m-%d"], help="One day (UTC), such as 2026-11-23."),
     ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="List each request that had a body.")
+    ] = False,
     contents: Annotated[
         bool, typer.Option("--content", help="Show what was in each body too.")
     ] = False,
     model: Model = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print entries as JSON lines.")] = False,
 ) -> None:
-    """List everything that was sent: time, kind, size and digest.
+    """Sum up what was sent, by kind.
 
-    Requests without a body, which only ask, appear only with `--kind question`.
+    --all, --kind, --content and --json list it: time, kind, size and digest. Requests without a
+    body, which only ask, are listed only with `--kind question`.
     """
     check_kinds(kind or ())
     folder, decode = _existing(state), _decoder(model)
     try:
-        for entry in showing.entries(folder):
-            if (entry.kind not in kind if kind else not entry.size) or (
-                day is not None and not entry.at.startswith(f"{day:%F}")
-            ):
+        entries = (
+            entry
+            for entry in showing.entries(folder)
+            if day is None or entry.at.startswith(f"{day:%F}")
+        )
+        if not (every or kind or contents or as_json):
+            _print_sums(showing.sums(entries))
+            return
+        for entry in entries:
+            if entry.kind not in kind if kind else not entry.size:
                 continue
             typer.echo(escaped(entry.model_dump_json()) if as_json else showing.line(entry))
             if contents and not as_json:
@@ -99,7 +110,8 @@ def verify(
         typer.echo(fault, err=True)
     if verdict.faults:
         raise typer.Exit(1)
-    typer.echo(f"{verdict.entries} entries, all intact; the last one's hash is")
+    entries = "1 entry" if verdict.entries == 1 else f"{verdict.entries:,} entries"
+    typer.echo(f"{entries}, all intact; the last one's hash is")
     typer.echo(verdict.head)
 
 
@@ -123,6 +135,14 @@ def export(
     typer.echo(f"Wrote {out / showing.REPORT}. The last entry's hash is {head}.")
     typer.echo(f"To verify it, with {key}.pub from you:")
     typer.echo(f"  pubswap client audit verify {quote(str(out))} --key {quote(key.name)}.pub")
+
+
+def _print_sums(sums: list[tuple[str, int, int]]) -> None:
+    table = Table("what", Column("requests", justify="right"), Column("bytes", justify="right"))
+    for kind, number, size in sums:
+        table.add_row(kind, f"{number:,}", f"{size:,}")
+    table_console().print(table)
+    typer.echo("--all lists each, --kind KIND those of a kind, --content also what was in them.")
 
 
 def _existing(state: Path) -> Path:

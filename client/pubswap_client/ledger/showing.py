@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +45,15 @@ def line(entry: Entry) -> str:
         f"{entry.at[:19].replace('T', ' ')} UTC  {entry.kind:10}  {what}  "
         f"{entry.size:,} bytes  {entry.digest}"
     )
+
+
+def sums(counted: Iterable[Entry]) -> list[tuple[str, int, int]]:
+    """Each kind of request, how many there were, and the bytes of their bodies."""
+    requests, size = Counter[str](), Counter[str]()
+    for entry in counted:
+        requests[entry.kind] += 1
+        size[entry.kind] += entry.size
+    return [(kind, requests[kind], size[kind]) for kind in sorted(requests)]
 
 
 def content(folder: Path, entry: Entry, decode: Decode | None) -> Iterator[str]:
@@ -120,7 +129,7 @@ def text(folder: Path, head: str, decode: Decode | None) -> str:
         "",
         "| what | requests | bytes |",
         "|---|---|---|",
-        *_sums(all_entries),
+        *(f"| {kind} | {number:,} | {size:,} |" for kind, number, size in sums(all_entries)),
         "",
     ]
     for entry in sent:
@@ -128,11 +137,3 @@ def text(folder: Path, head: str, decode: Decode | None) -> str:
         # Indented, so that no Markdown in a response takes effect.
         lines += ["    " + shown for shown in content(folder, entry, decode)] + [""]
     return "\n".join(lines)
-
-
-def _sums(all_entries: list[Entry]) -> list[str]:
-    requests = Counter(entry.kind for entry in all_entries)
-    size: Counter[str] = Counter()
-    for entry in all_entries:
-        size[entry.kind] += entry.size
-    return [f"| {kind} | {requests[kind]:,} | {size[kind]:,} |" for kind in sorted(requests)]

@@ -32,32 +32,33 @@ def _on_hub(source: str) -> bool:
 
 
 def loading(run: WholeRun, adapter: bytes, folder: str, merged: bool) -> Iterator[str]:
-    """How to load an exported folder: a line of Python, and a vLLM command.
+    """How to load an exported folder: lines of Python to paste, and a vLLM command.
 
     The operator's folder of a base model has another name elsewhere, so it is called BASE.
     """
+    model = run.model
+    auto = f"transformers.AutoModelFor{'MultimodalLM' if model.text_model else 'CausalLM'}"
     if merged:
-        yield f"{_loader(run)}.from_pretrained({folder!r})"
+        yield "import transformers"
+        yield f"model = {auto}.from_pretrained({folder!r})"
+        yield f"tokenizer = transformers.AutoTokenizer.from_pretrained({folder!r})"
         yield f"vllm serve {shlex.quote(folder)}"
         return
-    yield f"peft.PeftModel.from_pretrained(base_model, {folder!r})"
-    rank, model = max(ranks_of(adapter, run.model).values()), run.model
-    if model.text_model:
-        yield f"base_model is {_loader(run)}'s"
+    source = model.source if _on_hub(model.source) else "BASE"
+    named = f"{source!r}, revision={model.revision!r}" if model.revision else f"{source!r}"
+    yield "import peft, transformers"
+    yield f"base = {auto}.from_pretrained({named})"
+    yield f"model = peft.PeftModel.from_pretrained(base, {folder!r})"
+    yield f"tokenizer = transformers.AutoTokenizer.from_pretrained({named})"
+    rank = max(ranks_of(adapter, model).values())
     if rank > LORA_RANKS[-1]:
         yield f"(vLLM serves ranks up to {LORA_RANKS[-1]}, not {rank}: export with --format merged)"
         return
-    base = [model.source if _on_hub(model.source) else "BASE"]
-    base += ["--revision", model.revision] if model.revision else []
+    base = [source, "--revision", model.revision] if model.revision else [source]
     options = ["--enable-lora", "--max-lora-rank", str(lora_rank(rank))]
     yield shlex.join(["vllm", "serve", *base, *options, "--lora-modules", f"{run.name}={folder}"])
     if not _on_hub(model.source):
         yield f"BASE is the base model's folder, {model.source} in the run"
-
-
-def _loader(run: WholeRun) -> str:
-    """The class of transformers that loads the whole published model."""
-    return f"transformers.AutoModelFor{'MultimodalLM' if run.model.text_model else 'CausalLM'}"
 
 
 def card_text(run: WholeRun, number: int, adapter: bytes, merged: bool = False) -> str:

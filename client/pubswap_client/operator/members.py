@@ -3,9 +3,8 @@
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from pubswap_client.asking import AsJson, Name, Run
+from pubswap_client.asking import AsJson, Name, Run, table_console
 from pubswap_client.operator.connecting import connected, print_elsewhere
 from pubswap_client.operator.tables import members_table
 from pubswap_protocol import paths
@@ -68,7 +67,7 @@ def list_members(api: "CoordinatorClient", run: Run, as_json: AsJson = False) ->
     if not listing.members:
         typer.echo(f"Nobody has enrolled. Invite each organisation: pubswap invite {run} NAME")
         return
-    Console().print(members_table(listing.members))
+    table_console(markup=True).print(members_table(listing.members))
 
 
 @connected

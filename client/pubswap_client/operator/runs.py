@@ -8,7 +8,7 @@ import typer
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 
-from pubswap_client.asking import AsJson, Changes, Run
+from pubswap_client.asking import AsJson, Changes, Run, table_console
 from pubswap_client.operator.connecting import (
     DEFAULT_URL,
     CaFile,
@@ -23,7 +23,7 @@ from pubswap_client.operator.watching import lines
 from pubswap_client.operator.watching import watch as watch_run
 from pubswap_protocol import paths
 from pubswap_protocol.bounds import MAX_NUMBER, escaped
-from pubswap_protocol.command_line.amounts import duration_text
+from pubswap_protocol.command_line.amounts import counted, duration_text
 from pubswap_protocol.messages import ChangeRun, Role, RunView
 
 if TYPE_CHECKING:
@@ -73,8 +73,8 @@ def create(
         run = create_and_open(api, prepared)
     typer.echo(f"Run {run.name} is open: {run.id}")
     typer.echo(
-        f"Its method is {loaded.method}, with {loaded.clients} clients and {loaded.rounds} rounds "
-        f"of {loaded.local_steps} steps."
+        f"Its method is {loaded.method}, with {counted(loaded.clients, 'client')} and "
+        f"{counted(loaded.rounds, 'round')} of {counted(loaded.local_steps, 'step')}."
     )
     if files.private:
         typer.echo("Private sets, one for each organisation and for nobody else:")
@@ -93,7 +93,7 @@ def list_runs(api: "CoordinatorClient", as_json: AsJson = False) -> None:
     if not runs:
         typer.echo("There are no runs. Create one: pubswap run create FILE")
         return
-    Console(markup=False).print(runs_table(runs))
+    table_console().print(runs_table(runs))
     for run in runs:
         if run.waiting_for is not None:
             typer.echo(f"{run.name} waits: {run.waiting_for}")
@@ -141,7 +141,7 @@ def show(
     elif watch:
         watch_run(lambda: _read(api, run), Console())
     else:
-        Console().print(_read(api, run)[0])
+        table_console(markup=True).print(_read(api, run)[0])
 
 
 def _read(api: "CoordinatorClient", run: str) -> tuple[RenderableType, bool]:
@@ -217,7 +217,8 @@ def set_(
 ) -> None:
     """Change the number of clients of a run that has not started."""
     view = api.change_run(run, ChangeRun(clients=value))
-    typer.echo(f"Run {view.name} starts with {view.settings.clients} clients: {key} = {value}.")
+    clients = counted(view.settings.clients, "client")
+    typer.echo(f"Run {view.name} starts with {clients}: {key} = {value}.")
     typer.echo(
         "Members that approved another number are asked again, unless their policy allows it."
     )

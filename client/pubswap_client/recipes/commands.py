@@ -6,10 +6,9 @@ import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Column, Table
 
-from pubswap_client.asking import AsJson, Changes
+from pubswap_client.asking import AsJson, Changes, table_console
 from pubswap_protocol.bounds import printable
 from pubswap_protocol.command_line.toml_values import value_text
 
@@ -99,7 +98,7 @@ def show(
         table.add_section()
         for axis, values in axes.items():
             table.add_row(f"sweep {number}: {axis}", value_text(values))
-    Console(markup=False).print(table)
+    table_console().print(table)
 
 
 @recipe_commands.command("check")

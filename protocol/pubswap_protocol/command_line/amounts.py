@@ -13,6 +13,11 @@ def size_text(size: float) -> str:
     return decimal(round(size))
 
 
+def counted(number: int, noun: str) -> str:
+    """Such as `1 client` or `1,200 clients`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def duration_text(seconds: float) -> str:
     """Seconds in a suitable unit: 0.8 s, 51 s, 34 min, 5.1 h, 2 d."""
     number, unit = seconds, "s"

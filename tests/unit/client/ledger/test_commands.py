@@ -49,6 +49,20 @@ def test_what_had_a_body_is_listed_and_questions_if_asked_for(state: Path) -> No
     assert "heartbeat" in beat and content == '    {"step": 1}' and "hello" in hello
 
 
+def test_the_sums_come_first_and_the_entries_if_asked_for(state: Path) -> None:
+    """A daemon of ten minutes has two hundred entries, most of them heartbeats."""
+    summed = [line.split() for line in shown(state).stdout.splitlines()]
+    assert [words[1::2] for words in summed if len(words) == 7] == [
+        ["what", "requests", "bytes"],
+        ["heartbeat", "1", "11"],
+        ["hello", "1", "2"],
+        ["question", "1", "0"],
+    ]
+    assert "heartbeat" not in shown(state, "--day", "2026-11-24").stdout
+    beat, hello = shown(state, "--all").stdout.splitlines()
+    assert "heartbeat" in beat and "hello" in hello
+
+
 @pytest.mark.parametrize(
     ("option", "value", "said"),
     [
@@ -73,7 +87,7 @@ def test_a_report_is_verified_as_a_report_only(tmp_path: Path) -> None:
     key = str(state / "audit-key.pub")
     assert f"audit verify {out} --key audit-key.pub" in exported.stdout
     verify = ["client", "audit", "verify", str(out), "--key", key]
-    assert "1 entries, all intact" in pubswap(*verify).stdout
+    assert "1 entry, all intact" in pubswap(*verify).stdout
     as_export = pubswap("export", "verify", str(out), "--key", key)
     assert as_export.returncode == 1 and "not signed as pubswap-export" in as_export.stderr
     with (out / "report.md").open("a") as file:

@@ -1,6 +1,9 @@
 """The model card of an exported adapter."""
 
+import subprocess
+import sys
 from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +24,7 @@ from pubswap_protocol.messages import (
 from pubswap_protocol.model import model_card
 from pubswap_protocol.settings import PrivacySettings, RunSettings
 from pubswap_protocol.tensors.adapter import encode_adapter, modules, stack_layout
+from pubswap_protocol.tensors.peft_folder import write_peft_folder
 
 SETTINGS = RunSettings.model_validate({"rounds": 3, "clients": 2, "grpo": {"learning_rate": 0.5}})
 
@@ -121,7 +125,8 @@ def test_a_merged_model_s_card_is_a_model_s() -> None:
     text = card_text(run, 1, adapter_of(run), merged=True)
     assert "library_name: transformers" in text
     assert "# consortium: the adapter after round 1 of 3, merged into its base" in text
-    assert "AutoModelForCausalLM.from_pretrained('FOLDER')\nvllm serve FOLDER\n" in text
+    assert "AutoModelForCausalLM.from_pretrained('FOLDER')\n" in text
+    assert "\nvllm serve FOLDER\n" in text
 
 
 def test_an_adapter_of_a_model_with_a_vision_tower_is_loaded_with_the_whole_model() -> None:
@@ -129,10 +134,25 @@ def test_an_adapter_of_a_model_with_a_vision_tower_is_loaded_with_the_whole_mode
     run = finished()
     model = run.model.model_copy(update={"text_model": "model.language_model"})
     whole = run.model_copy(update={"model": model})
-    merged, _ = loading(whole, adapter_of(run, 8), "a", merged=True)
-    assert merged == "transformers.AutoModelForMultimodalLM.from_pretrained('a')"
-    lines = list(loading(whole, adapter_of(run, 8), "a", merged=False))
-    assert "base_model is transformers.AutoModelForMultimodalLM's" in lines
+    for merged in (True, False):
+        lines = list(loading(whole, adapter_of(run, 8), "a", merged))
+        assert "= transformers.AutoModelForMultimodalLM.from_pretrained('" in lines[1]
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_the_lines_of_python_run_as_pasted(merged: bool, tmp_path: Path) -> None:
+    """In a new process, with the base model's folder for BASE."""
+    run = finished()
+    run = run.model_copy(update={"model": model_card(MODEL, SETTINGS.lora, "./model", None)})
+    adapter = adapter_of(run)
+    write_peft_folder(tmp_path / "a", adapter, SETTINGS.lora, run.model, str(MODEL))
+    folder = str(MODEL if merged else tmp_path / "a")
+    lines = [line for line in loading(run, adapter, folder, merged) if "vllm" not in line]
+    program = "\n".join(line for line in lines if not line.startswith("BASE"))
+    program = program.replace("'BASE'", f"{str(MODEL)!r}") + "\n"
+    program += "print(model(**tokenizer('2 + 2', return_tensors='pt')).logits.shape[1])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert int(done.stdout) > 0, done.stderr
 
 
 @pytest.mark.parametrize(("rank", "allowed"), [(8, 8), (32, 32), (33, 64), (512, 512)])
@@ -141,8 +161,13 @@ def test_the_serving_command_has_a_rank_that_holds_the_adapter(rank: int, allowe
     32.
     """
     run = finished()
-    python, serve = loading(run, adapter_of(run, rank), "my adapter", merged=False)
-    assert python == "peft.PeftModel.from_pretrained(base_model, 'my adapter')"
+    *python, serve = loading(run, adapter_of(run, rank), "my adapter", merged=False)
+    assert python == [
+        "import peft, transformers",
+        "base = transformers.AutoModelForCausalLM.from_pretrained('org/base', revision='main')",
+        "model = peft.PeftModel.from_pretrained(base, 'my adapter')",
+        "tokenizer = transformers.AutoTokenizer.from_pretrained('org/base', revision='main')",
+    ]
     assert serve == (
         f"vllm serve org/base --revision main --enable-lora --max-lora-rank {allowed} "
         "--lora-modules 'consortium=my adapter'"
@@ -155,7 +180,7 @@ def test_a_base_model_that_is_a_folder_has_a_placeholder_in_the_serving_command(
     for source in ("model", "./model", "deploy/recipes/small/model"):
         card = model_card(MODEL, SETTINGS.lora, source, None)
         local = run.model_copy(update={"model": card})
-        _, serve, base = loading(local, adapter_of(run, 8), "a", merged=False)
+        *_, serve, base = loading(local, adapter_of(run, 8), "a", merged=False)
         assert serve.startswith("vllm serve BASE --enable-lora")
         assert base == f"BASE is the base model's folder, {source} in the run"
         text = card_text(local, 1, adapter_of(run))
@@ -166,4 +191,4 @@ def test_a_base_model_that_is_a_folder_has_a_placeholder_in_the_serving_command(
 def test_an_adapter_of_too_high_a_rank_for_vllm_is_to_be_merged() -> None:
     """vLLM serves ranks up to 512."""
     run = finished()
-    assert "--format merged" in list(loading(run, adapter_of(run, 513), "a", merged=False))[1]
+    assert "--format merged" in list(loading(run, adapter_of(run, 513), "a", merged=False))[-1]

@@ -1,9 +1,13 @@
 """Runs and members as tables on a terminal."""
 
 import io
+import sys
 
+import pytest
 from rich.console import Console
+from rich.table import Table
 
+from pubswap_client.asking import table_console
 from pubswap_client.consent.rules import Code
 from pubswap_client.demo.demos import MODEL
 from pubswap_client.operator.tables import members_table, rounds_table, runs_table
@@ -80,3 +84,17 @@ def test_a_narrow_terminal_cuts_no_figure() -> None:
         shown = io.StringIO()
         Console(width=60, file=shown).print(table)
         assert "…" not in shown.getvalue()
+
+
+def test_a_pipe_gets_each_row_on_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rich folds at 80 columns where there is no terminal; COLUMNS says otherwise."""
+    table = Table("name")
+    table.add_row("x" * 200)
+    for columns, whole in ((None, True), ("80", False)):
+        monkeypatch.delenv("COLUMNS", raising=False)
+        if columns:
+            monkeypatch.setenv("COLUMNS", columns)
+        written = io.StringIO()
+        monkeypatch.setattr(sys, "stdout", written)
+        table_console().print(table)
+        assert ("x" * 200 in written.getvalue()) is whole
