@@ -188,8 +188,7 @@ def remedy(error: OSError) -> str:
 def create_durably(path: Path, data: bytes) -> None:
     """Create a file atomically, mode 0600; an existing one stays as it is."""
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name) as file:
-        file.write(data)
-        file.flush()
+        write_all(file.fileno(), data)  # unbuffered, or closing it would fail on a full disk
         flush(file.fileno())
         with suppress(FileExistsError):
             try:

@@ -5,6 +5,7 @@ from 0 to 1. All members of a run must have the same package: its digest is part
 version. Nothing is ever downloaded.
 """
 
+import csv
 import hashlib
 import io
 import json
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import Distribution, EntryPoint, entry_points
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -170,11 +171,17 @@ def _is_editable(distribution: Distribution) -> bool:
 
 
 def _wheel_files(distribution: Distribution) -> Files:
-    """The files of an installed wheel, and what else is in its packages' folders."""
+    """The files of an installed wheel, and what else is in its packages' folders.
+
+    `Distribution.files` leaves missing ones out since Python 3.12.
+    """
+    record = distribution.read_text("RECORD") or ""
+    rows = csv.reader(record.splitlines())
+    names = [PurePosixPath(row[0]) for row in rows if row and row[0]]
     files = {
-        file.as_posix(): Path(str(file.locate()))
-        for file in distribution.files or ()
-        if not file.parts[0].endswith(".dist-info") and ".." not in file.parts
+        str(name): Path(str(distribution.locate_file(str(name))))
+        for name in names
+        if not name.parts[0].endswith(".dist-info") and ".." not in name.parts
     }
     for name, path in [*files.items()]:
         root, _, rest = name.partition("/")
