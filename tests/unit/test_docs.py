@@ -44,7 +44,11 @@ FREE = "vllm.extra"  # a table whose keys are vLLM's
 TABLES = {FREE, *(key.rpartition(".")[0] for key in KEYS if "." in key)}
 # Words with an underscore that name something other than a setting, one of its values, or an error.
 OTHER_WORDS = {
-    *("enable_thinking", "synchronous_commit"),  # a chat template's, PostgreSQL's
+    *(
+        "enable_thinking",
+        "synchronous_commit",
+        "wal_sync_method",
+    ),  # a chat template's, PostgreSQL's
     *("reasoning_gym", "score_answer", "zebra_puzzles"),  # reasoning-gym's
     *("pubswap_protocol", "create_app", "waiting_for", "ca_file"),  # in the code
     "vllm_options",  # in deploy/slurm

@@ -1,6 +1,7 @@
 """Pages that must be complete: every error has an entry, every security promise a test."""
 
 import re
+import tomllib
 from collections import Counter
 from pathlib import Path
 
@@ -18,6 +19,15 @@ def test_troubleshooting_has_one_entry_for_each_error_code() -> None:
     assert Counter(code for code, _, _ in entries) == Counter(
         error.code for error in tree(PubSwapError)[1:]
     )
+
+
+def test_the_page_of_platforms_has_each_python_that_can_install_it() -> None:
+    """And no other."""
+    page = (DOCS / "platforms.md").read_text(encoding="utf-8")
+    named = re.findall(r"^\| 3\.(\d+) \|", page, re.MULTILINE)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    first, after = re.fullmatch(r">=3\.(\d+),<3\.(\d+)", project["requires-python"]).groups()
+    assert [int(minor) for minor in named] == [*range(int(first), int(after))]
 
 
 def promises() -> list[str]:
