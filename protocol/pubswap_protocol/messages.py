@@ -235,6 +235,7 @@ class Progress(Strict):
     reward: Measured = None
     loss: Measured = None
     kl: Measured = None
+    response_tokens: Measured = Field(default=None, description="Mean length of the responses.")
     tokens_per_second: Measured = None
     memory_bytes: Count | None = Field(
         default=None, description="Peak GPU memory in this step, or else the process's memory."
@@ -249,6 +250,26 @@ class Progress(Strict):
     def held(self) -> str | None:
         """What the member holds while the run is paused, in words; None if it holds nothing."""
         return None if self.holds is None else f"holds {held_text(self.holds)}"
+
+
+class StepPoint(Strict):
+    """A member's figures of one step, as its heartbeat gave them."""
+
+    member: Name
+    round: Number
+    step: Number
+    at: AwareDatetime = Field(description="Arrival of the heartbeat.")
+    reward: Measured = None
+    loss: Measured = None
+    kl: Measured = None
+    response_tokens: Measured = None
+    tokens_per_second: Measured = None
+
+
+class StepList(Strict):
+    """A page of a run's steps, by member, round and step; an empty page follows the last one."""
+
+    steps: Several[StepPoint]
 
 
 def held_text(holds: int) -> str:

@@ -19,6 +19,15 @@ def public_steps_per_round(settings: RunSettings) -> int:
     return settings.local_steps // settings.exchange.period if settings.exchange else 0
 
 
+def public_updates(settings: RunSettings) -> list[int]:
+    """The places (1..tau) of a round's public steps in the order of its updates."""
+    if settings.exchange is None:
+        return []
+    period, steps = settings.exchange.period, settings.local_steps
+    places = range(period, steps + 1, period)
+    return [step + staleness(settings, step) for step in places]
+
+
 def private_steps_per_round(settings: RunSettings) -> int:
     """The number of private steps among a round's tau steps."""
     return settings.local_steps - public_steps_per_round(settings)

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache, partial
 from typing import Any
@@ -39,7 +40,7 @@ from pubswap_server.rate_limits import (
     RequestLimits,
 )
 from pubswap_server.runs.auth import good_secrets, sha256
-from pubswap_server.runs.heartbeats import WriteBehind
+from pubswap_server.runs.progress.heartbeats import WriteBehind
 from pubswap_server.runs.snapshot import read_snapshot
 from pubswap_server.settings import ServerSettings, operator_token
 from pubswap_server.storage.opening import make_storage
@@ -90,6 +91,7 @@ class Services:
         )
         self.problems = lru_cache(maxsize=16)(self._read_problems)
         self.tokenizer = lru_cache(maxsize=16)(self._read_tokenizer)
+        self.topics = lru_cache(maxsize=64)(self._count_topics)
         self.verifiers = VerifierPool(VERIFIER_WORKERS, settings.verifier_seconds)
         self.verification = Verification(
             database, self.blobs, self.verifiers, self.problems, self.tokenizer
@@ -136,6 +138,10 @@ class Services:
 
     def _read_problems(self, digest: str) -> list[Problem]:
         return parse_problems(self.blobs.read(digest).decode("utf-8"), extra="ignore")
+
+    def _count_topics(self, digest: str) -> Counter[str]:
+        """The number of problems of each topic of a set."""
+        return Counter(problem.topic for problem in self.problems(digest))
 
     def _read_tokenizer(self, digest: str) -> Any:
         return load_tokenizer(self.blobs.read(digest))

@@ -49,6 +49,7 @@ ALLOWED = {
     "list_runs": OPERATOR,
     "show_run": OPERATOR | MEMBER,
     "list_rounds": OPERATOR | MEMBER,
+    "list_steps": OPERATOR,
     "put_tokenizer": OPERATOR,
     "put_initial_adapter": OPERATOR,
     "put_set": OPERATOR,

@@ -20,6 +20,7 @@ from pubswap_protocol.messages import (
     FullEvaluation,
     JudgedResponse,
     MemberList,
+    Progress,
     Reissue,
     Rollback,
     RunView,
@@ -113,6 +114,8 @@ def test_clients_ignore_fields_that_they_do_not_know(server: Server) -> None:
     grown, listed = operator.members(run), plain.operator.members(run)
     assert ageless(grown) == ageless(listed)
     assert operator.events(run) == plain.operator.events(run)
+    member.heartbeat(run, Progress(round=1, step=1, steps=2, reward=0.5))
+    assert list(operator.steps(run)) == list(plain.operator.steps(run)) != []
     operator.reissue(run, "a", Reissue())
     assert member.task(run, 0) == server.client(fed.tokens["a"]).task(run, 0)
     member.submit_responses(run, 1, 1, fed.responses("a", 1, 1, [1, 1]))

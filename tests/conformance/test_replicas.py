@@ -110,6 +110,19 @@ def test_a_heartbeat_at_one_replica_is_seen_at_the_other(pair: tuple[Server, Ser
     assert judge.progress is None
 
 
+def test_steps_reported_to_either_replica_are_one_curve(pair: tuple[Server, Server]) -> None:
+    """Also if both hear of the same step, and the later heartbeat comes first."""
+    here = begun(pair[0], local_steps=4)
+    there = seen_from(here, pair[1])
+    for fed, step, reward in ((there, 3, 0.5), (here, 1, 0.25), (there, 2, 0.25), (here, 3, 0.5)):
+        progress = Progress(round=1, step=step, steps=4, reward=reward)
+        fed.members["a"].heartbeat(here.run.id, progress)
+    wanted = [(1, 0.25), (2, 0.25), (3, 0.5)]
+    for fed in (here, there):
+        read = fed.operator.steps
+        until(lambda read=read: [(p.step, p.reward) for p in read(here.run.id)] == wanted)
+
+
 @pytest.fixture
 def database(shared_server: Server) -> Iterator[Database]:
     """A separate connection pool to the shared database."""

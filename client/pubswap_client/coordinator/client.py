@@ -92,6 +92,18 @@ class CoordinatorClient(Connection):
                 after = summary.round
                 yield summary
 
+    def steps(self, run: str) -> Iterator[messages.StepPoint]:
+        """The kept steps of a run by member, round and step, fetched page by page."""
+        path, after = paths.STEPS.format(run=run), ("", -1, -1)
+        cursor = None
+        while page := self.call(messages.StepList, "GET", path, after=cursor).steps:
+            for point in page:
+                if (point.member, point.round, point.step) <= after:
+                    raise _endless(path)
+                after = point.member, point.round, point.step
+                yield point
+            cursor = "{}:{}:{}".format(*after)
+
     def whole_run(self, run: str) -> messages.WholeRun:
         """One run with all its rounds, consistently: fetched again if the run moved meanwhile."""
         view = self.run(run)

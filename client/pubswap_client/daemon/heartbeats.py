@@ -17,7 +17,7 @@ from pubswap_protocol.messages import Progress
 # the round at once. A coordinator that has not answered is not waited for until it does.
 GRACE_SECONDS = 0.2
 REPEAT_SECONDS = 30.0
-_OF_A_STEP = ("reward", "loss", "kl", "tokens_per_second")
+_OF_A_STEP = ("reward", "loss", "kl", "response_tokens", "tokens_per_second")
 # A process keeps memory that earlier steps needed, so a public step's figure tells of private ones.
 _FIGURES = (*_OF_A_STEP, "memory_bytes")
 

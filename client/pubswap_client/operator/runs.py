@@ -19,7 +19,7 @@ from pubswap_client.operator.connecting import (
 )
 from pubswap_client.operator.responses import show_responses
 from pubswap_client.operator.tables import members_table, rounds_table, runs_table, state_text
-from pubswap_client.operator.watching import lines
+from pubswap_client.operator.watching import lines, step_rows
 from pubswap_client.operator.watching import watch as watch_run
 from pubswap_protocol import paths
 from pubswap_protocol.bounds import MAX_NUMBER, escaped
@@ -189,11 +189,21 @@ def log(
     ] = None,
     member: Annotated[str | None, typer.Option(help="Only events of this member.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+    steps: Annotated[
+        bool, typer.Option("--steps", help="Print the figures of members' steps as CSV instead.")
+    ] = False,
 ) -> None:
     """Print a run's append-only log of events.
 
-    With --follow it continues through restarts of the coordinator and omits nothing.
+    With --follow it continues through restarts of the coordinator and omits nothing. --steps prints
+    what members report of each step as they make it: all that is kept.
     """
+    if steps:
+        if follow or kind or as_json:
+            raise typer.BadParameter("--steps prints CSV once. Give it alone, or with --member.")
+        for row in step_rows(api, run, member):
+            typer.echo(row)
+        return
     for line in lines(api, run, follow, as_json, kind or (), member):
         typer.echo(line)
 

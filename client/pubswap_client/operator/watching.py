@@ -14,7 +14,8 @@ from rich.text import Text
 
 from pubswap_protocol.bounds import escaped, printable
 from pubswap_protocol.errors import PubSwapError
-from pubswap_protocol.messages import Event
+from pubswap_protocol.messages import Event, StepPoint
+from pubswap_protocol.schedule import public_updates
 
 if TYPE_CHECKING:
     from pubswap_client.coordinator.client import CoordinatorClient
@@ -110,6 +111,19 @@ def events(
             cursor = page[-1].id
         elif ended:
             return
+
+
+def step_rows(api: "CoordinatorClient", run: str, member: str | None) -> Iterator[str]:
+    """A header and the run's steps as CSV, of all members or of one; no field needs quotes."""
+    view = api.run(run)
+    public = set(public_updates(view.settings))
+    figures = [name for name in StepPoint.model_fields if name not in ("member", "round", "step")]
+    yield ",".join(["member", "round", "step", "public", *figures])
+    for point in api.steps(view.id):
+        if member in (None, point.member):
+            place = [point.member, point.round, point.step, int(point.step in public)]
+            values = [getattr(point, name) for name in figures]
+            yield ",".join("" if value is None else str(value) for value in [*place, *values])
 
 
 def line(event: Event) -> str:

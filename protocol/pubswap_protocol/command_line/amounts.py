@@ -1,7 +1,8 @@
-"""Human-readable times, sizes and lists."""
+"""Human-readable times, sizes, shares and lists."""
 
 import re
 from collections.abc import Iterable
+from math import sqrt
 
 from rich.filesize import decimal
 
@@ -26,6 +27,22 @@ def duration_text(seconds: float) -> str:
             break
         number, unit = number / size, larger
     return f"{number:.{1 if number < 10 else 0}f} {unit}".replace(".0 ", " ")
+
+
+def wilson(share: float, count: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share that was measured on `count` problems."""
+    z = 1.959964
+    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
+    spread = z * sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2) / (1 + z * z / count)
+    return max(0.0, middle - spread), min(1.0, middle + spread)
+
+
+def share_text(share: float, count: int | None) -> str:
+    """A share with its interval and the number of problems: 0.742 (0.66 to 0.81, n = 120)."""
+    if not count:
+        return f"{share:.3f}"
+    low, high = wilson(share, count)
+    return f"{share:.3f} ({low:.2f} to {high:.2f}, n = {count})"
 
 
 def first_few(items: Iterable[object], most: int = 5) -> str:

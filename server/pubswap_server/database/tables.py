@@ -408,6 +408,24 @@ class TrafficRow(_Round, Base):
     bytes: Mapped[int] = mapped_column(BigInteger, default=0)
 
 
+class StepRow(Base):
+    """A member's figures of one step, as its heartbeat gave them; see `runs/progress/steps`."""
+
+    __tablename__ = "steps"
+
+    # In this order, because a page draws a few members' last rounds.
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
+    member: Mapped[str] = mapped_column(String(63), primary_key=True)
+    round: Mapped[int] = mapped_column(primary_key=True)
+    step: Mapped[int] = mapped_column(primary_key=True)
+    at: Mapped[datetime]
+    reward: Mapped[float | None] = mapped_column(Double)
+    loss: Mapped[float | None] = mapped_column(Double)
+    kl: Mapped[float | None] = mapped_column(Double)
+    response_tokens: Mapped[float | None] = mapped_column(Double)
+    tokens_per_second: Mapped[float | None] = mapped_column(Double)
+
+
 class EventRow(Base):
     """A line of a run's log; never changed, and deleted only when its run's state is `deleted`."""
 

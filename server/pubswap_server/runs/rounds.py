@@ -21,6 +21,7 @@ from pubswap_server.database.tables import (
     BlobRow,
     RoundRow,
     RunRow,
+    StepRow,
     SubmissionRow,
     SwapRow,
     UpdateRow,
@@ -219,7 +220,7 @@ def roll_back(session: Session, run: RunRow, to: int) -> None:
         if row.adapter is not None
     ]
     record(session, run.id, "rolled back", to=to, adapter=start.adapter, rounds=rounds)
-    for table in (UpdateRow, SubmissionRow, SwapRow, RoundRow):
+    for table in (UpdateRow, SubmissionRow, SwapRow, StepRow, RoundRow):
         session.execute(delete(table).where(table.run_id == run.id, table.round > to))
     run.state, run.round, run.failure = status.state, status.round, None
     run.rollbacks += 1

@@ -50,6 +50,7 @@ from pubswap_server.runs.auth import (
     sha256,
 )
 from pubswap_server.runs.events import record
+from pubswap_server.runs.progress import steps
 from pubswap_server.runs.state import ENDED, RunStatus, cancelled, opened, started
 
 Move = Callable[[RunStatus], RunStatus]
@@ -192,6 +193,7 @@ def move(session: Session, run: RunRow, transition: Move, **details: Any) -> Non
         run.failure = None
     if 0 < run.round < status.round:  # the first round waits for all that have enrolled
         members.begin_round(session, run.id)
+        steps.forget_old(session, run, status.round)
     run.state, run.paused, run.round = status.state, status.paused, status.round
     if status.state is RunState.TRAINING and session.get(RoundRow, (run.id, run.round)) is None:
         session.add(RoundRow(run_id=run.id, round=run.round))

@@ -27,7 +27,7 @@ from pubswap_server import app as application
 from pubswap_server.clock import process_clock, wall
 from pubswap_server.conductor import conductor
 from pubswap_server.database import engine
-from pubswap_server.runs.heartbeats import WriteBehind
+from pubswap_server.runs.progress.heartbeats import WriteBehind
 from pubswap_server.settings import ServerSettings
 from pubswap_server.storage import local
 from pubswap_server.storage.spool import Spool

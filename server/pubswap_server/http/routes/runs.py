@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy.orm import Session
 
 from pubswap_protocol import paths
-from pubswap_protocol.bounds import MAX_COUNT, MAX_NUMBER, Word
+from pubswap_protocol.bounds import MAX_COUNT, MAX_NUMBER, NAME_PATTERN, Word
 from pubswap_protocol.errors import (
     BaseModelMismatch,
     DigestMismatch,
@@ -34,6 +34,7 @@ from pubswap_protocol.messages import (
     RunView,
     SetKind,
     SetReceipt,
+    StepList,
 )
 from pubswap_protocol.model import fingerprint
 from pubswap_protocol.problems import check_topics, parse_problems
@@ -58,6 +59,7 @@ from pubswap_server.http.upload_body import receive
 from pubswap_server.runs import events, history, retention, rounds, runs
 from pubswap_server.runs.activity import read_activity, read_end
 from pubswap_server.runs.auth import MemberPrincipal, Operator, Principal
+from pubswap_server.runs.progress import steps
 from pubswap_server.runs.state import paused
 from pubswap_server.services import Services
 from pubswap_server.storage.spool import Received
@@ -136,6 +138,24 @@ async def list_rounds(
     if isinstance(run.principal, MemberPrincipal):  # or a member could slow down others
         services.limits.members.charge(run.principal.id, numbers / NUMBERS_A_REQUEST)
     return page
+
+
+@router.get(paths.STEPS, summary="List members' steps")
+async def list_steps(
+    run: OperatorRun,
+    after: Annotated[
+        str | None,
+        Query(
+            pattern=f"{NAME_PATTERN.removesuffix('$')}:[0-9]{{1,9}}:[0-9]{{1,9}}$",
+            description="The last step that you have, as member:round:step.",
+        ),
+    ] = None,
+) -> StepList:
+    """By member, round and step: the figures of their heartbeats, as far as they are kept."""
+    await run.services.heartbeats.flush()
+    member, round_, step = after.split(":") if after else ("", 0, 0)
+    place = (member, int(round_), int(step))
+    return StepList(steps=await run.read(lambda session, row: steps.page(session, row.id, place)))
 
 
 @router.put(

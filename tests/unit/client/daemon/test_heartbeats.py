@@ -149,6 +149,6 @@ def test_a_run_with_privacy_sends_no_figure_that_private_steps_have_shaped(priva
             until(lambda step=step: bool(sent) and sent[-1].step == step)
     told = [set(each.model_dump(exclude_none=True)) for each in sent]
     numbers = {"round", "step", "steps"}
-    of_a_step = {*numbers, "reward", "loss", "kl", "tokens_per_second"}
+    of_a_step = {*numbers, "reward", "loss", "kl", "response_tokens", "tokens_per_second"}
     whole = {*of_a_step, "memory_bytes"}
     assert told == ([numbers, of_a_step] if private else [whole, whole])
