@@ -1,6 +1,7 @@
 """The dashboard in a real Chromium, while members hand in rounds."""
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.demo.demos import MODEL
@@ -96,7 +97,9 @@ def test_a_page_follows_its_run_to_the_end(
     expect(now).to_contain_text("Paused", timeout=20_000)
     fed.operator.move_run(fed.run.id, paths.RUN_RESUME)
     hand_in(fed, 1)
-    expect(page.locator("#curves")).to_contain_text("round 1: 0.25", timeout=20_000)
+    expect(plot(page, "pass@1")).to_have_attribute(
+        "aria-label", re.compile(r"0\.250 \(.*n = 4\) in round 1$"), timeout=20_000
+    )
     assert page.evaluate("window.same"), "the page was loaded again"
     page.get_by_role("link", name="Pause").click()
     expect(page.get_by_role("main")).to_contain_text("nothing is lost")
@@ -110,6 +113,59 @@ def test_a_page_follows_its_run_to_the_end(
     page.get_by_role("button", name="Sign out").click()
     page.goto(f"{fed.server.url}/runs/{fed.run.id}")
     expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+
+
+def plot(page: Page, title: str, group: str = "By round") -> Locator:
+    """A chart, whose label says its last values in words."""
+    section = page.locator("#charts section").filter(has=page.get_by_role("heading", name=group))
+    return section.locator("figure").filter(has_text=title).locator(".plot").first
+
+
+def test_charts_follow_members_steps_and_can_be_asked(browser: Browser, fed: Federation) -> None:
+    """During the first round: by pointer, key and touch; members can be hidden.
+
+    One value far from the others leaves the curve as it is.
+    """
+    page, said = opened(browser, fed.server.url, has_touch=True)
+    run = begun(fed.server, local_steps=20)
+
+    def report(name: str, step: int, kl: float) -> None:
+        progress = Progress(round=1, step=step, steps=20, reward=step / 32, kl=kl)
+        run.members[name].heartbeat(run.run.id, progress)
+
+    for step in range(1, 11):
+        report("a", step, 0.01 * step)
+        report("b", step, 22.7 if step == 4 else 0.02 * step)
+    page.goto(f"{fed.server.url}/runs/{run.run.id}")
+    reward, kl = (plot(page, title, "Inside") for title in ("Reward", "KL"))
+    expect(reward).to_have_attribute(
+        "aria-label", "Reward: a 0.313 in round 1, step 10; b 0.313 in round 1, step 10"
+    )
+    expect(page.locator("#progress")).to_contain_text("10 of 20")
+    tips = page.locator("#charts .tip:not([hidden])")
+    kl.focus()
+    for _ in range(4):
+        page.keyboard.press("ArrowRight")
+    expect(tips).to_have_text("round 1, step 4a 0.04b 22.7")
+    page.keyboard.press("ArrowRight")
+    expect(tips).to_have_text("round 1, step 5a 0.05b 0.1")
+    assert kl.evaluate("usualRange([0.01, 0.02, 0.03, 0.04, 22.7])") == [0.01, 0.04]
+    over = reward.locator(".u-over")
+    box = over.bounding_box()
+    assert box is not None
+    over.hover(position={"x": box["width"] - 2, "y": 20})
+    tip = reward.locator("xpath=..").locator(".tip")
+    expect(tip).to_have_text("round 1, step 10a 0.313b 0.313")
+    page.get_by_label("b", exact=True).uncheck()
+    over.hover(position={"x": 1, "y": 20})
+    expect(tip).to_have_text("round 1, step 1a 0.0313")
+    page.touchscreen.tap(box["x"] + box["width"] / 2, box["y"] + 30)
+    expect(tip).to_contain_text(re.compile(r"step [56]a 0\.1"))
+    report("a", 11, 0.11)
+    expect(reward).to_have_attribute(
+        "aria-label", re.compile("a 0.344 in round 1, step 11"), timeout=20_000
+    )
+    assert not [line for line in said if any(word in line for word in BROKEN)], said
 
 
 def test_a_page_that_follows_its_run_leaves_the_reader_where_it_is(
@@ -277,8 +333,12 @@ def test_a_run_from_creation_to_finish_while_real_daemons_train(
             page.get_by_role("link", name="Start").click()
             page.get_by_role("button", name="Start").click()
             rounds = first.settings.rounds
-            curves = page.locator("#curves")
-            expect(curves).to_contain_text(f"round {rounds - 1}:", timeout=120_000)
+            right = plot(page, "pass@1")
+            expect(right).to_have_attribute(
+                "aria-label", re.compile(f"in round {rounds - 1}$"), timeout=120_000
+            )
+            steps = [point for point in api.steps("consortium") if point.reward is not None]
+            assert {point.member for point in steps} == {"hospital-a", "hospital-b"}
             kept(page, "run")
             page.locator("#steps").get_by_role("link", name="step 1").first.click()
             kept(page, "public-step")
@@ -286,8 +346,8 @@ def test_a_run_from_creation_to_finish_while_real_daemons_train(
             now = page.get_by_role("status")
             expect(now).to_contain_text(f"Finished in round {rounds} of {rounds}", timeout=120_000)
             expect(page.get_by_role("main")).to_contain_text("Results")
-            expect(curves.locator("figure").first).to_contain_text(
-                f"round {rounds}:", timeout=120_000
+            expect(right).to_have_attribute(
+                "aria-label", re.compile(f"in round {rounds}$"), timeout=120_000
             )
             kept(page, "finished")
             page.get_by_role("link", name="PubSwap").click()

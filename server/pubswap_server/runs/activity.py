@@ -78,11 +78,28 @@ def _round(session: Session, run: RunRow, alert: str | None) -> RunActivity:
 
 
 def read_end(session: Session, run: RunRow) -> datetime | None:
-    """The expected end of a run under way, judged by its last rounds; None before the first."""
+    """The expected end of a run under way; None before the first step."""
+    return read_ends(session, run)[1]
+
+
+def read_ends(session: Session, run: RunRow) -> tuple[datetime | None, datetime | None]:
+    """The expected ends of the round and of the run under way; None if nothing tells them yet.
+
+    The last rounds tell them and, before the end of one, the steps of the slowest member.
+    """
     if run.paused or run.state in ENDED:
-        return None
+        return None, None
     ends = history.last_round_ends(session, run.id)
-    return history.expected_end(ends, run.settings.rounds - run.round + 1, now())
+    share = 0.0 if len(ends) > 1 else _share_done(session, run)
+    left = run.settings.rounds - run.round + 1
+    of_round, of_run = (history.expected_end(ends, each, now(), share) for each in (1, left))
+    return of_round, of_run
+
+
+def _share_done(session: Session, run: RunRow) -> float:
+    """The share of the round that the slowest member has made, of those that have begun it."""
+    tau = run.settings.local_steps
+    return min(members.fewest_steps(session, run.id, run.round), tau) / tau
 
 
 def read_summary(session: Session, run: RunRow) -> str:

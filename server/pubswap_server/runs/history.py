@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 from statistics import fmean, median
 
 from sqlalchemy import false, func, select
@@ -123,6 +123,7 @@ class CurvePoint:
 
     round: int
     pass_at_1: float | None
+    problems: int | None  # that pass@1 was measured on
     score: float | None
     drift: float | None
     means: RoundMeans
@@ -136,37 +137,13 @@ class CurvePoint:
 def curves(session: Session, run: str) -> list[CurvePoint]:
     """The last rounds in order, at most MAX_POINTS."""
     score, drift = RoundRow.evaluation["score"].as_float(), RoundRow.drift["from_mean"].as_float()
-    query = select(RoundRow.round, _PASS_AT_1, score, drift, RoundRow.means)
+    problems = RoundRow.evaluation["problems"].as_integer()
+    query = select(RoundRow.round, _PASS_AT_1, problems, score, drift, RoundRow.means)
     query = query.where(RoundRow.run_id == run).order_by(RoundRow.round.desc()).limit(MAX_POINTS)
     return [
-        CurvePoint(round_, right, mean, away, RoundMeans(**means or {}))
-        for round_, right, mean, away, means in session.execute(query).all()[::-1]
+        CurvePoint(round_, right, count, mean, away, RoundMeans(**means or {}))
+        for round_, right, count, mean, away, means in session.execute(query).all()[::-1]
     ]
-
-
-def step_rewards(
-    session: Session, run: str, after: int
-) -> list[tuple[int, list[tuple[int, float]]]]:
-    """Steps 1, 2, ... and their mean rewards, by round, for rounds after `after` that have any.
-
-    With privacy, only public steps have one. Reads at most MAX_POINTS updates: the newest rounds
-    first, and in a round the members by name.
-    """
-    rows = session.execute(
-        select(UpdateRow.round, UpdateRow.metrics)
-        .where(UpdateRow.run_id == run, UpdateRow.round > after, UpdateRow.late.is_(False))
-        .order_by(UpdateRow.round.desc(), UpdateRow.member)
-        .limit(MAX_POINTS)
-    )
-    rewards: dict[int, list[list[float | None]]] = defaultdict(list)
-    for round_, metrics in rows:
-        if metrics.get("step_rewards"):
-            rewards[round_].append(metrics["step_rewards"])
-    means = []
-    for round_ in sorted(rewards):
-        reported = ([x for x in step if x is not None] for step in zip_longest(*rewards[round_]))
-        means.append((round_, [(n, fmean(step)) for n, step in enumerate(reported, 1) if step]))
-    return means
 
 
 def last_round_ends(session: Session, run: str) -> list[datetime]:
@@ -185,15 +162,19 @@ def last_round_ends(session: Session, run: str) -> list[datetime]:
     return ends[::-1]
 
 
-def expected_end(ends: Sequence[datetime], remaining: int, now: datetime) -> datetime | None:
-    """The expected time when `remaining` more rounds are done; None if no round has ended yet, or
-    if it is further away than a message may say.
+def expected_end(
+    ends: Sequence[datetime], remaining: int, now: datetime, share: float = 0.0
+) -> datetime | None:
+    """The expected time when `remaining` more rounds are done; None if nothing tells it, or if it
+    is further away than a message may say.
 
-    `ends` is the beginning of the first of the last rounds, followed by their ends in order. The
-    median duration counts, so one long wait does not. A round that already takes longer is expected
-    to end now.
+    Before the end of any round, `share` of the first one is done. `ends` is the beginning of the
+    first of the last rounds, followed by their ends in order. The median duration counts, so one
+    long wait does not. A round that already takes longer is expected to end now.
     """
     took = [(later - sooner).total_seconds() for sooner, later in pairwise(ends)]
+    if len(ends) == 1 and share > 0:
+        took = [(now - ends[0]).total_seconds() / share]
     if not took or remaining < 1 or remaining * median(took) > MAX_SECONDS:
         return None
     usual = timedelta(seconds=median(took))

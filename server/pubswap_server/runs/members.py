@@ -1,5 +1,6 @@
 """Members: invited once, enrolled with a token of their own, revoked at will."""
 
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy import (
@@ -221,6 +222,43 @@ def away_clients(session: Session, run: str) -> list[tuple[str, str]]:
     return [(name, str(code)) for name, code in rows]
 
 
+@dataclass(frozen=True, slots=True)
+class MemberReport:
+    """A client's last heartbeat, and for how long it has not been heard from."""
+
+    progress: Progress | None
+    unseen_seconds: float | None
+
+    def step(self, round_: int) -> int:
+        """The steps of this round that it has made."""
+        progress = self.progress
+        return progress.step if progress is not None and progress.round == round_ else 0
+
+
+def reports(session: Session, run: str) -> dict[str, MemberReport]:
+    """The last heartbeats of the clients that take part now, by name."""
+    query = select(MemberRow.name, MemberRow.progress, MemberRow.last_seen).where(*_takes_part(run))
+    return {
+        name: MemberReport(
+            Progress.model_construct(**progress) if progress else None, _unseen_for(seen)
+        )
+        for name, progress, seen in session.execute(query.order_by(MemberRow.name))
+    }
+
+
+def fewest_steps(session: Session, run: str, round_: int) -> int:
+    """The fewest steps that a client has made of a round, of those that have begun it; or 0."""
+    step = MemberRow.progress["step"].as_integer()
+    begun = MemberRow.progress["round"].as_integer() == round_, step > 0
+    return session.scalar(select(func.min(step)).where(*_takes_part(run), *begun)) or 0
+
+
+def client_names(session: Session, run: str) -> list[str]:
+    """The names of all clients in order, whatever has become of them."""
+    query = select(MemberRow.name).where(MemberRow.run_id == run, MemberRow.role == Role.CLIENT)
+    return list(session.scalars(query.order_by(MemberRow.name)))
+
+
 def held(session: Session, run: str) -> list[tuple[str, int]]:
     """The clients that hold something in a pause, by name, with their `Progress.holds`."""
     query = select(MemberRow.name, MemberRow.progress).where(*_takes_part(run))
@@ -308,15 +346,17 @@ def views(session: Session, run: str, first: int | None = None) -> list[MemberVi
             joining=row.joining,
             unverified=row.unverified,
             last_seen=row.last_seen,
-            unseen_seconds=max(0.0, (now() - row.last_seen).total_seconds())
-            if row.last_seen
-            else None,
+            unseen_seconds=_unseen_for(row.last_seen),
             progress=Progress(**row.progress) if row.progress else None,
             traffic=sizes.get(row.name, Traffic()),
             sampling=standings.get(row.name),
         )
         for row in session.scalars(query)
     ]
+
+
+def _unseen_for(last_seen: datetime | None) -> float | None:
+    return max(0.0, (now() - last_seen).total_seconds()) if last_seen else None
 
 
 def _existing(session: Session, run: RunRow, name: str) -> MemberRow:

@@ -62,10 +62,11 @@ class Turnout:
 
         It counts from the first arrival, so that a slow start costs nobody its place.
         """
-        return self._deadline if self.arrived >= max(1, self.quorum) else None
+        return self.deadline if self.arrived >= max(1, self.quorum) else None
 
     @property
-    def _deadline(self) -> datetime | None:
+    def deadline(self) -> datetime | None:
+        """The time from which a quorum is enough; None before the first arrival."""
         return self.first_at and self.first_at + timedelta(seconds=self.deadline_seconds)
 
     def closes(self, now: datetime) -> bool:
@@ -75,7 +76,7 @@ class Turnout:
 
     def overdue(self, now: datetime) -> bool:
         """Whether the deadline has passed, and some have arrived, but no quorum."""
-        due = self._deadline
+        due = self.deadline
         return due is not None and 0 < self.arrived < self.quorum and now >= due
 
 

@@ -1,21 +1,21 @@
 """The read-only pages, and the parts of a run's page that are fetched again when it changes."""
 
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from typing import Annotated, Any
 
 from anyio import to_thread
 from fastapi import APIRouter, Query, Response
-from fastapi.responses import StreamingResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.bounds import MAX_COUNT, Word
 from pubswap_protocol.command_line.keys import flat
 from pubswap_protocol.errors import NotFound, PubSwapError
-from pubswap_protocol.messages import RunState, RunView
+from pubswap_protocol.messages import RunState, RunView, SetKind
 from pubswap_protocol.terms import given
-from pubswap_server.database.tables import RunRow
+from pubswap_server.database.tables import RunRow, SetRow
 from pubswap_server.http.dependencies import Number, RunAccess, ServicesDep, SwapNumber
 from pubswap_server.http.routes.runs import get_adapter
 from pubswap_server.runs import evaluations, events, history, members, runs
@@ -24,7 +24,9 @@ from pubswap_server.runs.auth import Operator
 from pubswap_server.runs.state import ENDED
 from pubswap_server.web import acts
 from pubswap_server.web.access import OperatorSession, SessionDep, WebRun, WebSession
-from pubswap_server.web.charts import bars, chart, sparkline
+from pubswap_server.web.charts import sparkline
+from pubswap_server.web.points import missing, read_points
+from pubswap_server.web.progress import read_progress
 from pubswap_server.web.rendering import HEADERS, PageRoute, page
 from pubswap_server.web.responses import read_stored, shown
 
@@ -35,8 +37,6 @@ router = APIRouter(route_class=PageRoute, include_in_schema=False)
 RUNS_A_PAGE = 50
 EVENTS_SHOWN = 20
 MEMBERS_SHOWN = 200
-ROUNDS_BY_STEP = 5
-ROUNDS_BY_PART = 10
 ROUNDS_SHOWN = 3  # with their public steps, besides the one under way
 LOOK_SECONDS = 3.0  # between refreshes of members' progress, because progress is not an event
 STREAM_SECONDS = 600.0  # then the page connects again, so its session is checked again
@@ -76,53 +76,15 @@ def _members(database: Session, row: RunRow) -> Values:
     return {"members": members.views(database, row.id, MEMBERS_SHOWN), "more_members": more}
 
 
-CURVES = {
-    "pass@1": "pass_at_1",
-    "Mean score of test responses": "score",
-    "Reward": "reward",
-    "KL to the base model": "kl",
-    "Tokens per response": "response_tokens",
-    "Share of groups with equal rewards": "zero_variance_share",
-    "Share of replaced responses": "replaced_share",
-    "Drift from the mean": "drift",
-    "Privacy spent, epsilon": "epsilon",
-}
-
-
-def _curves(database: Session, row: RunRow) -> Values:
-    """A chart by round for each measure, and each topic's pass@1, first and last."""
-    rounds, charts = history.curves(database, row.id), {}
-    for title, name in CURVES.items():
-        points = [(float(point.round), point.value(name)) for point in rounds]
-        measured = [(round_, value) for round_, value in points if value is not None]
-        if measured or name not in ("epsilon", "score"):  # which not all runs have
-            charts[title] = chart(title, measured)
-    steps, by_step = row.settings.local_steps, []
-    for round_, rewards in history.step_rewards(database, row.id, row.round - 1 - ROUNDS_BY_STEP):
-        by_step += [(float((round_ - 1) * steps + step), reward) for step, reward in rewards]
-    charts["Reward by step, last rounds"] = chart("Reward", by_step, "step")
+def _results(database: Session, row: RunRow) -> Values:
+    """Each topic's pass@1, first and last, and the charts that have no point yet."""
     first, last = history.first_and_last_evaluation(database, row.id)
-    first_shares, last_shares = (each.by_topic if each else {} for each in (first, last))
-    topics = [
-        (topic, first_shares.get(topic), share) for topic, share in sorted(last_shares.items())
-    ]
-    return {"charts": charts, "topics": topics, "times": bars(_times(rounds[-ROUNDS_BY_PART:]))}
-
-
-def _times(rounds: Sequence[history.CurvePoint]) -> list[tuple[str, Values]]:
-    """Each round's time by part, averaged over its members."""
-    times = []
-    for point in rounds:
-        means = point.means
-        if means.seconds is not None and means.sampling_seconds is not None:
-            parts = {
-                "sampling": means.sampling_seconds,
-                "update": max(0.0, means.seconds - means.sampling_seconds),
-                "waiting": means.waiting_seconds or 0.0,
-                "transfer": means.transfer_seconds or 0.0,
-            }
-            times.append((f"round {point.round}", parts))
-    return times
+    test = database.get(SetRow, (row.id, SetKind.TEST))
+    return {
+        "missing": missing(history.curves(database, row.id)),
+        "evaluations": (first, last) if first and last else None,
+        "test": test and test.digest,
+    }
 
 
 def _steps(database: Session, row: RunRow) -> Values:
@@ -133,11 +95,15 @@ def _steps(database: Session, row: RunRow) -> Values:
 # In the page's order, each with the values that its template needs besides the run.
 PARTS: dict[str, Callable[[Session, RunRow], Values]] = {
     "activity": _activity,
+    "progress": read_progress,
+    "results": _results,
     "members": _members,
-    "curves": _curves,
     "steps": _steps,
     "log": lambda database, row: {"events": events.last(database, row.id, EVENTS_SHOWN)},
 }
+
+
+LIVE = ("progress", "members")  # parts that change with heartbeats, which are no events
 
 
 @router.get("/runs/{run}")
@@ -162,7 +128,25 @@ async def _read(run: RunAccess[Operator], session: WebSession, *parts: str) -> V
         return values
 
     await run.services.heartbeats.flush()
-    return await run.read(work)
+    values = await run.read(work)
+    if values.get("evaluations"):
+        values["counts"] = await to_thread.run_sync(_problems_by_topic, run, values["test"])
+    return values
+
+
+def _problems_by_topic(run: RunAccess[Operator], test: str) -> Mapping[str, int]:
+    """The test set's, if it can be read: without it, shares have no interval."""
+    try:
+        return run.services.topics(test)
+    except PubSwapError:
+        return {}
+
+
+@router.get("/runs/{run}/points")
+async def show_points(run: WebRun, _: SessionDep) -> Response:
+    """The points of the charts, as JSON."""
+    await run.services.heartbeats.flush()
+    return JSONResponse(await run.read(read_points), headers=HEADERS)
 
 
 @router.get("/runs/{run}/stream")
@@ -187,7 +171,7 @@ async def _changes(run: RunAccess[Operator], name: str) -> AsyncIterator[str]:
         if last != seen:
             yield "".join(map(_event, PARTS))
         elif not ended:
-            yield _event("members")
+            yield "".join(map(_event, LIVE))
         seen = last
 
 

@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from pubswap_protocol.bounds import NAME_FORM
-from pubswap_protocol.command_line.amounts import duration_text, size_text
+from pubswap_protocol.command_line.amounts import duration_text, share_text, size_text
 from pubswap_protocol.command_line.toml_values import value_text
 from pubswap_protocol.errors import Invalid, PubSwapError, UnknownRun, fault_text
 from pubswap_server.clock import now
@@ -123,6 +123,7 @@ _FILTERS: dict[str, Callable[..., str]] = {
     "until": lambda moment: duration_text(max(0.0, (moment - now()).total_seconds())),
     "size": size_text,
     "number": number_text,
+    "share": share_text,
     "score": lambda value: "\N{EN DASH}" if value is None else f"{value:.3f}",
     "detail": detail_text,
     "value": value_text,

@@ -108,6 +108,32 @@ def test_a_run_without_anything_to_show_says_what_to_do(
     assert "yet" not in page and "Invite" not in page
 
 
+def test_a_round_under_way_shows_each_members_steps(server: Server, browser: httpx.Client) -> None:
+    """As bars with public steps as ticks, what each does, and when round and run should end."""
+    fed = begun(server, rounds=3, local_steps=6, method={"period": 2})
+    part = f"/runs/{fed.run.id}/parts/progress"
+    page = browser.get(part).text
+    assert page.count("makes its first step") == 2 and "should end" not in page
+    assert "Deadline: 1 h after the first update, once 1 of the updates is in." in page
+    for name, step in (("a", 2), ("b", 1)):
+        fed.members[name].heartbeat(fed.run.id, Progress(round=1, step=step, steps=6, reward=0.5))
+    fed.members["a"].submit_responses(fed.run.id, 1, 1, fed.responses("a", 1, 1, [1, 1]))
+    page = browser.get(part).text
+    assert 'aria-label="a: 2 of 6 steps"' in page and 'aria-label="b: 1 of 6 steps"' in page
+    assert "M2 0V1M4 0V1M6 0V1" in page
+    assert "waits for b at public step 1" in page
+    assert "others wait for it at public step 1" in page
+    assert "should end in" in page
+    left = fed.operator.run(fed.run.id).left_seconds
+    assert left is not None and left > 0, "a sixth of the first round tells of the run's end"
+    fed.submit("b", 1, fed.adapter(1))
+    page = browser.get(part).text
+    assert "has handed in its update" in page and "b: 6 of 6 steps" in page
+    assert re.search(r"Deadline: \d{4}-.* UTC \(in .*\), once 1 of", page)
+    fed.operator.move_run(fed.run.id, paths.RUN_CANCEL)
+    assert not browser.get(part).text.strip()
+
+
 def test_why_a_member_is_away_is_shown_to_read(server: Server, browser: httpx.Client) -> None:
     """As text, not only as a tooltip."""
     fed = begun(server)
@@ -133,6 +159,8 @@ def test_the_page_of_a_long_run_of_many_members_costs_little(
 ) -> None:
     """Ten times the rounds and five times the members cost under three times the CPU (1.7).
 
+    So do the points of its charts.
+
     Both pages show the same number of members, so only hidden reads could make the cost grow.
     """
     engine = server.app.state.services.database.engine
@@ -141,15 +169,16 @@ def test_the_page_of_a_long_run_of_many_members_costs_little(
         fed = begun(server, clients=1, rounds=3000)
         lengthen(engine, fed.run.id, ["a"], rounds)
         crowd(engine, fed.run.id, members, since=rounds - 5)
-        spent = []
-        for _ in range(10):
-            began = time.process_time()
-            answer = browser.get(f"/runs/{fed.run.id}")
-            spent.append(time.process_time() - began)
-        least.append(min(spent))
+        for path in ("/points", ""):
+            spent = []
+            for _ in range(10):
+                began = time.process_time()
+                answer = browser.get(f"/runs/{fed.run.id}{path}")
+                spent.append(time.process_time() - began)
+            least.append(min(spent))
         assert f"Round {rounds + 1} of 3000" in answer.text
         assert f"{hidden} more are not shown" in answer.text
-    assert least[1] < 3 * least[0], least
+    assert least[2] < 3 * least[0] and least[3] < 3 * least[1], least
 
 
 def test_the_stream_names_parts_that_exist(server: Server, browser: httpx.Client) -> None:
@@ -158,8 +187,8 @@ def test_the_stream_names_parts_that_exist(server: Server, browser: httpx.Client
     base = f"/runs/{fed.run.id}"
     with browser.stream("GET", f"{base}/stream") as answer:
         assert answer.headers["Content-Type"].startswith("text/event-stream")
-        names = [line.removeprefix("event: ") for line in _first(answer, 15) if "event" in line]
-    assert len(names) == 5
+        names = [line.removeprefix("event: ") for line in _first(answer, 18) if "event" in line]
+    assert len(names) == 6
     for name in names:
         assert browser.get(f"{base}/parts/{name}").status_code == 200
     assert browser.get(f"{base}/parts/nothing").status_code == 404
