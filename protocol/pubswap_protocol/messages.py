@@ -334,6 +334,7 @@ class Score(Strict):
     round: Number
     pass_at_1: Share
     warning: Label | None = Field(default=None, description="The evaluation's warning.")
+    problems: Positive | None = Field(default=None, description="Test problems of pass@1.")
 
 
 class RunView(Strict):
@@ -354,7 +355,8 @@ class RunView(Strict):
     )
     left_seconds: Seconds | None = Field(
         default=None,
-        description="Estimated seconds until a single run's last round ends, from its last rounds.",
+        description="Estimated seconds until a single run's last round ends, from its last rounds "
+        "or, before the first has ended, from the steps that are made.",
     )
     settings: RunSettings
     requires: Several[Label] = Field(

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from decimal import ROUND_HALF_UP, Context, Decimal
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +173,7 @@ def test_a_page_that_follows_its_run_leaves_the_reader_where_it_is(
     browser: Browser, fed: Federation
 ) -> None:
     """The focus stays, and a scrolled table stays scrolled."""
-    size = {"width": 360, "height": 740}
+    size = {"width": 640, "height": 740}
     page, _ = opened(browser, fed.server.url, viewport=size)
     waiting = begun(fed.server)
     page.goto(f"{fed.server.url}/runs/{waiting.run.id}")
@@ -212,7 +213,11 @@ def test_a_phone_shows_what_happened_and_that_a_table_goes_on(
         box = words.bounding_box()
         assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= 390
         assert box["width"] > 300
-    page.goto(f"{fed.server.url}/runs/{fed.run.id}")
+    page.goto(f"{fed.server.url}/runs/{begun(fed.server).run.id}")
+    for words in (page.get_by_role("status"), page.get_by_role("link", name="Pause")):
+        box = words.bounding_box()
+        assert box is not None and box["y"] + box["height"] < 400, "not on the first screen"
+    page.set_viewport_size({"width": 640, "height": 844})
     members = page.get_by_role("region", name="Members")
     assert members.evaluate("region => region.scrollWidth > region.clientWidth")
     assert "gradient" in members.evaluate("region => getComputedStyle(region).backgroundImage")
@@ -349,6 +354,20 @@ def test_a_run_from_creation_to_finish_while_real_daemons_train(
             expect(right).to_have_attribute(
                 "aria-label", re.compile(f"in round {rounds}$"), timeout=120_000
             )
+            last = api.run("consortium").latest
+            assert last is not None
+            figure = Decimal(last.pass_at_1).quantize(Decimal("0.001"), ROUND_HALF_UP)
+            expect(right).to_have_attribute("aria-label", re.compile(f"{figure} "))
+            for name in ("hospital-a", "hospital-b"):
+                *_, newest = (each for each in api.steps("consortium") if each.member == name)
+                assert newest.reward is not None
+                figure = Context(prec=3, rounding=ROUND_HALF_UP).create_decimal(newest.reward)
+                expect(plot(page, "Reward", "Inside")).to_have_attribute(
+                    "aria-label",
+                    re.compile(
+                        f"{name} {figure.normalize():f} in round {rounds}, step {newest.step}"
+                    ),
+                )
             kept(page, "finished")
             page.get_by_role("link", name="PubSwap").click()
             kept(page, "runs")

@@ -1,6 +1,7 @@
 """Runs of many rounds: they are read in pages, and the database does the counting."""
 
 import re
+from itertools import product
 from typing import Any
 
 import pytest
@@ -8,11 +9,12 @@ from sqlalchemy.orm import Session
 
 from pubswap_protocol import paths
 from pubswap_protocol.errors import NotFound, UnknownRun
-from pubswap_protocol.messages import CreateRun, RunView, Score
+from pubswap_protocol.messages import CreateRun, Progress, RunView, Score
 from pubswap_server.database.tables import RunRow
 from pubswap_server.runs import history, runs
 from pubswap_server.runs.auth import Operator
-from support.coordinator.coordinator import Federation, Server, begun
+from pubswap_server.runs.progress import steps
+from support.coordinator.coordinator import OPERATOR_TOKEN, Federation, Server, begun
 from support.coordinator.counted import counted
 from support.coordinator.long_runs import evaluation, lengthen
 from support.coordinator.places import on_sqlite
@@ -71,8 +73,8 @@ def test_a_run_is_shown_with_its_latest_and_best_round(server: Server) -> None:
     best = max(scores, key=lambda round_: scores[round_])
     assert best < 102  # scores repeat every 101 rounds
     view = fed.operator.run(fed.run.id)
-    assert view.best == Score(round=best, pass_at_1=scores[best])
-    assert view.latest == Score(round=210, pass_at_1=scores[210])
+    assert view.best == Score(round=best, pass_at_1=scores[best], problems=5)
+    assert view.latest == Score(round=210, pass_at_1=scores[210], problems=5)
     with Session(server.app.state.services.database.engine) as session:
         found = {
             which: history.chosen(session, fed.run.id, which)[0] for which in ("best", "final", "7")
@@ -156,3 +158,21 @@ def test_a_run_is_found_by_its_id_before_another_by_that_name(server: Server) ->
     assert fed.operator.run(fed.run.id).id == fed.run.id
     assert fed.operator.move_run(fed.run.id, paths.RUN_CANCEL).id == fed.run.id
     assert fed.operator.run(named.id).id == named.id
+
+
+def test_steps_come_in_pages_and_are_drawn(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None is left out or repeated, at whichever step a page ends; they tell of the run's end."""
+    fed = begun(server, local_steps=6)
+    assert fed.operator.run(fed.run.id).left_seconds is None
+    for name, step in product(NAMES, range(1, 7)):
+        progress = Progress(round=1, step=step, steps=6, reward=step / 8)
+        fed.members[name].heartbeat(fed.run.id, progress)
+    monkeypatch.setattr(steps, "PAGE", 5)
+    found = [(each.member, each.step, each.reward) for each in fed.operator.steps(fed.run.id)]
+    assert found == [(name, step, step / 8) for name in NAMES for step in range(1, 7)]
+    assert fed.operator.run(fed.run.id).left_seconds is not None
+    with server.http(None) as http:
+        http.post("/sign-in", data={"token": OPERATOR_TOKEN})
+        [group] = http.get(f"/runs/{fed.run.id}/points").json()
+        assert group["charts"][0]["series"] == {n: [s / 8 for s in range(1, 7)] for n in NAMES}
+        assert "6 of 6" in http.get(f"/runs/{fed.run.id}").text

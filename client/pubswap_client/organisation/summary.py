@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from pubswap_client.state.history import HeldOutScore, RoundFigures
 from pubswap_protocol import __version__
 from pubswap_protocol.bounds import plain
-from pubswap_protocol.command_line.amounts import duration_text
+from pubswap_protocol.command_line.amounts import duration_text, interval_text
 from pubswap_protocol.messages import Evaluation, RunState, WholeRun
 
 MAX_POINTS = 1000
@@ -38,7 +38,9 @@ def lines(run: WholeRun) -> Iterator[str]:
     best, highest = max(((n, each.pass_at_1) for n, each in scores[1:]), key=lambda one: one[1])
     yield (
         f"pass@1 {change_text(base.pass_at_1, final.pass_at_1)} from the base model to round "
-        f"{last}, on {final.problems} problems; best {highest:.3f} after round {best}."
+        f"{last}, on {final.problems} problems "
+        f"(95 %: {interval_text(final.pass_at_1, final.problems)}); best {highest:.3f} after round "
+        f"{best}."
     )
     for topic, before, after in by_topic(base, final):
         yield f"  {plain(topic)}: {change_text(before, after)}"
@@ -74,7 +76,8 @@ def held_out_text(scores: Sequence[HeldOutScore]) -> str:
     else:
         change = change_text(first.pass_at_1, last.pass_at_1)
         text = f"{change} from round {first.round} to round {last.round}"
-    return f"{text}, on {last.problems} held-out problems of our own"
+    interval = interval_text(last.pass_at_1, last.problems)
+    return f"{text}, on {last.problems} held-out problems of our own (95 %: {interval})"
 
 
 def change_text(before: float, after: float) -> str:

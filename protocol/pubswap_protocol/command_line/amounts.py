@@ -41,8 +41,13 @@ def share_text(share: float, count: int | None) -> str:
     """A share with its interval and the number of problems: 0.742 (0.66 to 0.81, n = 120)."""
     if not count:
         return f"{share:.3f}"
+    return f"{share:.3f} ({interval_text(share, count)}, n = {count})"
+
+
+def interval_text(share: float, count: int) -> str:
+    """Wilson's interval in words: 0.66 to 0.81."""
     low, high = wilson(share, count)
-    return f"{share:.3f} ({low:.2f} to {high:.2f}, n = {count})"
+    return f"{low:.2f} to {high:.2f}"
 
 
 def first_few(items: Iterable[object], most: int = 5) -> str:

@@ -406,6 +406,16 @@ def _pool(
     )
 
 
+def kept_steps(session: Session, run: str, first: int) -> set[Step]:
+    """The public steps from round `first` on whose responses, if they are closed, can be read."""
+    query = select(SubmissionRow.round, SubmissionRow.swap).where(
+        SubmissionRow.run_id == run, SubmissionRow.round >= first, SubmissionRow.late.is_(False)
+    )
+    steps = query.group_by(SubmissionRow.round, SubmissionRow.swap)
+    kept = steps.having(func.count(SubmissionRow.stored) == func.count())
+    return {(round_, swap) for round_, swap in session.execute(kept)}
+
+
 def closed(session: Session, run: RunRow, round_: int, swap: int) -> ClosedExchange:
     """A closed exchange; raises NotFound or RoundClosed if it is open or never began."""
     rules = rules_of(session, run, round_, swap)

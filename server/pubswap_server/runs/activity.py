@@ -9,7 +9,7 @@ from pubswap_protocol.command_line.amounts import duration_text, first_few, size
 from pubswap_protocol.messages import Role, RunState, held_text
 from pubswap_server.clock import now
 from pubswap_server.database.tables import RunRow
-from pubswap_server.runs import events, history, members
+from pubswap_server.runs import evaluations, events, history, members
 from pubswap_server.runs.snapshot import MAX_NAMES, NOBODY, Awaited, read_snapshot
 from pubswap_server.runs.state import ENDED
 
@@ -114,18 +114,12 @@ def read_summary(session: Session, run: RunRow) -> str:
     first, last = history.first_and_last_evaluation(session, run.id)
     scores = "It was not evaluated. An evaluator that enrols now still measures all rounds."
     if first is not None and last is not None:
-        scores = (
-            f"pass@1 on {last.problems} test problems: {first.figures} before, "
-            f"{last.figures} after."
-        )
-        for topic, share in sorted(last.by_topic.items()) if len(last.by_topic) > 1 else ():
-            first_share = first.by_topic.get(topic, 0.0)
-            scores += f"\n  {topic}: {first_share:.3f} before, {share:.3f} after"
+        before, after = (evaluations.in_words(each) for each in (first, last))
+        scores = f"pass@1 on the test problems: {before} before, {after} after."
     return (
         f"{run.name} is finished: {len(clients)} organisations trained {run.model.source} "
         f"for {run.round} rounds of {settings.local_steps} steps by {settings.method.name}.\n"
         f"{scores}\n"
         f"It took {duration_text(took.total_seconds())} from its creation, and each organisation "
-        f"sent {size_text(sent)} and received {size_text(received)} on average.\n"
-        f"The adapter: pubswap run export {run.name} --out adapter"
+        f"sent {size_text(sent)} and received {size_text(received)} on average."
     )

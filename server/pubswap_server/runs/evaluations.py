@@ -1,10 +1,11 @@
 """Evaluations of rounds, and the responses that an operator reads to see what a policy does."""
 
-from sqlalchemy import update
+from sqlalchemy import Text, cast, select, update
 from sqlalchemy.orm import Session
 
+from pubswap_protocol.command_line.amounts import share_text
 from pubswap_protocol.errors import IdempotencyMismatch, Invalid, NotFound
-from pubswap_protocol.messages import FullEvaluation, SetKind
+from pubswap_protocol.messages import Evaluation, FullEvaluation, SetKind
 from pubswap_server.database.tables import RoundRow, RunRow
 from pubswap_server.runs import runs
 from pubswap_server.runs.events import record
@@ -35,6 +36,19 @@ def submit(session: Session, run: RunRow, round_: int, body: FullEvaluation) -> 
     old = RoundRow.round.between(1, round_ - ROUNDS_KEPT), RoundRow.responses.is_not(None)
     session.execute(update(RoundRow).where(RoundRow.run_id == run.id, *old).values(responses=None))
     return True
+
+
+def in_words(evaluation: Evaluation) -> str:
+    """pass@1 with its interval and n, and the mean scores beside it if there are any."""
+    _, comma, others = evaluation.figures.partition(", ")
+    return f"{share_text(evaluation.pass_at_1, evaluation.problems)}{comma}{others}"
+
+
+def readable(session: Session, run: str) -> set[int]:
+    """The rounds of which `read` returns responses."""
+    text = cast(RoundRow.responses, Text)
+    query = select(RoundRow.round).where(RoundRow.run_id == run, text.is_not(None), text != "[]")
+    return set(session.scalars(query))
 
 
 def read(session: Session, run: RunRow, round_: int) -> FullEvaluation:

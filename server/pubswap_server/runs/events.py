@@ -79,8 +79,11 @@ def events_after(session: Session, run: str, after: int, kind: str | None = None
     return [_event(row) for row in session.scalars(query.order_by(EventRow.id).limit(PAGE))]
 
 
-def last(session: Session, run: str, count: int) -> list[Event]:
+def last(session: Session, run: str, count: int, without: Collection[str] = ()) -> list[Event]:
+    """The newest events first, without those of some kinds."""
     query = select(EventRow).where(EventRow.run_id == run).order_by(EventRow.id.desc())
+    if without:
+        query = query.where(EventRow.kind.not_in(without))
     return [_event(row) for row in session.scalars(query.limit(count))]
 
 

@@ -103,13 +103,15 @@ _PASS_AT_1 = RoundRow.evaluation["pass_at_1"].as_float()
 def scores(session: Session, run: str) -> tuple[Score | None, Score | None]:
     """pass@1 of the last evaluated round, and of the best one, the earliest if tied."""
     warning = RoundRow.evaluation["warning"].as_string()
-    query = select(RoundRow.round, _PASS_AT_1, warning).where(
+    problems = RoundRow.evaluation["problems"].as_integer()
+    query = select(RoundRow.round, _PASS_AT_1, warning, problems).where(
         RoundRow.run_id == run, RoundRow.evaluation.is_not(None)
     )
     orders = ((RoundRow.round.desc(),), (_PASS_AT_1.desc(), RoundRow.round))
     rows = [session.execute(query.order_by(*order).limit(1)).first() for order in orders]
     latest, best = (
-        Score(round=row[0], pass_at_1=row[1], warning=row[2]) if row else None for row in rows
+        Score(round=row[0], pass_at_1=row[1], warning=row[2], problems=row[3]) if row else None
+        for row in rows
     )
     return latest, best
 

@@ -267,6 +267,12 @@ def held(session: Session, run: str) -> list[tuple[str, int]]:
     return [(name, number) for name, number in holds if number is not None]
 
 
+def suspended(session: Session, run: str) -> list[str]:
+    """The names of the suspended members."""
+    query = select(MemberRow.name).where(MemberRow.run_id == run, MemberRow.active)
+    return list(session.scalars(query.where(MemberRow.suspended).order_by(MemberRow.name)))
+
+
 def outstanding(session: Session, run: str, arrived: SelectBase) -> int:
     """The number of clients that take part now and have not arrived."""
     query = select(func.count()).where(*_takes_part(run), MemberRow.name.not_in(arrived))

@@ -16,6 +16,7 @@ from pubswap_protocol.errors import NotFound, PubSwapError
 from pubswap_protocol.messages import RunState, RunView, SetKind
 from pubswap_protocol.terms import given
 from pubswap_server.database.tables import RunRow, SetRow
+from pubswap_server.exchange import exchanges
 from pubswap_server.http.dependencies import Number, RunAccess, ServicesDep, SwapNumber
 from pubswap_server.http.routes.runs import get_adapter
 from pubswap_server.runs import evaluations, events, history, members, runs
@@ -25,6 +26,8 @@ from pubswap_server.runs.state import ENDED
 from pubswap_server.web import acts
 from pubswap_server.web.access import OperatorSession, SessionDep, WebRun, WebSession
 from pubswap_server.web.charts import sparkline
+from pubswap_server.web.concerns import read_concerns
+from pubswap_server.web.meanings import meanings
 from pubswap_server.web.points import missing, read_points
 from pubswap_server.web.progress import read_progress
 from pubswap_server.web.rendering import HEADERS, PageRoute, page
@@ -36,6 +39,7 @@ router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
 RUNS_A_PAGE = 50
 EVENTS_SHOWN = 20
+ROUTINE = ("exchange began", "exchange ended", "responses")  # several in each public step
 MEMBERS_SHOWN = 200
 ROUNDS_SHOWN = 3  # with their public steps, besides the one under way
 LOOK_SECONDS = 3.0  # between refreshes of members' progress, because progress is not an event
@@ -65,6 +69,8 @@ async def show_runs(
 def _activity(database: Session, row: RunRow) -> Values:
     return {
         "activity": read_activity(database, row),
+        "concerns": read_concerns(database, row),
+        "readable": evaluations.readable(database, row.id),
         "acts": {name: acts.ACTS[name] for name in acts.possible(row)},
         "end": read_end(database, row),
         "summary": read_summary(database, row) if row.state == RunState.FINISHED else None,
@@ -89,7 +95,15 @@ def _results(database: Session, row: RunRow) -> Values:
 
 def _steps(database: Session, row: RunRow) -> Values:
     after, settings = max(-1, row.round - ROUNDS_SHOWN), row.settings
-    return {"rounds": history.page(database, row.id, settings, after, ROUNDS_SHOWN + 1)[::-1]}
+    return {
+        "rounds": history.page(database, row.id, settings, after, ROUNDS_SHOWN + 1)[::-1],
+        "kept": exchanges.kept_steps(database, row.id, after + 1),
+        "readable": evaluations.readable(database, row.id),
+    }
+
+
+def _log(database: Session, row: RunRow) -> Values:
+    return {"events": events.last(database, row.id, EVENTS_SHOWN, ROUTINE)}
 
 
 # In the page's order, each with the values that its template needs besides the run.
@@ -99,7 +113,7 @@ PARTS: dict[str, Callable[[Session, RunRow], Values]] = {
     "results": _results,
     "members": _members,
     "steps": _steps,
-    "log": lambda database, row: {"events": events.last(database, row.id, EVENTS_SHOWN)},
+    "log": _log,
 }
 
 
@@ -206,18 +220,19 @@ async def show_log(
 
 
 @router.get("/runs/{run}/settings")
-async def show_settings(run: WebRun, session: SessionDep) -> Response:
-    """All settings; those that differ from the defaults are marked."""
+async def show_settings(run: WebRun, session: SessionDep, only: Word = "") -> Response:
+    """All settings with their meanings, or `only` those that are "set" to another than default."""
 
     def work(database: Session, row: RunRow) -> Values:
-        settings = row.settings
+        all_ = flat(row.settings.model_dump(mode="json"))
         return {
             "run": runs.view(database, row),
-            "differing": flat(given(settings)),
-            "all": flat(settings.model_dump(mode="json")),
+            "differing": flat(given(row.settings)),
+            "all": all_,
+            "meanings": meanings(all_),
         }
 
-    return page("settings.html", session=session, **await run.read(work))
+    return page("settings.html", session=session, only=only, **await run.read(work))
 
 
 @router.get("/runs/{run}/rounds/{round}/steps/{swap}")
@@ -240,8 +255,11 @@ async def show_responses(run: WebRun, session: OperatorSession, round: Number) -
     """Responses to the test set, as inert text. A viewer may belong to a member, so not for it."""
 
     def work(database: Session, row: RunRow) -> Values:
-        evaluation = evaluations.read(database, row, round)
-        return {"run": runs.view(database, row), "evaluation": evaluation}
+        return {
+            "evaluation": evaluations.read(database, row, round),
+            "run": runs.view(database, row),
+            "readable": evaluations.readable(database, row.id),
+        }
 
     return page("evaluation.html", session=session, round=round, **await run.read(work))
 

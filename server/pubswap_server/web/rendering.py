@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from pubswap_protocol.command_line.amounts import duration_text, share_text, siz
 from pubswap_protocol.command_line.toml_values import value_text
 from pubswap_protocol.errors import Invalid, PubSwapError, UnknownRun, fault_text
 from pubswap_server.clock import now
+from pubswap_server.runs.evaluations import in_words
 
 # No foreign content, nothing inline, no form to another site, no framing.
 POLICY = (
@@ -105,6 +106,29 @@ def detail_text(value: object) -> str:
     return f"{text[:19]}\N{HORIZONTAL ELLIPSIS}" if text.startswith("blake3:") else text
 
 
+# Fields of events by the words for them.
+_WORDS = {
+    "swap": "public step",
+    "pass_at_1": "pass@1",
+    "replaced_share": "share replaced",
+    "correct_share": "share correct",
+}
+
+
+def details_text(details: Mapping[str, object]) -> str:
+    """An event's details on one line; what is not the case is left out."""
+    said = {_WORDS.get(key, key.replace("_", " ")): value for key, value in details.items()}
+    parts = {key: value for key, value in said.items() if value is not False}
+    return ", ".join(
+        key if value is True else f"{key} {detail_text(value)}" for key, value in parts.items()
+    )
+
+
+def brackets_text(share: float, count: int | None) -> str:
+    """The interval and the number of problems of a share, in brackets; "" without a number."""
+    return share_text(share, count).partition(" ")[2]
+
+
 def marked_words(text: str) -> Markup:
     """A message with its commands and names, between backticks, as code; the rest is escaped."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 - escaped
@@ -124,8 +148,10 @@ _FILTERS: dict[str, Callable[..., str]] = {
     "size": size_text,
     "number": number_text,
     "share": share_text,
+    "interval": brackets_text,
+    "evaluated": in_words,
     "score": lambda value: "\N{EN DASH}" if value is None else f"{value:.3f}",
-    "detail": detail_text,
+    "details": details_text,
     "value": value_text,
     "words": marked_words,
 }

@@ -19,13 +19,14 @@ _PAGE = """\
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
 <style>
+:root {{ color-scheme: light dark; }}
 body {{ font: 14px/1.4 system-ui, sans-serif; max-width: 75rem; }}
 body {{ margin: 2rem auto; padding: 0 1rem; }}
 table {{ border-collapse: collapse; margin: .8rem 0; font-size: 13px; }}
-th, td {{ padding: .2rem .6rem; border-bottom: 1px solid #ddd; }}
+th, td {{ padding: .2rem .6rem; border-bottom: 1px solid #8884; }}
 .tables {{ overflow-x: auto; }}
 .pictures {{ display: grid; grid-template-columns: 1fr 1fr; gap: 1rem; align-items: center; }}
-img {{ max-width: 100%; height: auto; }}
+img {{ max-width: 100%; height: auto; background: #fff; }}
 .clients, .topics {{ grid-column: 1 / -1; justify-self: center; }}
 @media screen and (max-width: 45rem) {{ .pictures {{ grid-template-columns: 1fr; }} }}
 h1, h2, h3 {{ margin: 1rem 0 .4rem; }}

@@ -6,6 +6,7 @@ from html import unescape
 
 import httpx
 import pytest
+from sqlalchemy.orm import Session
 
 from pubswap_protocol import paths
 from pubswap_protocol.bounds import NAME_FORM
@@ -14,6 +15,10 @@ from pubswap_protocol.messages import (
     Evaluation,
     Progress,
 )
+from pubswap_protocol.settings import RunSettings
+from pubswap_server.clock import now
+from pubswap_server.database.tables import DoubtRow, SubmissionRow
+from pubswap_server.exchange.exchanges import REFUSED
 from pubswap_server.web import pages
 from pubswap_server.web.rendering import marked_words
 from support.coordinator.coordinator import (
@@ -21,6 +26,7 @@ from support.coordinator.coordinator import (
     begun,
     create,
 )
+from support.coordinator.dashboard import rows
 from support.coordinator.long_runs import crowd, lengthen
 
 
@@ -82,15 +88,71 @@ def test_a_run_says_when_it_will_end_and_at_its_end_what_came_out(
         assert ("Expected end" in page) == (round_ == 1)
         assert ("Results" in page) == (round_ == 2)
     for round_, score in ((0, 0.25), (2, 0.5)):
-        topics = {"sums": score, "words": score}
+        topics = {"say": score, "words": score}
         found = Evaluation(pass_at_1=score, by_topic=topics, problems=5, seconds=1.0)
         fed.members["judge"].submit_evaluation(fed.run.id, round_, found)
     page = unescape(browser.get(path).text)
     assert "2 organisations trained" in page
-    assert "pass@1 on 5 test problems: 0.250 before, 0.500 after." in page
-    assert "words: 0.250 before, 0.500 after" in page
+    assert "0.250 (0.05 to 0.66, n = 5) before, 0.500 (0.17 to 0.83, n = 5) after." in page
     sizes = sum(one.traffic.up for one in fed.view().members) / 2
     assert f"each organisation sent {sizes / 1000:.3g} kB" in page
+
+
+def test_one_sentence_says_what_an_operator_should_know_first(
+    server: Server, browser: httpx.Client
+) -> None:
+    """Who is suspended, away or doubted, and whose responses were refused; none at the end."""
+    fed = begun(server, clients=4)
+    path = f"/runs/{fed.run.id}"
+    assert 'class="alert"' not in browser.get(path).text
+    fed.operator.decide(fed.run.id, "a", paths.RUN_MEMBER_SUSPEND)
+    fed.members["b"].away(fed.run.id, Away(code="bytes_of_the_day", detail="From 8 to 18 alone."))
+    with Session(server.app.state.services.database.engine) as session, session.begin():
+        where = {"run_id": fed.run.id, "round": 1, "swap": 1}
+        refused = {"digest": REFUSED, "late": True, "received_at": now()}
+        session.add(SubmissionRow(**where, member="d", **refused))
+        for receiver, doubted in (("b", True), ("c", False)):
+            verdict = {"receiver": receiver, "verdicts": 1, "doubted": doubted}
+            session.add(DoubtRow(run_id=fed.run.id, donor="d", **verdict))
+    said = re.search(r'<p class="alert">(.*)</p>', browser.get(path).text)
+    assert said is not None and said[1] == (
+        "a is suspended; b is away (bytes_of_the_day); d is doubted by 1 of 2; "
+        "the responses of d to public step 1 were refused."
+    )
+    fed.operator.move_run(fed.run.id, paths.RUN_CANCEL)
+    assert 'class="alert"' not in browser.get(path).text
+
+
+def test_links_lead_only_to_what_still_exists(server: Server, browser: httpx.Client) -> None:
+    """Every link of a run's page answers, also when responses and adapters were freed."""
+    fed = begun(server, rounds=9)
+    lengthen(server.app.state.services.database.engine, fed.run.id, ["a", "b"], 3)
+    page = browser.get(f"/runs/{fed.run.id}").text
+    assert "step 1: 6 replaced" in page and "/steps/1" not in page
+    assert "/rounds/3/responses" not in page
+    fed = begun(server, local_steps=1, method={"period": 1})
+    for name in "ab":
+        fed.members[name].submit_responses(fed.run.id, 1, 1, fed.responses(name, 1, 1, [1, 1]))
+        fed.submit(name, 1, fed.adapter(1))
+    fed.wait_for(1)
+    page = browser.get(f"/runs/{fed.run.id}").text
+    assert f"/runs/{fed.run.id}/rounds/1/steps/1" in page
+    links = set(re.findall(rf'href="(/runs/{fed.run.id}[^"]*)"', page))
+    assert len(links) > 5
+    assert {link: browser.get(link).status_code for link in links} == dict.fromkeys(links, 200)
+
+
+def test_settings_have_meanings_and_a_filter(server: Server, browser: httpx.Client) -> None:
+    """The field's own description; the filter leaves the settings that differ from the default."""
+    fed = begun(server, method={"period": 1}, aggregation={"quorum": 2})
+    path = f"/runs/{fed.run.id}/settings"
+    every, differing = rows(browser.get(path).text), rows(browser.get(f"{path}?only=set").text)
+    assert 5 < len(differing) < len(every)
+    meant = {row[0]: row[3] for row in every[1:]}
+    assert all(meant.values()), meant
+    assert meant["rounds"] == RunSettings.model_fields["rounds"].description
+    assert {row[0] for row in differing[1:]} >= {"method.period", "rounds", "aggregation.quorum"}
+    assert all(row[2] == "set" for row in differing[1:])
 
 
 def test_a_run_without_anything_to_show_says_what_to_do(
@@ -101,10 +163,10 @@ def test_a_run_without_anything_to_show_says_what_to_do(
     page = unescape(browser.get(f"/runs/{fed.run.id}").text)
     assert "Invite each organisation by a name" in page
     assert NAME_FORM in page, "a browser that refuses a name shows only the field's title"
-    assert "No data yet: pass@1; Reward;" in page and "the first round's updates" in page
+    assert "no data yet: pass@1; Reward;" in page and "the first round's updates" in page
     fed.operator.move_run(fed.run.id, paths.RUN_CANCEL)
     page = unescape(browser.get(f"/runs/{fed.run.id}").text)
-    assert "No data: pass@1; Reward;" in page
+    assert "no data: pass@1; Reward;" in page
     assert "yet" not in page and "Invite" not in page
 
 

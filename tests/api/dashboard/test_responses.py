@@ -36,7 +36,7 @@ def test_responses_are_shown_as_inert_text(server: Server, browser: httpx.Client
     right, wrong = page.index('<li class="right">'), page.index('<li class="wrong">')
     assert wrong < right, "topics are by name, and not merged"
     assert "27 - 8" in page[right:] and "<strong>Wrong</strong>" in page[wrong:]
-    assert "pass@1 0.500 on 2 problems" in page
+    assert "pass@1 0.500 (0.09 to 0.91, n = 2)" in page
 
 
 def test_the_run_s_page_leads_to_them(server: Server, browser: httpx.Client) -> None:

@@ -52,13 +52,9 @@ def test_the_figures_of_each_step_are_kept(server: Server) -> None:
     assert (found[2].kl, found[2].response_tokens, found[2].tokens_per_second) == (0.25, 12.5, 80)
 
 
-def test_steps_come_in_pages(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """None is left out or repeated, at whichever step a page ends."""
-    fed = begun(server, local_steps=6)
-    for name, step in product("ab", range(1, 7)):
-        report(fed, name, step, reward=0.5)
-    monkeypatch.setattr(steps, "PAGE", 5)
-    assert places(fed) == [(name, 1, step) for name in "ab" for step in range(1, 7)]
+def test_a_place_that_is_none_is_refused(server: Server) -> None:
+    """As the step to continue after."""
+    fed = begun(server)
     with server.http() as http:
         for cursor in ("a", "a:1", "a:1:x", "a:1:-1", "A:1:1", f"a:{10**30}:1", "a:1:1\n"):
             answer = http.get(paths.STEPS.format(run=fed.run.id), params={"after": cursor})

@@ -22,6 +22,7 @@ from pubswap_client.recipes.recipe import Recipe
 from pubswap_client.settings import ClientSettings
 from pubswap_protocol import cli
 from pubswap_protocol.cli import build_app
+from pubswap_protocol.command_line.amounts import share_text, wilson
 from pubswap_protocol.command_line.logs import Form, Lines, values
 from pubswap_protocol.command_line.settings import entries
 from pubswap_protocol.command_line.toml_values import value_text
@@ -228,3 +229,19 @@ def test_a_locale_without_a_character_gets_its_escape(
         Console().print("✓")
         sys.stdout.flush()
         assert output.getvalue().endswith(rb"\u2713" + b"\n")
+
+
+@pytest.mark.parametrize(
+    ("share", "count", "low", "high"),
+    # By scipy's binomtest(k, n).proportion_ci(method="wilson").
+    [
+        (0.5, 10, 0.236593, 0.763407),
+        (0.0, 10, 0.0, 0.277533),
+        (1.0, 4, 0.510109, 1.0),
+        (0.25, 64, 0.160149, 0.368163),
+    ],
+)
+def test_a_share_has_wilsons_interval(share: float, count: int, low: float, high: float) -> None:
+    """It stays between 0 and 1, and is not empty at its ends."""
+    assert wilson(share, count) == pytest.approx((low, high), abs=1e-6)
+    assert share_text(share, count) == f"{share:.3f} ({low:.2f} to {high:.2f}, n = {count})"

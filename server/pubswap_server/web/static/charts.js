@@ -307,6 +307,7 @@ function follow(root) {
   let shown = [];
   let busy = false;
   let stale = false;
+  let due = null;
 
   function draw() {
     for (const each of shown) {
@@ -319,7 +320,13 @@ function follow(root) {
     }
   }
 
+  /** Once for several parts that change together. */
+  function soon() {
+    due ??= setTimeout(refresh, 300);
+  }
+
   async function refresh() {
+    due = null;
     stale = true;
     if (busy || document.hidden) return;
     busy = true;
@@ -340,7 +347,7 @@ function follow(root) {
   }
 
   const live = document.getElementById("live");
-  for (const part of ["progress", "results"]) live.addEventListener(part, refresh);
+  for (const part of ["progress", "results"]) live.addEventListener(part, soon);
   document.addEventListener("visibilitychange", () => stale && refresh());
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
     for (const group of groups.values()) group.charts.forEach((chart) => chart.clear());

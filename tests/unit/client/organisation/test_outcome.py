@@ -56,8 +56,8 @@ def ended(
 def test_the_outcome_is_reported_relative_to_the_base_model() -> None:
     """Overall, by topic, and the best round if it is not the last."""
     assert list(lines(ended(0.25, 0.75, 0.5))) == [
-        "pass@1 0.250 → 0.500 (+0.250) from the base model to round 2, on 8 problems; best 0.750 "
-        "after round 1.",
+        "pass@1 0.250 → 0.500 (+0.250) from the base model to round 2, on 8 problems "
+        "(95 %: 0.22 to 0.78); best 0.750 after round 1.",
         "  choice: 0.500 → 0.500 (+0.000)",
         "  sums: 0.250 → 0.500 (+0.250)",
     ]

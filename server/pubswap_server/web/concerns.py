@@ -1,0 +1,57 @@
+"""What an operator should know of a run under way before anything else, in one sentence."""
+
+from collections.abc import Iterable
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from pubswap_protocol.command_line.amounts import first_few
+from pubswap_server.database.tables import RunRow, SubmissionRow
+from pubswap_server.exchange import doubts
+from pubswap_server.exchange.exchanges import REFUSED
+from pubswap_server.runs import members
+from pubswap_server.runs.state import ENDED
+
+NAMES = 3
+
+
+def read_concerns(session: Session, run: RunRow) -> str:
+    """Members that are suspended, away or doubted, and refused responses; "" if there are none.
+
+    Below a quorum, and while paused, the run's activity says so.
+    """
+    if run.state in ENDED:
+        return ""
+    away = [f"{name} is away ({code})" for name, code in members.away_clients(session, run.id)]
+    parts = [_all(members.suspended(session, run.id), "suspended"), *_few(away)]
+    parts += _few(_doubted(session, run)) + _few(_refused(session, run))
+    sentence = "; ".join(part for part in parts if part)
+    return f"{sentence}." if sentence else ""
+
+
+def _all(names: list[str], what: str) -> str:
+    verb = "is" if len(names) == 1 else "are"
+    return f"{first_few(names, NAMES)} {verb} {what}" if names else ""
+
+
+def _few(parts: Iterable[str]) -> list[str]:
+    listed = list(parts)
+    return [first_few(listed, NAMES)] if listed else []
+
+
+def _doubted(session: Session, run: RunRow) -> Iterable[str]:
+    for name, standing in sorted(doubts.standings(session, run.id).items()):
+        if standing.doubting:
+            end = " and no longer donates" if standing.excluded else ""
+            yield f"{name} is doubted by {standing.doubting} of {standing.judging}{end}"
+
+
+def _refused(session: Session, run: RunRow) -> Iterable[str]:
+    """Of the round under way."""
+    query = select(SubmissionRow.member, SubmissionRow.swap).where(
+        SubmissionRow.run_id == run.id,
+        SubmissionRow.round == run.round,
+        SubmissionRow.digest == REFUSED,
+    )
+    for name, swap in session.execute(query.order_by(SubmissionRow.swap, SubmissionRow.member)):
+        yield f"the responses of {name} to public step {swap} were refused"

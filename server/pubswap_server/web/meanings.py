@@ -1,0 +1,28 @@
+"""What a run's settings mean: their descriptions, as in the reference."""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from pubswap_protocol.command_line.schema_text import plain, tables
+from pubswap_protocol.settings import RunSettings
+
+
+@cache
+def _descriptions() -> list[tuple[str, str, str]]:
+    """Table, dotted key and description; two values of a setting may have the same parameter."""
+    found = []
+    for table, whole, fields in tables(RunSettings):
+        for name, field in fields.items():
+            found.append((table, f"{table}.{name}".strip("."), field.get("description", "")))
+        found.append((table, table, whole))  # of a table that a run may leave out
+    return found
+
+
+def meanings(values: Mapping[str, Any]) -> dict[str, str]:
+    """By dotted key; of parameters with the same key, that of the value which the run has."""
+    found: dict[str, str] = {}
+    for table, key, text in _descriptions():
+        if key not in found or f"With `{values.get(table)}`." in text:
+            found[key] = plain(text)
+    return found
