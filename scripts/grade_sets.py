@@ -97,7 +97,7 @@ def forms(problem: Problem) -> Iterator[tuple[str, str, Problem]]:
     yield "rewritten", box(rewritten(answer)), problem
     if (other := mutated(answer)) != answer:
         yield "mutated", box(other), problem
-    for found in _FORMULA.findall(problem.prompt):
+    for found in _FORMULA.findall(problem.question):
         formula = next(filter(None, found)).strip()
         if _OPERATION.search(formula) and formula != answer:
             for echo in (formula, f"{formula}+0", f"({formula})", f"0+{formula}"):

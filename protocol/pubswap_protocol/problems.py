@@ -18,8 +18,8 @@ from pubswap_protocol.command_line.amounts import first_few
 from pubswap_protocol.command_line.formats import HEAD, format_of, not_jsonl
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import InvalidProblems, fault_text
+from pubswap_protocol.prompts import MAX_TEXT, Prompt, question_of, text_of
 
-MAX_TEXT = 1 << 20  # characters
 _MAX_PLAIN, _MAX_EXPONENT = 20, 6  # characters of a number without an exponent, and of one
 MAX_LINE = 1 << 24  # characters: JSON escapes may lengthen a prompt and an answer six times
 
@@ -30,13 +30,23 @@ class Problem(Strict):
     """One line of a problem file."""
 
     id: str = Field(min_length=1, max_length=200)
-    prompt: str = Field(min_length=1, max_length=MAX_TEXT)
+    prompt: Prompt = Field(description="Text, or messages that end with the user's.")
     answer: str = Field(min_length=1, max_length=MAX_TEXT)
     topic: Topic = "all"
     verifier: Label | None = Field(default=None, description="Overrides the run's verifier.")
     metadata: dict[str, Any] = Field(
         default_factory=dict, description="What the verifier needs besides the answer."
     )
+
+    @property
+    def text(self) -> str:
+        """The prompt as one text."""
+        return text_of(self.prompt)
+
+    @property
+    def question(self) -> str:
+        """What the user says in the prompt."""
+        return question_of(self.prompt)
 
 
 class _Numeral(str):
@@ -78,7 +88,7 @@ def _read(line: str, extra: ExtraValues | None) -> Problem:
             row = json.loads(line) | numerals(line, ("id", "answer", "topic"))
         except ValueError:  # an integer of thousands of digits
             raise error from None
-    return Problem.model_validate(row, extra=extra)
+    return Problem.model_validate_json(json.dumps(row), extra=extra)
 
 
 def parse_problem(line: str, where: str, extra: ExtraValues | None = None) -> Problem:
@@ -207,7 +217,7 @@ def problem_lines(problems: Iterable[Problem]) -> bytes:
 
 def prompts_digest(problems: Iterable[Problem]) -> str:
     """The digest of ids and prompts in their order, which a schedule's draws depend on."""
-    return digest_of(json.dumps([(problem.id, problem.prompt) for problem in problems]).encode())
+    return digest_of(json.dumps([(problem.id, problem.text) for problem in problems]).encode())
 
 
 @dataclass(frozen=True)
@@ -218,18 +228,27 @@ class PromptLimit:
     """
 
     max_tokens: int
-    count: Callable[[str], int]
+    count: Callable[[Prompt], int]
 
-    def fits(self, prompt: str) -> bool:
-        """Whether a prompt is short enough."""
-        return self.count(prompt) <= self.max_tokens
+    def tokens(self, problem: Problem, where: str) -> int:
+        """The tokens of a problem's prompt; raises InvalidProblems, saying where it stands."""
+        try:
+            return self.count(problem.prompt)
+        except InvalidProblems as error:
+            raise InvalidProblems(f"{where} ({problem.id}): {error.detail}") from None
 
     def check(self, problems: Iterable[Problem], name: str) -> None:
-        """Raises InvalidProblems with the lines, ids and lengths of prompts that are too long."""
-        counts = [(problem, self.count(problem.prompt)) for problem in problems]
+        """Raises InvalidProblems with the lines, ids and lengths of prompts that are too long.
+
+        Also for the first one that the run or its tokenizer cannot take.
+        """
+        counts = [
+            (line, problem.id, self.tokens(problem, f"{name}, line {line}"))
+            for line, problem in enumerate(problems, start=1)
+        ]
         long = [
-            f"line {line} ({problem.id}: {tokens} tokens)"
-            for line, (problem, tokens) in enumerate(counts, start=1)
+            f"line {line} ({id_}: {tokens} tokens)"
+            for line, id_, tokens in counts
             if tokens > self.max_tokens
         ]
         if long:

@@ -22,6 +22,7 @@ from pubswap_protocol.bounds import (
     Word,
 )
 from pubswap_protocol.digests import PATTERN
+from pubswap_protocol.errors import InvalidProblems
 from pubswap_protocol.methods.advantages import ADVANTAGES, Advantage, ByStd
 from pubswap_protocol.methods.clippings import CLIPPINGS, Clipping, TokenClipping
 from pubswap_protocol.methods.losses import LOSS_AGGREGATIONS, LossAggregation, SequenceMean
@@ -33,6 +34,7 @@ from pubswap_protocol.methods.server_optimizers import (
     ServerOptimizer,
 )
 from pubswap_protocol.methods.weights import WEIGHTS, Steps, Uniform, Weights
+from pubswap_protocol.prompts import Message, Prompt, SettingText, Shot, messages_of
 from pubswap_protocol.tensors.safetensors_header import MAX_TENSORS
 from pubswap_protocol.verifiers.registry import VERIFIERS, Math
 from pubswap_protocol.verifiers.verifier import Verifier
@@ -58,6 +60,8 @@ Modules = Annotated[tuple[Word, ...], Field(max_length=MAX_TENSORS)]
 Precision = Literal["float32", "bfloat16"]
 # Beyond these, accounting for differential privacy takes minutes and gigabytes, or fails.
 MAX_PRIVATE_STEPS, MAX_PRIVATE_EPOCHS = 10**6, 256
+MAX_SHOTS = 64
+MAX_PREAMBLE = 100_000  # characters of system_prompt and few_shot, which every view of a run has
 MAX_DRAWS = 64  # per step; if a few further draws do not help, more rarely do
 
 
@@ -273,6 +277,14 @@ class RunSettings(Strict):
     chat_template_options: TemplateOptions = Field(
         default={}, description="Arguments of the chat template, such as enable_thinking = false."
     )
+    system_prompt: SettingText | None = Field(
+        default=None, description="System message before each prompt. Unset: the template's own."
+    )
+    few_shot: Annotated[tuple[Shot, ...], Field(max_length=MAX_SHOTS)] = Field(
+        default=(),
+        description="Examples before each prompt, as messages of the user and the assistant: a "
+        'list of {prompt = "…", answer = "…"}, or in a run file the path of a JSONL file of these.',
+    )
     initial_adapter: Annotated[str, Field(pattern=PATTERN)] | None = Field(
         default=None,
         description="Digest of the adapter that round 1 starts from, set by `pubswap run create "
@@ -290,6 +302,38 @@ class RunSettings(Strict):
         """Whether a response with this score is correct; rounding in a weighted mean is allowed."""
         return bool(score >= self.correct_at - ROUNDING)
 
+    def conversation(self, prompt: Prompt) -> Prompt:
+        """A prompt as the model gets it, behind the run's system prompt and examples.
+
+        Raises InvalidProblems if the run has no place for one of its messages.
+        """
+        if self.chat_template == "none" and not isinstance(prompt, str):
+            raise InvalidProblems(
+                "The prompt is a list of messages, which takes a chat template, and the run has "
+                "chat_template = 'none'. Write it as one text."
+            )
+        if self.system_prompt is None and not self.few_shot:
+            return prompt
+        messages = messages_of(prompt)
+        own = int(messages[0].role == "system")
+        system, rest = messages[:own], messages[own:]
+        if self.system_prompt is not None:
+            if system:
+                raise InvalidProblems(
+                    "The prompt has a system message, and the run has a system_prompt. Leave one "
+                    "of them out."
+                )
+            system = (Message(role="system", content=self.system_prompt),)
+        shots = (
+            message
+            for shot in self.few_shot
+            for message in (
+                Message(role="user", content=shot.prompt),
+                Message(role="assistant", content=shot.answer),
+            )
+        )
+        return (*system, *shots, *rest)
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         """Raises ValidationError with all contradictions."""
@@ -305,6 +349,7 @@ class RunSettings(Strict):
         """Contradictions between settings, each with advice."""
         if self.chat_template_options and self.chat_template == "none":
             yield "chat_template_options require chat_template = 'auto'"
+        yield from self._unplaced()
         if reserved := sorted(NO_TEMPLATE_OPTIONS & self.chat_template_options.keys()):
             yield f"chat_template_options: {reserved[0]} is set by PubSwap itself"
         responses, tau = self.grpo.responses_per_prompt, self.local_steps
@@ -315,6 +360,17 @@ class RunSettings(Strict):
             yield from self._no_new_factors(self.aggregation.rule)
         if self.privacy is not None:
             yield from self._not_private()
+
+    def _unplaced(self) -> Iterator[str]:
+        given = [name for name in ("system_prompt", "few_shot") if getattr(self, name)]
+        if given and self.chat_template == "none":
+            yield f"{given[0]} requires chat_template = 'auto'; or write it into the prompts"
+        size = len(self.system_prompt or "")
+        size += sum(len(shot.prompt) + len(shot.answer) for shot in self.few_shot)
+        if size > MAX_PREAMBLE:
+            yield (
+                f"{' and '.join(given)}: {size:,} characters; at most {MAX_PREAMBLE:,} are allowed"
+            )
 
     def _no_new_factors(self, rule: Svd) -> Iterator[str]:
         if self.grpo.optimizer_state == "keep":

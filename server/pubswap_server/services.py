@@ -12,6 +12,7 @@ from anyio import CapacityLimiter
 from pubswap_protocol.errors import DamagedBlob, InvalidSettings, VerifierFault
 from pubswap_protocol.messages import SetKind
 from pubswap_protocol.problems import Problem, PromptLimit, parse_problems
+from pubswap_protocol.prompts import Prompt, question_of
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import AdapterFile, AdapterLayout, initial_file
 from pubswap_protocol.tokenizer import fewest_tokens, load_tokenizer
@@ -98,8 +99,15 @@ class Services:
         )
 
     def check_lengths(self, run: RunSettings, tokenizer: str, sets: Mapping[SetKind, str]) -> None:
-        """Raises InvalidProblems for a prompt that is too long even without a chat template."""
-        count = partial(fewest_tokens, self.tokenizer(tokenizer))
+        """Raises InvalidProblems for a prompt that is too long even without a chat template.
+
+        Also for one whose messages have no place beside the run's own.
+        """
+        read = self.tokenizer(tokenizer)
+
+        def count(prompt: Prompt) -> int:
+            return fewest_tokens(read, question_of(run.conversation(prompt)))
+
         limit = PromptLimit(run.grpo.max_prompt_tokens, count)
         for kind, digest in sets.items():
             # Without public steps, nobody draws from the public set.

@@ -206,7 +206,7 @@ def _spread(judged: Sequence[Judged], count: int) -> list[Judged]:
 
 def _shown(judged: Judged) -> JudgedResponse:
     text, problem = judged.case
-    prompt, answer, response = map(_cut, (problem.prompt, problem.answer, text))
+    prompt, answer, response = map(_cut, (problem.text, problem.answer, text))
     return JudgedResponse(
         topic=judged.topic,
         prompt=prompt,

@@ -108,7 +108,7 @@ def _within(part: str, whole: str) -> bool:
 def _answer(response: str, problem: Problem) -> _Answer:
     said = opened(first_of(response, last_boxed, tagged, stated, last_line) or "")
     text, gold = _plain(said)[:_MAX_ANSWER], _plain(opened(problem.answer))[:_MAX_ANSWER]
-    return _Answer(text, _tokens(text), gold, _tokens(gold), _tokens(_plain(problem.prompt)))
+    return _Answer(text, _tokens(text), gold, _tokens(gold), _tokens(_plain(problem.question)))
 
 
 def _plain(text: str) -> str:

@@ -11,6 +11,7 @@ from pubswap_client.data.golds import Fault, Score, contradictions, unread
 from pubswap_client.data.spec import DataSpec, SourceName
 from pubswap_protocol.errors import InvalidProblems
 from pubswap_protocol.problems import Problem
+from pubswap_protocol.prompts import Prompt
 
 NAMED = 5
 MAX_FAULT_SHARE = 0.05
@@ -163,3 +164,11 @@ def ask(question: str, spec: DataSpec) -> str:
     """The whole prompt: the question, and the instruction on how to answer."""
     suffix = _INSTRUCTIONS.get(spec.source, "") if spec.instruction is None else spec.instruction
     return f"{question.strip()}\n\n{suffix}" if suffix else question.strip()
+
+
+def asked(prompt: Prompt, spec: DataSpec) -> Prompt:
+    """The same of a prompt of messages: the instruction ends the last one."""
+    if isinstance(prompt, str):
+        return ask(prompt, spec)
+    *earlier, last = prompt
+    return (*earlier, last.model_copy(update={"content": ask(last.content, spec)}))

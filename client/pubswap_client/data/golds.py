@@ -63,7 +63,7 @@ def text_fault(problem: Problem, given: Given | None) -> str | None:
         return f"it has {_CONTROLLED}"
     if answer.strip().casefold() == "nan":
         return "it is NaN, which pandas writes for a missing value"
-    if _LOST.search(problem.prompt):
+    if _LOST.search(problem.text):
         return f"its prompt has {_CONTROLLED}"
     if verifier is None:
         return None
@@ -120,7 +120,7 @@ def contradictions(problems: Iterable[Problem]) -> list[Fault]:
     groups: dict[str, list[Problem]] = defaultdict(list)
     for problem in problems:
         if not problem.metadata:
-            groups[" ".join(problem.prompt.split())].append(problem)
+            groups[" ".join(problem.text.split())].append(problem)
     return [
         Fault(problem, problem.verifier, CONTRADICTED)
         for group in groups.values()

@@ -12,7 +12,7 @@ def split(problems: Sequence[Problem], count: int) -> tuple[list[Problem], list[
     Holds out the prompts with the lowest hashes, so that the split is the same after every start
     and in every run. Adding problems never moves a trained problem to the held-out ones.
     """
-    hashes = {problem.prompt: seed_for("held out", problem.prompt) for problem in problems}
+    hashes = {problem.prompt: seed_for("held out", problem.text) for problem in problems}
     out = set(sorted(hashes, key=hashes.__getitem__)[:count])
     return (
         [problem for problem in problems if problem.prompt not in out],

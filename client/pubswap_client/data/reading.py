@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from pubswap_client.data.examples import Tally, Unusable, ask, unique
+from pubswap_client.data.examples import Tally, Unusable, ask, asked, unique
 from pubswap_client.data.loading import SourceTable, tables
 from pubswap_client.data.manifest import Origin, file_origins
 from pubswap_client.data.sources import HUB_SETS, HubSet
@@ -29,7 +29,7 @@ def jsonl_problems(path: Path, spec: DataSpec, tally: Tally) -> Iterator[Problem
         problem = parse_problem(line, f"{path}, line {number}")
         tally.places[problem.id] = f"line {number}"
         own = {
-            "prompt": ask(problem.prompt, spec),
+            "prompt": asked(problem.prompt, spec),
             # A tab or form feed at its beginning is a lost backslash, and is found later.
             "answer": problem.answer.rstrip().lstrip(" \n"),
             "topic": problem.topic.strip(),
@@ -77,7 +77,7 @@ def _task_problems(
     task: TaskSpec, spec: DataSpec, limit: PromptLimit | None, seen: set[str]
 ) -> Iterator[Problem]:
     def short(question: str) -> bool:
-        return limit is None or limit.fits(ask(question, spec))
+        return limit is None or limit.count(ask(question, spec)) <= limit.max_tokens
 
     for record in task.unique(spec.half, short):
         prompt = ask(record["prompt"], spec)
@@ -95,7 +95,7 @@ def _jsonl(spec: DataSpec, tally: Tally, limit: PromptLimit | None) -> Source:
     ids = Counter(problem.id for problem in read)
     if ids and (commonest := ids.most_common(1)[0])[1] > 1:
         raise InvalidProblems(f"{spec.from_}: id {commonest[0]!r} occurs {commonest[1]} times.")
-    distinct = unique(read, tally, lambda problem: " ".join(problem.prompt.split()))
+    distinct = unique(read, tally, lambda problem: " ".join(problem.text.split()))
     if not distinct:
         raise InvalidProblems(f"from: {spec.from_} has no usable problem.")
     stream = Stream("jsonl", _shuffled(distinct, spec.seed, "jsonl"), len(distinct))
@@ -121,7 +121,7 @@ def _hub_sets(
             for omission in faults.reasons.values():
                 tally.merge(omission)
     # Sort, so that the split does not depend on how the rows are spread over files.
-    read.sort(key=lambda p: (p.id, p.prompt, p.answer, p.topic))
+    read.sort(key=lambda p: (p.id, p.text, p.answer, p.topic))
     problems = unique(read, tally, lambda problem: problem.id.rpartition("-")[2])
     streams = []
     for hub_set in sets:
@@ -147,7 +147,7 @@ def _short(
 ) -> Iterator[Problem]:
     """The problems whose prompts are within the limit."""
     for problem in problems:
-        if limit is not None and not limit.fits(problem.prompt):
+        if limit is not None and limit.tokens(problem, tally.place(problem)) > limit.max_tokens:
             tally.add(f"a prompt of more than {limit.max_tokens} tokens", problem.id, fault=False)
         else:
             yield problem

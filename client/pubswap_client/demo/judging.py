@@ -51,7 +51,7 @@ def judge_models(base: Path, out: Path, settings: RunSettings) -> list[JudgedAns
     tokenizer = AutoTokenizer.from_pretrained(base, padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     problems = read_problems(out / "data" / "test.jsonl")
-    prompts = [problem.prompt for problem in problems]
+    prompts = [problem.question for problem in problems]
 
     def judged(name: str, model: Any) -> Iterator[JudgedAnswer]:
         for problem, text in zip(

@@ -58,7 +58,7 @@ def check_round_trip(tokenizer: PromptTokenizer, problems: Sequence[Problem]) ->
         tokens = tokenizer.encode(prompt, chat=False)
         return str(tokenizer.plain.decode(tokens))  # without what the tokenizer adds by itself
 
-    changed = [p.id for p in problems if again(p.prompt).split() != p.prompt.split()]
+    changed = [p.id for p in problems if again(p.text).split() != p.text.split()]
     if changed:
         return warning(
             f"{len(changed)} of {len(problems)} prompts come back changed: {first_few(changed)}",

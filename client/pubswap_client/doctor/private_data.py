@@ -14,6 +14,7 @@ from pubswap_client.doctor.findings import Finding, failure, ok, skipped, warnin
 from pubswap_protocol.command_line.amounts import first_few
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings, NotSaved
 from pubswap_protocol.problems import Problem, parse_problem, read_jsonl
+from pubswap_protocol.prompts import Prompt
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.verifiers import check_usable
 from pubswap_protocol.verifiers.confined.sandbox import available
@@ -67,7 +68,7 @@ def check_file(file: Survey) -> Finding:
             f"{first_few(fault.problem.id for fault in contradicted)}",
             "One of the answers is wrong, and is rewarded. Correct it, or remove these problems.",
         )
-    prompts: dict[str, str] = {}
+    prompts: dict[Prompt, str] = {}
     copies = [
         f"{problem.id} of {first}"
         for problem in file.problems

@@ -26,6 +26,7 @@ from pubswap_client.policy.tokenizer import PromptTokenizer
 from pubswap_protocol.errors import InvalidAdapter, InvalidProblems, InvalidSettings
 from pubswap_protocol.model import ModelCard, check_table, target_modules
 from pubswap_protocol.problems import PromptLimit
+from pubswap_protocol.prompts import Prompt, text_of
 from pubswap_protocol.settings import LoraSettings, RunSettings
 from pubswap_protocol.tensors.adapter import (
     Adapter,
@@ -260,7 +261,7 @@ class Policy:
         layer = self._causal_model.get_output_embeddings()
         return layer.weight, getattr(layer, "bias", None)
 
-    def encode(self, prompt: str) -> list[int]:
+    def encode(self, prompt: Prompt) -> list[int]:
         """A prompt's token ids, in the chat template if the run uses it and the model has one.
 
         Raises InvalidProblems if there are more than `max_prompt_tokens`.
@@ -269,8 +270,8 @@ class Policy:
         tokens = self._tokenizer.encode_for(self.settings, prompt)
         if len(tokens) > limit:
             raise InvalidProblems(
-                f"The prompt {prompt[:40]!r}... has {len(tokens)} tokens; this run takes at most "
-                f"{limit} (grpo.max_prompt_tokens). Shorten or remove it."
+                f"The prompt {text_of(prompt)[:40]!r}... has {len(tokens)} tokens; this run takes "
+                f"at most {limit} (grpo.max_prompt_tokens). Shorten or remove it."
             )
         return tokens
 

@@ -7,7 +7,7 @@ Only the template makes control tokens. The text of a problem that spells one, s
 import datetime
 import json
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
@@ -22,13 +22,19 @@ from transformers import AutoTokenizer
 from pubswap_protocol.errors import BaseModelMismatch, InvalidProblems, InvalidSettings
 from pubswap_protocol.model import SAMPLE_TOKENS, ModelCard, PromptSample, model_vocabulary
 from pubswap_protocol.problems import PromptLimit
+from pubswap_protocol.prompts import Message, Prompt, messages_of
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tokenizer import load_tokenizer
 
 _PROBE, _REPLY, _THOUGHT = "PubSwapQuestion", "PubSwapReply", "PubSwapThought"
 _DATE_CODES = [f"%{flag}{code}" for code in "aAbBcdHIjmMpSuUVwWxXyYFTe" for flag in ("", "-")]
 _EXAMPLE = "What is 12 + 30?"  # not a member's: reports of it are passed on
+_ENDS = 400  # characters shown of the beginning and the end of a longer text
 _SAMPLE = "What is 12 + 30?\n\n  Naïve λ ≤ ½, 北京 🙂\tif (x[0] == 'a'): pass"
+_SPELLED = (
+    "The prompt spells one of the model's control tokens, which this tokenizer cannot read as "
+    "text. Change its text."
+)
 
 Options = Mapping[str, bool | int | str]
 Turn = dict[str, str]
@@ -57,48 +63,62 @@ class PromptTokenizer:
     def has_template(self) -> bool:
         return self._full.chat_template is not None
 
-    def encode(self, prompt: str, chat: bool, options: Options = NO_OPTIONS) -> list[int]:
+    def encode(self, prompt: Prompt, chat: bool, options: Options = NO_OPTIONS) -> list[int]:
         """A prompt's token ids. With `chat`, apply the template, if there is one, with `options`.
 
-        Raises InvalidSettings if the template fails, and InvalidProblems if the prompt spells a
-        control token and cannot be kept apart from the template.
+        Raises InvalidSettings if the template fails or has no place for a message, and
+        InvalidProblems if the prompt spells a control token that cannot be read as text.
         """
         chat = chat and self.has_template
-        text = self._written(prompt, options) if chat else prompt
-        tokens = self._encode(text, chat)
-        key = json.dumps([chat, sorted(options.items())])
+        if not (chat or isinstance(prompt, str)):
+            raise InvalidSettings(
+                "The model has no chat template, and so no place for system_prompt, few_shot, or "
+                "prompts that are lists of messages. Write them into the prompts' text, or use the "
+                "instruct model's files."
+            )
+        messages = messages_of(prompt)
+        tokens = self._encode(self._written(messages, chat, options), chat)
+        key = json.dumps([chat, sorted(options.items()), [each.role for each in messages]])
         if key not in self._made:
-            probe = self._written(_PROBE, options) if chat else _PROBE
-            self._made[key] = self._control(self._encode(probe, chat))
+            self._made[key] = self._template_control(messages, chat, options)
         if self._control(tokens) != self._made[key]:
-            tokens = self._encode_as_text(prompt, text, chat, options)
+            tokens = self._encode_as_text(messages, chat, options)
             if self._control(tokens) != self._made[key]:
-                raise InvalidProblems(
-                    f"The prompt {prompt[:40]!r}... spells one of the model's control tokens, "
-                    "which this tokenizer cannot read as text. Change its text."
-                )
+                raise InvalidProblems(_SPELLED)
         return tokens
 
-    def encode_for(self, run: RunSettings, prompt: str) -> list[int]:
-        """A prompt's token ids as all members of a run encode it.
+    def encode_for(self, run: RunSettings, prompt: Prompt) -> list[int]:
+        """A prompt's token ids as all members of a run encode it: the one place that does so.
 
-        Raises InvalidProblems if the model does not have one of these tokens.
+        Raises InvalidProblems if the run, its template or its model cannot take it, and
+        InvalidSettings if they could not take any prompt.
         """
-        tokens = self.encode(prompt, run.chat_template == "auto", run.chat_template_options)
+        whole = run.conversation(prompt)
+        try:
+            tokens = self.encode(whole, run.chat_template == "auto", run.chat_template_options)
+        except InvalidSettings as error:
+            if isinstance(prompt, str):
+                raise
+            raise InvalidProblems(error.detail) from None
         last = max(tokens, default=0)
         if self._vocabulary is not None and last >= self._vocabulary:
             raise InvalidProblems(
-                f"The prompt {prompt[:40]!r}... has the token {self.token_text(last)!r} ({last}), "
-                f"and the model has only the first {self._vocabulary}. Remove it, or use the chat "
-                "template that was published with the model."
+                f"The prompt has the token {self.token_text(last)!r} ({last}), and the model has "
+                f"only the first {self._vocabulary}. Remove it, or use the chat template that was "
+                "published with the model."
             )
         return tokens
 
     def example(self, run: RunSettings) -> str:
-        """A fixed prompt's number of tokens, and its text as a run's model gets it."""
+        """A fixed prompt as a run's model gets it: number of tokens, text, and the tokens' ids."""
         tokens = self.encode_for(run, _EXAMPLE)
-        text = str(self.plain.decode(tokens, skip_special_tokens=False))
-        return f"{_EXAMPLE!r} is {len(tokens)} tokens: {text!r}"
+        text = repr(self.plain.decode(tokens, skip_special_tokens=False))
+        if len(text) > 2 * _ENDS:
+            text = f"{text[:_ENDS]} … {text[-_ENDS:]}"
+        ids = [*map(str, tokens)]
+        if len(ids) > _ENDS:
+            ids = [*ids[: _ENDS // 2], "…", *ids[-_ENDS // 2 :]]
+        return f"{_EXAMPLE!r} is {len(tokens)} tokens: {text}; ids {' '.join(ids)}"
 
     def prompt_sample(self, run: RunSettings) -> PromptSample:
         """What this tokenizer makes of a fixed text in a run's prompts."""
@@ -185,14 +205,37 @@ class PromptTokenizer:
                 **options,
             )
         except TemplateError as error:
+            if turns[0]["role"] == "system":
+                self._render(turns[1:], options, reply=reply)  # if that fails, it is the reason
+                raise _no_place("system") from None
             raise InvalidSettings(
-                f"The model's chat template fails ({error}). Change chat_template_options, or "
-                "set chat_template = 'none'."
+                f"The model's chat template fails ({error}). Change chat_template_options or the "
+                "messages, or set chat_template = 'none'."
             ) from None
         return str(text)
 
-    def _written(self, prompt: str, options: Options) -> str:
-        return self._render([_turn("user", prompt)], options, reply=True)
+    def _written(self, messages: Sequence[Message], chat: bool, options: Options) -> str:
+        """The text of a prompt's messages; without `chat` there is one."""
+        if not chat:
+            return messages[0].content
+        return self._render([each.model_dump() for each in messages], options, reply=True)
+
+    def _template_control(
+        self, messages: Sequence[Message], chat: bool, options: Options
+    ) -> Counter[int]:
+        """The control tokens that a template writes around messages of these roles.
+
+        Raises InvalidSettings if it leaves one of them out, as some do with a system message.
+        """
+        probes = [
+            Message(role=each.role, content=f"{_PROBE}{number:04}")
+            for number, each in enumerate(messages)
+        ]
+        text = self._written(probes, chat, options)
+        for probe in probes:
+            if probe.content not in text:
+                raise _no_place(probe.role)
+        return self._control(self._encode(text, chat))
 
     def _encode(self, text: str, chat: bool) -> list[int]:
         """Token ids, with whatever the tokenizer adds by itself unless a template has done so."""
@@ -229,26 +272,27 @@ class PromptTokenizer:
             if token.special and token.content not in unknown
         }
 
-    def _encode_as_text(self, prompt: str, text: str, chat: bool, options: Options) -> list[int]:
-        """Encode the template's `text` of a prompt that spells control tokens.
+    def _encode_as_text(
+        self, messages: Sequence[Message], chat: bool, options: Options
+    ) -> list[int]:
+        """Encode messages that spell control tokens.
 
-        In a copy of the tokenizer the control tokens have other texts, and so they get in what the
-        template wrote around the prompt: only there are they found.
+        In a copy of the tokenizer the control tokens have other texts. The template's own get
+        these, and so only they are found. What the messages spell is masked meanwhile.
         """
-        before, found, after = "", _PROBE, ""
-        if chat:
-            before, found, after = self._written(_PROBE, options).partition(_PROBE)
-        inner = text.removeprefix(before).removesuffix(after)
-        if not found or text != before + inner + after:
-            raise InvalidProblems(
-                f"The prompt {prompt[:40]!r}... spells one of the model's control tokens, and the "
-                "chat template changes it. Change its text."
-            )
         renamed, tokenizer, numbers = self._disguised
-        for content in sorted(renamed, key=len, reverse=True):
-            before = before.replace(content, renamed[content])
-            after = after.replace(content, renamed[content])
-        tokens = tokenizer.encode(before + inner + after, add_special_tokens=not chat).ids
+        masks = {text: f"\ue002{number}\ue003" for number, text in self._special.items()}
+        longest_first = sorted(renamed, key=len, reverse=True)
+        if any("\ue002" in each.content for each in messages):
+            raise InvalidProblems(_SPELLED)
+        masked = [
+            Message(role=each.role, content=_replaced(each.content, longest_first, masks))
+            for each in messages
+        ]
+        text = _replaced(self._written(masked, chat, options), longest_first, renamed)
+        for spelled, mask in masks.items():
+            text = text.replace(mask, spelled)
+        tokens = tokenizer.encode(text, add_special_tokens=not chat).ids
         return [numbers.get(token, token) for token in tokens]
 
     @cached_property
@@ -279,6 +323,20 @@ def readable_tokenizer(folder: Path) -> PromptTokenizer:
     except (OSError, ValueError, TypeError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise InvalidSettings(f"{folder} has no readable tokenizer: {reason}") from None
+
+
+def _replaced(text: str, found: Sequence[str], others: Mapping[str, str]) -> str:
+    for each in found:
+        text = text.replace(each, others[each])
+    return text
+
+
+def _no_place(role: str) -> InvalidSettings:
+    setting = "system_prompt" if role == "system" else "few_shot"
+    return InvalidSettings(
+        f"The model's chat template has no place for {role} messages ({setting}, or those of a "
+        "prompt). Write their text into the user's."
+    )
 
 
 def _turn(role: str, content: str) -> Turn:

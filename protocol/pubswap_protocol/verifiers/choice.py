@@ -60,7 +60,7 @@ class MultipleChoice(Verifier):
     quick = True
 
     def score(self, response: str, problem: Problem) -> float:
-        return float(chosen_letter(response, problem.prompt) == letter_of(problem.answer))
+        return float(chosen_letter(response, problem.question) == letter_of(problem.answer))
 
     def right_response(self, problem: Problem) -> str:
         letter = letter_of(problem.answer)

@@ -43,7 +43,7 @@ class Plugin(Short):
         function, metadata = _function(self.entry), deepcopy(problem.metadata)
         with redirect_stdout(_Nowhere()):
             score = function(
-                response, prompt=problem.prompt, answer=problem.answer, metadata=metadata
+                response, prompt=problem.question, answer=problem.answer, metadata=metadata
             )
         # A plain number, because more than that may be sent to another process.
         if isinstance(score, str | bytes):  # which float() would read

@@ -63,7 +63,7 @@ class ReasoningGym(Short):
             texts = (answer, problem.answer, metadata.get("integrand"), metadata.get("problem"))
             if not all(_ARITHMETIC.fullmatch(str(text or "")) for text in texts):
                 return 0.0
-        entry = {"question": problem.prompt, "answer": problem.answer, "metadata": metadata}
+        entry = {"question": problem.question, "answer": problem.answer, "metadata": metadata}
         scored = _dataset(self.task).score_answer(answer=answer, entry=entry)
         return float(scored >= _FULL_SCORE)
 

@@ -31,7 +31,8 @@ TAGS = [
 
 JSONL = (
     'One problem a line: {"id": "1", "prompt": "2 + 2 =", "answer": "4", "topic": "sums"}; '
-    "`topic`, `verifier` and `metadata` are optional."
+    "`topic`, `verifier` and `metadata` are optional. `prompt` may be messages: "
+    '[{"role": "system", "content": "…"}, {"role": "user", "content": "2 + 2 ="}].'
 )
 ADAPTER = (
     "A safetensors file with exactly the tensors of the run's `model.layout`, float32, without "

@@ -57,7 +57,7 @@ def shown(services: Services, stored: Stored, prompt: int) -> dict[str, Any]:
     return {
         "prompt": prompt,
         "prompts": len(rules.prompts),
-        "text": problem.prompt,
+        "text": problem.text,
         "answer": problem.answer,
         "groups": groups,
         "more_members": max(0, len(members) - MAX_MEMBERS),

@@ -29,6 +29,7 @@ from pubswap_protocol.messages import (
 )
 from pubswap_protocol.model import fingerprint, model_card
 from pubswap_protocol.problems import Problem
+from pubswap_protocol.prompts import Message
 from pubswap_protocol.tensors.adapter import Adapter, encode_adapter
 from pubswap_protocol.tensors.responses import Response, encode_responses
 from pubswap_protocol.verifiers.verifier import Verifier
@@ -474,6 +475,18 @@ def test_a_run_with_a_prompt_over_its_limit_is_not_opened(server: Server, kind: 
     assert caught.value.code == "invalid_problems"
     fed.operator.put_set(fed.run.id, kind, jsonl(problems(12)))
     assert fed.operator.move_run(fed.run.id, paths.RUN_OPEN).state == "open"
+
+
+def test_a_run_with_messages_that_have_no_place_is_not_opened(server: Server) -> None:
+    """A system message in a set beside the run's own; the set's line is named."""
+    fed = create(server, chat_template="auto", system_prompt="Be terse.")
+    odd = problems(12)
+    turns = (Message(role="system", content="Be kind."), Message(role="user", content="Say 4."))
+    odd[4] = odd[4].model_copy(update={"prompt": turns})
+    fed.operator.put_set(fed.run.id, SetKind.PUBLIC, jsonl(odd))
+    said = r"The public set, line 5 \(p4\): The prompt has a system message, and the run has a"
+    with pytest.raises(PubSwapError, match=said):
+        fed.operator.move_run(fed.run.id, paths.RUN_OPEN)
 
 
 def test_a_run_opens_when_its_files_are_there_and_starts_when_its_clients_are(

@@ -51,7 +51,7 @@ class Math(Mathematical):
         if not answer_tokens or _texts(gold_tokens) == _texts(answer_tokens):
             return float(bool(answer_tokens))
         try:
-            comparison = Comparison(_question(problem.prompt))
+            comparison = Comparison(_question(problem.question))
             return float(comparison.equal(_tree(gold_tokens), _tree(answer_tokens)))
         except (Unreadable, RecursionError, ArithmeticError, ValueError):
             return 0.0

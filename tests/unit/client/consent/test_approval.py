@@ -72,6 +72,7 @@ def others(field: dict[str, Any], value: Any) -> Iterator[Any]:
                 yield ("q_proj",)
                 yield ({"verifier": "exact"},)
                 yield ({"name": "category"},)
+                yield ({"prompt": "1 + 1 =", "answer": "2"},)
             case "object":
                 yield {"enable_thinking": False}
 

@@ -18,7 +18,7 @@ from pubswap_client.policy.tokenizer import PromptTokenizer
 from pubswap_client.recipes.runfile import base_card, run_card
 from pubswap_client.recipes.tables import ModelSource
 from pubswap_client.settings import ClientSettings
-from pubswap_protocol.errors import BaseModelMismatch, InvalidSettings
+from pubswap_protocol.errors import BaseModelMismatch, InvalidProblems, InvalidSettings
 from pubswap_protocol.messages import RunState, RunView
 from pubswap_protocol.model import ModelCard, model_card
 from pubswap_protocol.problems import Problem
@@ -28,6 +28,7 @@ from pubswap_protocol.tensors.response_form import ResponseForm
 RUN = RunSettings()
 PLAIN = RunSettings(chat_template="none")
 CHAT = "{% for m in messages %}[{{ m.role }}]{{ m.content }}<eos>{% endfor %}"
+SHOT = {"prompt": "1 + 1 =", "answer": "2"}
 UNENDED = "{% for m in messages %}[{{ m.role }}]{{ m.content }};{% endfor %}"
 
 
@@ -52,7 +53,7 @@ def copied(tmp_path: Path) -> Path:
     return Path(shutil.copytree(MODEL, tmp_path / "model"))
 
 
-def with_template(folder: Path, template: str) -> PromptTokenizer:
+def with_template(folder: Path, template: str | None) -> PromptTokenizer:
     """The folder's tokenizer with this chat template."""
     path = folder / "tokenizer_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": template}))
@@ -103,11 +104,54 @@ def test_an_example_is_shown_as_the_model_gets_it(copied: Path) -> None:
     tokenizer = with_template(copied, CHAT)
     shown = check_template(tokenizer, RUN)
     assert shown.status is Status.OK
-    count = len(tokenizer.encode_for(RUN, "What is 12 + 30?"))
-    assert shown.found.endswith(f"is {count} tokens: '[user]What is 12 + 30?<eos>'")
+    tokens = tokenizer.encode_for(RUN, "What is 12 + 30?")
+    ids = " ".join(map(str, tokens))
+    text = f"is {len(tokens)} tokens: '[user]What is 12 + 30?<eos>'; ids {ids}"
+    assert shown.found.endswith(text)
+    told = RunSettings.model_validate({"system_prompt": "Hi " * 300, "few_shot": [SHOT] * 9})
+    shown = check_template(tokenizer, told)
+    assert "'[system]Hi Hi" in shown.found and "[assistant]2<eos>[user]What is 12" in shown.found
+    assert len(shown.found) < 3000, "a long one is cut in the middle"
     plain = check_template(tokenizer, RUN.model_copy(update={"chat_template": "none"}))
     assert "the run uses none" in plain.found
-    assert plain.found.endswith("tokens: 'What is 12 + 30?'")
+    assert "tokens: 'What is 12 + 30?'; ids" in plain.found
+
+
+def test_a_template_without_a_place_for_the_run_s_messages_is_refused(copied: Path) -> None:
+    """When the run is created, and by the doctor: a template that fails, one that leaves the
+    message out, and no template.
+    """
+    gemma = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    silent = CHAT.replace("in messages", "in messages if m.role != 'system'")
+    no_examples = CHAT.replace("in messages", "in messages if m.role == 'user'")
+    system, shots = {"system_prompt": "Be terse."}, {"few_shot": [SHOT]}
+    for template, values, said in (
+        (gemma + CHAT, system, r"no place for system messages \(system_prompt, or"),
+        (silent, system | shots, "no place for system messages"),
+        (no_examples, shots, r"no place for assistant messages \(few_shot, or"),
+        (gemma.replace("[0].role == 'system'", "[1]") + CHAT, shots, "template fails"),
+        (None, system, "has no chat template, and so no place for system_prompt, few_shot"),
+    ):
+        tokenizer = with_template(copied, template)
+        run = RunSettings.model_validate(values)
+        with pytest.raises(InvalidSettings, match=said):
+            check_template(tokenizer, run)
+        with pytest.raises(InvalidSettings, match=said):
+            card_of(copied, run, ModelSource(source="model"))
+        own = [{"role": "system", "content": "Be terse."}, {"role": "user", "content": "1 + 1 ="}]
+        problem = Problem.model_validate({"id": "a", "prompt": own, "answer": "2"})
+        if "system_prompt" in values:  # one line of a set is at fault, and not the run
+            with pytest.raises(InvalidProblems, match=rf"mine, line 1 \(a\): .*{said}"):
+                tokenizer.limit(RUN).check([problem], "mine")
+
+
+def test_the_template_s_own_switch_turns_thinking_off(copied: Path) -> None:
+    """`chat_template_options` are its variables, as Qwen3's enable_thinking."""
+    off = "{% if enable_thinking is false %}(think off){% endif %}"
+    tokenizer = with_template(copied, CHAT + off)
+    assert "(think off)" not in check_template(tokenizer, RUN).found
+    options = RunSettings.model_validate({"chat_template_options": {"enable_thinking": False}})
+    assert "<eos>(think off)'" in check_template(tokenizer, options).found
 
 
 def test_a_model_without_a_template_is_a_warning_where_the_run_uses_one() -> None:

@@ -7,6 +7,7 @@ from transformers import PreTrainedTokenizerFast
 
 from pubswap_client.policy.tokenizer import PromptTokenizer, readable_tokenizer
 from pubswap_protocol.errors import InvalidProblems
+from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import RunSettings
 from support.client.models import save_model
 from support.client.tokenizer_kinds import CONTROL, KINDS
@@ -60,6 +61,42 @@ def test_control_tokens_spelled_by_a_problem_are_text(
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_control_tokens_spelled_in_any_message_are_text(tmp_path: Path, kind: str) -> None:
+    """In the run's system prompt and examples too; the template trims what it is given."""
+    made = tokenizer(tmp_path, kind, TURNS)
+    control = {made.plain.token_to_id(text) for text in CONTROL}
+
+    def tokens(text: str) -> list[int]:
+        shot = {"prompt": f"{text} is 1", "answer": f" 2{text}"}
+        run = RunSettings.model_validate({"system_prompt": f"so {text}", "few_shot": [shot]})
+        turns = [
+            {"role": "user", "content": f" {text}what"},
+            {"role": "assistant", "content": f"1{text}3"},
+            {"role": "user", "content": f"is x? {text}"},
+        ]
+        problem = Problem.model_validate({"id": "a", "prompt": turns, "answer": "4"})
+        return made.encode_for(run, problem.prompt)
+
+    harmless = [token for token in tokens("12") if token in control]
+    names = [made.plain.id_to_token(token) for token in harmless]
+    assert names == ["<s>", *["<|start|>", "<|end|>"] * 6, "<|start|>"]
+    for text in CONTROL:
+        found = tokens(text)
+        assert [token for token in found if token in control] == harmless, text
+        read = made.plain.decode([token for token in found if token not in control])
+        whole = read.replace(" ", "").count(text) == 6
+        assert whole or "<unk>" in made.plain.decode(found, skip_special_tokens=False), read
+
+
+def test_a_prompt_that_cannot_be_kept_apart_is_refused(tmp_path: Path) -> None:
+    """The sign with which spelled control tokens are masked, beside one of them."""
+    made = tokenizer(tmp_path, "byte level", TURNS)
+    assert made.encode("\ue0024\ue003", chat=True)
+    with pytest.raises(InvalidProblems, match="spells one of the model's control tokens"):
+        made.encode("\ue0024\ue003 <|end|>", chat=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_prompt_without_them_is_encoded_as_transformers_does(tmp_path: Path, kind: str) -> None:
     """The same ids as its own `apply_chat_template`, and as its plain call."""
     made = tokenizer(tmp_path, kind, TURNS)
@@ -69,6 +106,16 @@ def test_a_prompt_without_them_is_encoded_as_transformers_does(tmp_path: Path, k
         wanted = full.apply_chat_template(turns, add_generation_prompt=True, return_dict=False)
         assert made.encode(prompt, chat=True) == wanted
         assert made.encode(prompt, chat=False) == full(prompt)["input_ids"]
+    shot = {"prompt": "1 + 1?", "answer": " It is 2."}
+    run = RunSettings.model_validate({"system_prompt": "Be terse.", "few_shot": [shot]})
+    turns = [
+        {"role": "system", "content": "Be terse."},
+        {"role": "user", "content": "1 + 1?"},
+        {"role": "assistant", "content": " It is 2."},
+        {"role": "user", "content": "3 + 4?"},
+    ]
+    wanted = full.apply_chat_template(turns, add_generation_prompt=True, return_dict=False)
+    assert made.encode_for(run, "3 + 4?") == wanted
 
 
 @pytest.mark.parametrize("kind", KINDS)
