@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pubswap_client.consent.limits import number_of, shown
 from pubswap_protocol.command_line.amounts import size_text
 from pubswap_protocol.messages import RunView
+from pubswap_protocol.prompts import Shot
 from pubswap_protocol.schedule import public_steps_per_round
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.ranks import at_rank
@@ -23,6 +24,9 @@ FACTS = {
     "epsilon of differential privacy": "privacy.epsilon",
 }
 """Facts that show a numeric setting, and the setting's name."""
+
+MESSAGES = {"system prompt": "system_prompt", "few-shot examples": "few_shot"}
+"""Facts that show the messages before each prompt, and the setting's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +93,16 @@ class Ask:
             "run": f"{self.name} ({self.run})" if self.run else self.name,
             "base model": f"{self.model}, weights {self.weights or 'unknown'}",
             **{what: shown(self.number(setting)) for what, setting in FACTS.items()},
+            "system prompt": self.settings.system_prompt or "none",
+            "few-shot examples": "\n\n".join(map(_shot_text, self.settings.few_shot)) or "none",
             "verifier": ", ".join(map(_package_text, self.packages)) or str(self.settings.verifier),
             "sends responses": sent if self.sends_responses else "no",
             "sends an adapter": f"each round, {size}",
         }
+
+
+def _shot_text(shot: Shot) -> str:
+    return f"{shot.prompt}\n→ {shot.answer}"
 
 
 def _package_text(package: str) -> str:

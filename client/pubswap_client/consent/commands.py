@@ -9,7 +9,7 @@ from rich.table import Column, Table
 
 from pubswap_client.asking import Yes, confirm
 from pubswap_client.consent.approval import Approval, read_approval, save_approval, save_denial
-from pubswap_client.consent.ask import FACTS, Ask, ask_of
+from pubswap_client.consent.ask import FACTS, MESSAGES, Ask, ask_of
 from pubswap_client.consent.consent import adopt, refused_now, sent_since, utc_now
 from pubswap_client.consent.local_policy import LocalPolicy, load_policy, policy_path
 from pubswap_client.consent.rules import changes, compare
@@ -185,7 +185,7 @@ def print_compared(policy: LocalPolicy, asked: Ask, refused: list[str]) -> None:
         asks = printable(line.asks)
         table.add_row(line.what, asks, line.allows, "✗" if line.code else "✓")
     Console(markup=False).print(table)
-    named = {*FACTS.values(), *policy.limits}
+    named = {*FACTS.values(), *MESSAGES.values(), *policy.limits}
     others = {
         name: value
         for name, (_, value) in differing(

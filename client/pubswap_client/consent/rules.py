@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from pubswap_client.consent.approval import COORDINATOR, Approval
-from pubswap_client.consent.ask import FACTS, Ask
+from pubswap_client.consent.ask import FACTS, MESSAGES, Ask
 from pubswap_client.consent.limits import concerns, shown
 from pubswap_client.consent.local_policy import LocalPolicy
 from pubswap_protocol.command_line.amounts import size_text
@@ -73,6 +73,7 @@ def compare(policy: LocalPolicy, ask: Ask) -> list[Line]:
         _named("run", policy.runs, (ask.name, ask.run), Code.RUN),
         _named("base model", policy.base_models, (ask.weights,), Code.BASE_MODEL),
         *(_limited(policy, ask, what, setting) for what, setting in FACTS.items()),
+        *(Line(what, "any") for what in MESSAGES),
         _verifiers(policy, ask),
         _responses(policy, ask),
         _size(policy.max_bytes_a_day, ask.sent_bytes),

@@ -12,6 +12,7 @@ from pubswap_protocol.command_line.keys import flat
 from pubswap_protocol.command_line.toml_values import value_text
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.messages import MemberView, RoundSummary, WholeRun
+from pubswap_protocol.prompts import messages_of
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.peft_folder import ranks_of
 from pubswap_protocol.terms import given
@@ -89,6 +90,24 @@ def _head(run: WholeRun, number: int, adapter: bytes, merged: bool) -> Iterator[
     yield from ("", "## Load it", "", "FOLDER is the folder of this file.", "", "```text")
     yield from loading(run, adapter, "FOLDER", merged)
     yield from ("```", "")
+    yield from _prompting(run.settings)
+
+
+def _prompting(settings: RunSettings) -> Iterator[str]:
+    """What the model was trained to see around a prompt, for whoever asks it."""
+    yield from ("## Prompt it", "")
+    if settings.chat_template == "none":
+        yield from ("Prompts go in as plain text, without a chat template.", "")
+        return
+    yield "Prompts go through the base model's chat template, if it has one, in these messages:"
+    yield from ("", "```json")
+    messages = messages_of(settings.conversation("YOUR PROMPT"))
+    texts = [json.dumps(each.model_dump(), ensure_ascii=False) for each in messages]
+    yield f"[{f',{chr(10)} '.join(texts)}]"
+    yield from ("```", "")
+    if settings.chat_template_options:
+        options = json.dumps(settings.chat_template_options, ensure_ascii=False)
+        yield from (f"With the template's arguments (vLLM: chat_template_kwargs) `{options}`.", "")
 
 
 def _members(members: list[MemberView]) -> Iterator[str]:

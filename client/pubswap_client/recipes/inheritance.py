@@ -31,6 +31,7 @@ _PATHS = (
     "data.folder",
     "data.prepare.from",
     "model.folder",
+    "few_shot",
 )
 
 # Alternatives: a nearer key drops the keys with another number in the same row.

@@ -21,7 +21,9 @@ from pubswap_client.recipes.inheritance import (
 from pubswap_client.recipes.tables import MEMBERS, ModelSource, RecipeData, Sweep
 from pubswap_protocol.bounds import Name, Positive
 from pubswap_protocol.command_line.keys import dotted_keys, fault_lines, flat, nested, unknown_key
-from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.errors import InvalidProblems, InvalidSettings, first_fault
+from pubswap_protocol.problems import read_jsonl
+from pubswap_protocol.prompts import Shot
 from pubswap_protocol.settings import RunSettings
 
 ELSE = "else"
@@ -130,11 +132,38 @@ def _reading(path: Path, values: dict[str, Any]) -> Reading:
     except ValueError as error:
         faults.append(str(error))
         del filled["total_steps"]
+    try:
+        filled = _with_examples(filled)
+    except InvalidProblems as error:
+        faults.append(f"few_shot: {error.detail}")
+        del filled["few_shot"]
     recipe, invalid = _validated(filled)
     faults += invalid
     if recipe is not None:
         faults += faults_of(recipe)
     return Reading(path, values, recipe, faults)
+
+
+def _with_examples(values: dict[str, Any]) -> dict[str, Any]:
+    """The values with the examples in the file that `few_shot` names.
+
+    Raises InvalidProblems, naming the line, if it cannot be read.
+    """
+    path = values.get("few_shot")
+    if not isinstance(path, Path):
+        return values
+    shots = []
+    for number, line in read_jsonl(path):
+        try:
+            shots.append(Shot.model_validate_json(line).model_dump())
+        except ValidationError as error:
+            raise InvalidProblems(
+                f"{path}, line {number}: {first_fault(error)}. A line looks like "
+                '{"prompt": "2 + 2 =", "answer": "It is 4."}.'
+            ) from None
+    if not shots:
+        raise InvalidProblems(f"{path} has no examples.")
+    return values | {"few_shot": shots}
 
 
 def with_rounds(values: Mapping[str, Any]) -> dict[str, Any]:

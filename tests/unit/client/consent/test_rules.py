@@ -11,6 +11,7 @@ from pubswap_client.consent.ask import Ask
 from pubswap_client.consent.commands import print_compared
 from pubswap_client.consent.local_policy import LocalPolicy
 from pubswap_client.consent.rules import Code, compare, judge
+from pubswap_protocol.settings import RunSettings
 from support.client.terms import terms_of
 from support.coordinator.coordinator import merged
 
@@ -194,6 +195,24 @@ def test_a_day_s_bytes_are_counted() -> None:
     limit = {"max_bytes_a_day": 1000}
     assert refused(limit, sent=600, next_bytes=400) == []
     assert refused(limit, sent=600, next_bytes=401) == [Code.BYTES]
+
+
+def test_messages_before_each_prompt_are_shown_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    """A person approves their words, which cannot change what the terminal shows."""
+    shot = {"prompt": "1 + 1 =", "answer": "It is\x1b[2J 2."}
+    values = {"system_prompt": "Be terse. " * 20, "few_shot": [shot, shot]}
+    told = Ask(settings=RunSettings.model_validate(values), name="medqa")
+    lines = {line.what: line for line in compare(LocalPolicy(), told)}
+    assert lines["system prompt"].asks == "Be terse. " * 20
+    assert lines["few-shot examples"].asks.count("1 + 1 =\n→ It is") == 2
+    print_compared(LocalPolicy(), told, [])
+    shown = capsys.readouterr().out
+    assert shown.count("terse") == 20 and "\x1b[2J" not in shown
+    assert "system_prompt" not in shown, "it is not repeated below the table"
+    bare = {
+        line.what: line for line in compare(LocalPolicy(), Ask(settings=merged({}), name="medqa"))
+    }
+    assert (bare["system prompt"].asks, bare["few-shot examples"].asks) == ("none", "none")
 
 
 def test_unknown_facts_of_a_run_file_are_not_refused() -> None:

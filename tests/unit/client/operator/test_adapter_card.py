@@ -1,5 +1,6 @@
 """The model card of an exported adapter."""
 
+import json
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -57,6 +58,23 @@ def finished() -> WholeRun:
         ],
         rounds=[RoundSummary(round=0, evaluation=scores(0.5)), after],
     )
+
+
+def test_the_card_says_how_to_ask_the_model() -> None:
+    """With the messages before each prompt and the template's arguments."""
+    run = finished()
+    shot = {"prompt": "1 + 1 =", "answer": "```2```"}
+    values = {"system_prompt": "Be\nterse.", "few_shot": [shot]}
+    values["chat_template_options"] = {"enable_thinking": False}
+    told = run.model_copy(update={"settings": RunSettings.model_validate(values)})
+    text = card_text(told, 1, adapter_of(run))
+    asked = text.partition("## Prompt it")[2]
+    messages = json.loads(asked.partition("```json\n")[2].partition("\n```\n")[0])
+    assert [each["role"] for each in messages] == ["system", "user", "assistant", "user"]
+    assert messages[0]["content"] == "Be\nterse." and messages[-1]["content"] == "YOUR PROMPT"
+    assert 'chat_template_kwargs) `{"enable_thinking": false}`' in asked
+    plain = run.model_copy(update={"settings": RunSettings(chat_template="none")})
+    assert "as plain text, without a chat template" in card_text(plain, 1, adapter_of(run))
 
 
 def adapter_of(run: WholeRun, rank: int = 32) -> bytes:

@@ -12,6 +12,7 @@ from pubswap_client.recipes.check import impossible, repeated, variants
 from pubswap_client.recipes.inheritance import parse_set
 from pubswap_client.recipes.recipe import load_recipe, read_recipe
 from pubswap_client.recipes.runfile import check_sets, make_sets, set_faults
+from pubswap_client.recipes.shown import toml_text
 from pubswap_client.recipes.tables import DataFiles, Sweep
 from pubswap_protocol.errors import Conflict, InvalidProblems, InvalidSettings
 from pubswap_protocol.methods.method import FedAvg, PubSwap
@@ -55,6 +56,31 @@ def refused(path: Path, **overrides: Any) -> str:
     with pytest.raises(InvalidSettings) as caught:
         load_recipe(path, overrides)
     return caught.value.detail
+
+
+def test_examples_come_from_a_file_beside_the_run_file(tmp_path: Path) -> None:
+    """They are values of the run as if they stood there; a wrong line is a fault of the recipe."""
+    examples, shot = tmp_path / "examples.jsonl", {"prompt": "1 + 1 =", "answer": "It is 2."}
+    path = write(tmp_path, 'extends = "base.toml"\nfew_shot = "examples.jsonl"\n')
+    assert "few_shot: " in refused(path) and "cannot be read" in refused(path)
+    for text, said in (
+        ("", "has no examples"),
+        (
+            json.dumps(shot) + '\n{"prompt": "1 + 2 ="}',
+            "examples.jsonl, line 2: answer: it is miss",
+        ),
+        ('["1 + 1 ="]', "is not JSONL"),
+        ("1 + 1 =", "line 1: Invalid JSON"),
+    ):
+        examples.write_text(text)
+        assert said in refused(path)
+    examples.write_text(json.dumps(shot) + "\n")
+    named = load_recipe(path).run_settings
+    assert [each.model_dump() for each in named.few_shot] == [shot]
+    given = load_recipe(path, {"few_shot": [shot], "system_prompt": "Be terse."})
+    assert given.few_shot == named.few_shot
+    (tmp_path / "whole.toml").write_text(toml_text(read_recipe(path)))
+    assert load_recipe(tmp_path / "whole.toml").run_settings == named
 
 
 def test_a_file_extends_another_table_by_table(tmp_path: Path) -> None:
