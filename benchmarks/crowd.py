@@ -26,6 +26,7 @@ from pubswap_client.coordinator.retry import Backoff
 from pubswap_client.coordinator.route import LONG_POLL_SECONDS
 from pubswap_client.demo.demos import MODEL
 from pubswap_protocol import paths
+from pubswap_protocol.base.tokenizer import load_tokenizer
 from pubswap_protocol.draws import response_seed
 from pubswap_protocol.messages import (
     DonorEvidence,
@@ -36,7 +37,6 @@ from pubswap_protocol.messages import (
 )
 from pubswap_protocol.tensors.adapter import initial_file
 from pubswap_protocol.tensors.responses import NOBODY, Response, encode_responses
-from pubswap_protocol.tokenizer import load_tokenizer
 
 STEPS = 4  # all of them public
 PROMPTS, RESPONSES, TOKENS = 8, 8, 32

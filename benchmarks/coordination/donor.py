@@ -8,6 +8,7 @@ import numpy as np
 from coordination.serving import LETTERS, Seat
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.demo.demos import MODEL
+from pubswap_protocol.base.tokenizer import load_tokenizer
 from pubswap_protocol.messages import RunView
 from pubswap_protocol.tensors.responses import (
     Response,
@@ -15,7 +16,6 @@ from pubswap_protocol.tensors.responses import (
     decode_responses,
     encode_responses,
 )
-from pubswap_protocol.tokenizer import load_tokenizer
 
 # The last client's responses trigger the exchange; the others are waiting for it by then.
 WAITING_SECONDS = 0.5

@@ -9,13 +9,13 @@ from typing import Any
 
 from anyio import CapacityLimiter
 
+from pubswap_protocol.base.tokenizer import fewest_tokens, load_tokenizer
 from pubswap_protocol.errors import DamagedBlob, InvalidSettings, VerifierFault
 from pubswap_protocol.messages import SetKind
 from pubswap_protocol.problems import Problem, PromptLimit, parse_problems
 from pubswap_protocol.prompts import Prompt, question_of
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import AdapterFile, AdapterLayout, initial_file
-from pubswap_protocol.tokenizer import fewest_tokens, load_tokenizer
 from pubswap_protocol.verifiers import VerifierPool
 from pubswap_protocol.verifiers.registry import check_judges
 from pubswap_protocol.verifiers.verifier import Verifier

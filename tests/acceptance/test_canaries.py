@@ -17,10 +17,10 @@ from pubswap_client.ledger.entry import described
 from pubswap_client.ledger.ledger import ledger_folder
 from pubswap_client.ledger.showing import entries
 from pubswap_client.state.history import HISTORY, RoundFigures
+from pubswap_protocol.base.tokenizer import load_tokenizer
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.messages import CreateInvite, Role
 from pubswap_protocol.problems import Problem, write_problems
-from pubswap_protocol.tokenizer import load_tokenizer
 from support.chaos.proxy import FaultProxy
 from support.chaos.raw_http import requests_in
 from support.coordinator.processes import (

@@ -13,9 +13,9 @@ from blake3 import blake3
 from pubswap_client.ledger.ledger import ledger_folder
 from pubswap_client.ledger.showing import entries
 from pubswap_client.ledger.verifying import verify
+from pubswap_protocol.base.tokenizer import load_tokenizer
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.messages import WholeRun
-from pubswap_protocol.tokenizer import load_tokenizer
 from support.chaos.raw_http import requests_in
 from support.coordinator.coordinator import TOKENIZER
 from support.coordinator.processes import federated_adapter, sums

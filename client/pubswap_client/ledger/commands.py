@@ -13,10 +13,10 @@ from pubswap_client.ledger import showing, verifying
 from pubswap_client.ledger.entry import Damaged, check_kinds
 from pubswap_client.ledger.ledger import at_rest, day_files, ledger_folder
 from pubswap_client.signed_manifest import Kind, faults
+from pubswap_protocol.base.tokenizer import decode, load_tokenizer
 from pubswap_protocol.bounds import escaped
 from pubswap_protocol.errors import InvalidSettings, LedgerDamaged
 from pubswap_protocol.files import require_vacant
-from pubswap_protocol.tokenizer import decode, load_tokenizer
 
 audit_commands = typer.Typer(
     help="Read, check and export the ledger of all that this organisation has sent.",

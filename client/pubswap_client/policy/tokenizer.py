@@ -19,12 +19,12 @@ from tokenizers import Tokenizer
 from tokenizers.models import Unigram
 from transformers import AutoTokenizer
 
+from pubswap_protocol.base.tokenizer import load_tokenizer
 from pubswap_protocol.errors import BaseModelMismatch, InvalidProblems, InvalidSettings
 from pubswap_protocol.model import SAMPLE_TOKENS, ModelCard, PromptSample, model_vocabulary
 from pubswap_protocol.problems import PromptLimit
 from pubswap_protocol.prompts import Message, Prompt, messages_of
 from pubswap_protocol.settings import RunSettings
-from pubswap_protocol.tokenizer import load_tokenizer
 
 _PROBE, _REPLY, _THOUGHT = "PubSwapQuestion", "PubSwapReply", "PubSwapThought"
 _DATE_CODES = [f"%{flag}{code}" for code in "aAbBcdHIjmMpSuUVwWxXyYFTe" for flag in ("", "-")]

@@ -1,1 +1,1 @@
-"""A base model's files: their headers, and the names of the text model's tensors."""
+"""A base model's files: their headers, the names of the text model's tensors, and the tokenizer."""

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from pubswap_protocol.base.tokenizer import decode
 from pubswap_protocol.errors import InvalidResponses
-from pubswap_protocol.tokenizer import decode
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

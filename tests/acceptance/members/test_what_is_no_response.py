@@ -7,6 +7,7 @@ import pytest
 
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_protocol import paths
+from pubswap_protocol.base.tokenizer import load_tokenizer
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import InvalidResponses
 from pubswap_protocol.messages import (
@@ -18,7 +19,6 @@ from pubswap_protocol.messages import (
     WholeRun,
 )
 from pubswap_protocol.tensors.responses import Response, encode_responses
-from pubswap_protocol.tokenizer import load_tokenizer
 from support.coordinator.coordinator import TOKENIZER, good_hello
 from support.coordinator.processes import (
     Coordinator,

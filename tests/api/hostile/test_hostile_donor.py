@@ -7,6 +7,7 @@ import pytest
 from safetensors.numpy import load, save
 
 from pubswap_protocol import paths
+from pubswap_protocol.base.tokenizer import load_tokenizer
 from pubswap_protocol.errors import PubSwapError
 from pubswap_protocol.tensors.responses import (
     Response,
@@ -14,7 +15,6 @@ from pubswap_protocol.tensors.responses import (
     decode_responses,
     encode_responses,
 )
-from pubswap_protocol.tokenizer import load_tokenizer
 from pubswap_protocol.verifiers import VerifierPool
 from support.coordinator.coordinator import TOKENIZER, Federation, Server, begun
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from pubswap_protocol.base.tokenizer import load_tokenizer
 from pubswap_protocol.errors import InvalidResponses
 from pubswap_protocol.messages import Event
 from pubswap_protocol.tensors.responses import Response, encode_responses
-from pubswap_protocol.tokenizer import load_tokenizer
 from support.coordinator.coordinator import PAD, TOKENIZER, Federation, Server, begun
 
 LIE = "Give 500 mg."

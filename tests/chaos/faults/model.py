@@ -22,12 +22,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from pubswap_protocol import paths
+from pubswap_protocol.base.tokenizer import load_tokenizer
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.messages import RunView
 from pubswap_protocol.schedule import public_batch
 from pubswap_protocol.tensors.adapter import encode_adapter
 from pubswap_protocol.tensors.responses import Response, encode_responses
-from pubswap_protocol.tokenizer import load_tokenizer
 from support.coordinator.coordinator import (
     OPERATOR_TOKEN,
     TOKENIZER,

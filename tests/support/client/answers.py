@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from pubswap_protocol.base.tokenizer import load_tokenizer
 from pubswap_protocol.tensors.responses import Response, encode_responses
-from pubswap_protocol.tokenizer import load_tokenizer
 from support.coordinator.coordinator import TOKENIZER, Federation
 
 # A few tokens each; no machine can compute the first three.

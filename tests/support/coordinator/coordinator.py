@@ -20,6 +20,7 @@ from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.coordinator.retry import ONCE
 from pubswap_client.demo.demos import MODEL
 from pubswap_protocol import paths
+from pubswap_protocol.base.tokenizer import load_tokenizer
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.messages import (
     CreateInvite,
@@ -38,7 +39,6 @@ from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import Adapter, encode_adapter
 from pubswap_protocol.tensors.responses import Response, encode_responses
-from pubswap_protocol.tokenizer import load_tokenizer
 from pubswap_protocol.verifiers import verifier_version
 from pubswap_server.app import create_app
 from pubswap_server.rate_limits import Rate

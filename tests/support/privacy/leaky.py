@@ -18,8 +18,8 @@ import pyarrow
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.demo.demos import MODEL
 from pubswap_protocol import paths
+from pubswap_protocol.base.tokenizer import load_tokenizer
 from pubswap_protocol.messages import Progress
-from pubswap_protocol.tokenizer import load_tokenizer
 from support.privacy.canaries import varint
 
 Options = dict[str, Any]  # of httpx

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tokenizers import decoders
 
-from pubswap_protocol.tokenizer import MAX_PIECE_CHARACTERS, decode, load_tokenizer
+from pubswap_protocol.base.tokenizer import MAX_PIECE_CHARACTERS, decode, load_tokenizer
 from pubswap_protocol.verifiers import score
 from pubswap_protocol.verifiers.registry import MAX_RESPONSE_CHARACTERS
 from support.chaos.hostile_tokenizers import BOMBS, replacing, tokenizer_with

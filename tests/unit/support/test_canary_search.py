@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from pubswap_client.demo.demos import MODEL
-from pubswap_protocol.tokenizer import load_tokenizer
+from pubswap_protocol.base.tokenizer import load_tokenizer
 from support.privacy.canaries import Search, draw_canaries
 from support.privacy.leaky import LEAKS, requests
 

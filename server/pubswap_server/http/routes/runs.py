@@ -10,6 +10,7 @@ from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy.orm import Session
 
 from pubswap_protocol import paths
+from pubswap_protocol.base.tokenizer import load_tokenizer
 from pubswap_protocol.bounds import MAX_COUNT, MAX_NUMBER, NAME_PATTERN, Word
 from pubswap_protocol.errors import (
     BaseModelMismatch,
@@ -39,7 +40,6 @@ from pubswap_protocol.messages import (
 from pubswap_protocol.model import fingerprint
 from pubswap_protocol.problems import check_topics, parse_problems
 from pubswap_protocol.tensors.adapter import AdapterFile
-from pubswap_protocol.tokenizer import load_tokenizer
 from pubswap_protocol.verifiers.registry import check_judges
 from pubswap_protocol.verifiers.verifier import Verifier
 from pubswap_server.clock import now
