@@ -14,6 +14,7 @@ from pubswap_protocol.bounds import Strict
 
 MAX_TEXT = 1 << 20  # characters of a prompt, or of an answer
 MAX_MESSAGES = 64
+MAX_PREAMBLE = 100_000  # characters of system_prompt and few_shot, which every view of a run has
 
 Role = Literal["system", "user", "assistant"]
 _ROLES: tuple[str, ...] = get_args(Role)
@@ -35,7 +36,9 @@ def _said(text: str) -> str:
 
 
 # Without NUL, which PostgreSQL cannot read in JSON.
-SettingText = Annotated[str, Field(pattern=r"^[^\x00]*$"), AfterValidator(_said)]
+SettingText = Annotated[
+    str, Field(max_length=MAX_PREAMBLE, pattern=r"^[^\x00]*$"), AfterValidator(_said)
+]
 
 
 class Shot(Strict):

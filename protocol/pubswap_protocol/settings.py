@@ -34,7 +34,7 @@ from pubswap_protocol.methods.server_optimizers import (
     ServerOptimizer,
 )
 from pubswap_protocol.methods.weights import WEIGHTS, Steps, Uniform, Weights
-from pubswap_protocol.prompts import Message, Prompt, SettingText, Shot, messages_of
+from pubswap_protocol.prompts import MAX_PREAMBLE, Message, Prompt, SettingText, Shot, messages_of
 from pubswap_protocol.tensors.safetensors_header import MAX_TENSORS
 from pubswap_protocol.verifiers.registry import VERIFIERS, Math
 from pubswap_protocol.verifiers.verifier import Verifier
@@ -61,7 +61,6 @@ Precision = Literal["float32", "bfloat16"]
 # Beyond these, accounting for differential privacy takes minutes and gigabytes, or fails.
 MAX_PRIVATE_STEPS, MAX_PRIVATE_EPOCHS = 10**6, 256
 MAX_SHOTS = 64
-MAX_PREAMBLE = 100_000  # characters of system_prompt and few_shot, which every view of a run has
 MAX_DRAWS = 64  # per step; if a few further draws do not help, more rarely do
 
 

@@ -127,7 +127,7 @@ def test_a_run_refuses_messages_without_a_place() -> None:
         ({"few_shot": [SHOT | {"answer": ""}]}, "few_shot.0.answer: it is blank"),
         ({"few_shot": [SHOT | {"id": "1"}]}, "few_shot.0.id: there is no such field"),
         ({"few_shot": [SHOT] * 65}, "few_shot: Tuple should have at most 64 items"),
-        ({"system_prompt": "x" * 100_001}, "system_prompt: 100,001 characters; at most 100,000"),
+        ({"system_prompt": "x" * 100_001}, "system_prompt: String should have at most 100000"),
         (
             {"system_prompt": "x" * 99_990, "few_shot": [SHOT]},
             "system_prompt and few_shot: 100,005 characters",

@@ -9,7 +9,8 @@ from pathlib import Path
 from pubswap_client.data.convert.table import Cell, Grid, OpenTable
 from pubswap_protocol.command_line.formats import UTF16, file_format
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
-from pubswap_protocol.problems import MAX_LINE, MAX_TEXT
+from pubswap_protocol.problems import MAX_LINE
+from pubswap_protocol.prompts import MAX_TEXT
 
 _PIECE = 1 << 20  # bytes
 _SEPARATORS = {";": "semicolons", ",": "commas", "\t": "tabs", "|": "bars"}

@@ -14,6 +14,7 @@ from pubswap_client.data.convert.table import BadCell, Cell
 from pubswap_protocol.bounds import plain, printable
 from pubswap_protocol.command_line.amounts import first_few
 from pubswap_protocol.problems import Problem
+from pubswap_protocol.prompts import Prompt, text_of
 
 _MAX_PREVIEW = 2000  # characters of a prompt
 _MAX_CELL = 40
@@ -51,7 +52,7 @@ def _short(cell: Cell) -> str:
 
 
 def show_problems(
-    console: Console, problems: Sequence[Problem], render: Callable[[str], str]
+    console: Console, problems: Sequence[Problem], render: Callable[[Prompt], str]
 ) -> None:
     """The prompts of problems as a model gets them, and the other fields."""
     for problem in problems:
@@ -65,13 +66,13 @@ def show_problems(
                 console.print(f"{name}: {printable(shown[:_MAX_PREVIEW])}", soft_wrap=True)
 
 
-def renderer(model: str | None) -> Callable[[str], str]:
+def renderer(model: str | None) -> Callable[[Prompt], str]:
     """What writes a prompt as a model gets it; without a model, the prompt itself.
 
     Raises InvalidSettings if the model or its tokenizer is not available.
     """
     if model is None:
-        return str
+        return text_of
     from pubswap_client.base_model import model_folder
     from pubswap_client.policy.tokenizer import readable_tokenizer
     from pubswap_protocol.settings import RunSettings
