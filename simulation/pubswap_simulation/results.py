@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, cast
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError
 
 from pubswap_client.recipes.tables import Members, Value
 from pubswap_protocol.command_line.older_settings import converted
@@ -49,6 +49,10 @@ def _recorded(model: type[BaseModel], values: Any) -> Any:
             settings[name] = _named(default, settings[name])
         elif isinstance(default, BaseModel):
             settings[name] = _recorded(type(default), settings[name])
+        elif isinstance(settings[name], list):  # JSON's form of a tuple
+            with suppress(ValidationError):
+                kind = cast(Any, model.model_fields[name].annotation)
+                settings[name] = TypeAdapter(kind).validate_python(settings[name])
     return model.model_construct(**settings)
 
 
