@@ -306,7 +306,9 @@ class RunSettings(Strict):
 
         Raises InvalidProblems if the run has no place for one of its messages.
         """
-        if self.chat_template == "none" and not isinstance(prompt, str):
+        if self.chat_template == "none":
+            if isinstance(prompt, str):
+                return prompt
             raise InvalidProblems(
                 "The prompt is a list of messages, which takes a chat template, and the run has "
                 "chat_template = 'none'. Write it as one text."
