@@ -27,7 +27,7 @@ Chart = dict[str, Any]
 
 BY_STEP = {
     "Reward": ("reward", "mean score"),
-    "KL to the base model": ("kl", "nats a token"),
+    "KL to the base model": ("kl", "nats"),
     "Tokens per response": ("response_tokens", "tokens"),
     "Speed": ("tokens_per_second", "tokens/s"),
 }
@@ -35,7 +35,7 @@ BY_ROUND = {
     "pass@1": ("pass_at_1", "share"),
     "Mean score of test responses": ("score", ""),
     "Reward": ("reward", "mean score"),
-    "KL to the base model": ("kl", "nats a token"),
+    "KL to the base model": ("kl", "nats"),
     "Tokens per response": ("response_tokens", "tokens"),
     "Groups with equal rewards": ("zero_variance_share", "share"),
     "Replaced responses": ("replaced_share", "share"),
