@@ -30,6 +30,7 @@ EXCEPTIONS = {
     "it needs systemd",
     "it needs Docker",
     "it needs PostgreSQL and a bucket",
+    "it is running already",
 }
 # The pages in the order they are run, all in one folder and with one coordinator; and what their
 # readers have that the test must supply, such as an operator or problems of their own.
@@ -40,6 +41,7 @@ PAGES = {
         done | tee public.jsonl > test.jsonl
         """,
     "recipes": "",
+    "your-task": "",
     "data": f"cp {MODEL}/../problems.jsonl mine.jsonl",
     "verifiers": "",
     "organisation": """
@@ -60,6 +62,9 @@ READERS = {
     "--invite CODE": "--invite $(cat code)",
     "https://pubswap.example.org": "http://127.0.0.1:8470",
     "Qwen/Qwen3-1.7B": MODEL,
+    "HuggingFaceTB/SmolLM2-135M-Instruct": MODEL,
+    'system_prompt = "You sort the complaints of a bank."': 'chat_template = "none"',
+    'system_prompt = "You answer with SQL."': "",
     "method=pubswap,fedavg": "method=fedavg",
 }
 
@@ -166,7 +171,7 @@ def test_the_guides_do_what_they_say(tmp_path: Path, unmeasured: None) -> None:
     folder, programs = tmp_path / "clean", tmp_path / "bin"
     for made in (folder, programs, tmp_path / "logs"):
         made.mkdir()
-    for name in ("client", "deploy"):  # a reader is in a checkout
+    for name in ("client", "deploy", "examples"):  # a reader is in a checkout
         (folder / name).symlink_to(ROOT / name)
     port = str(free_port())
     url = f"http://127.0.0.1:{port}"
