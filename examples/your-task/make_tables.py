@@ -27,7 +27,7 @@ QUESTIONS = {
 
 
 def main() -> None:
-    draw = random.Random(0)
+    draw = random.Random(0)  # noqa: S311  invented tables
     complaints(draw)
     queries(draw)
 
@@ -57,7 +57,7 @@ def queries(draw: random.Random) -> None:
             values = ", ".join(
                 f"('{name}', {paid})" for name, paid in zip(NAMES, sums, strict=True)
             )
-            database = f"CREATE TABLE paid (name TEXT, sum INT); INSERT INTO paid VALUES {values};"
+            database = f"CREATE TABLE paid (name TEXT, sum INT); INSERT INTO paid VALUES {values};"  # noqa: S608
             table.writerow([question.format(**asked), query.format(**asked), database])
 
 
