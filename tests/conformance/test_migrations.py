@@ -22,6 +22,8 @@ from pubswap_protocol.terms import read_terms
 from pubswap_server.database.engine import migrate, schema_of
 from pubswap_server.database.naming import naming_columns
 from pubswap_server.database.tables import Base, RunRow
+from pubswap_server.server import prepared
+from pubswap_server.settings import load_settings
 from support.client.results import CARD
 from support.coordinator.next_release import upgrade_to_next_release
 from support.coordinator.places import on_sqlite
@@ -140,12 +142,17 @@ def test_a_database_with_a_revision_that_is_gone_is_refused(
 
 @pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
 def test_a_database_that_cannot_hold_all_text_is_refused(
-    postgres_server: Postgres, encoding: str
+    postgres_server: Postgres, encoding: str, tmp_path: Path
 ) -> None:
-    """PostgreSQL creates such databases in the C locale; the error says how to create another."""
+    """At the start of a coordinator, whose error says how to create another one.
+
+    PostgreSQL creates such databases in the C locale.
+    """
     options = f"ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0"
-    with pytest.raises(InvalidSettings, match=rf"encoding {encoding}.* ENCODING 'UTF8'"):
-        migrate(postgres_server.new_database(options))
+    settings = load_settings(data_dir=tmp_path, database_url=postgres_server.new_database(options))
+    refused = pytest.raises(InvalidSettings, match=rf"encoding {encoding}.* ENCODING 'UTF8'")
+    with refused, prepared(settings):
+        pass
 
 
 def test_processes_that_start_together_migrate_once(engine: Engine, database_url: str) -> None:

@@ -47,6 +47,8 @@ _POSTGRES = (
     "-c lock_timeout=5s -c idle_in_transaction_session_timeout=10s -c statement_timeout=60s "
     "-c synchronous_commit=on"
 )
+# From a database without an encoding, psycopg would read bytes where SQLAlchemy expects text.
+_CONNECTION: dict[str, Any] = {"connect_timeout": int(BUSY_SECONDS), "client_encoding": "UTF8"}
 # All statements of a read see the same state, as they do in SQLite.
 _SNAPSHOT: dict[str, Any] = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
 _AUTOCOMMIT = {"isolation_level": "AUTOCOMMIT"}
@@ -221,9 +223,7 @@ def migrate(url: str) -> None:
         Path(parsed.database).touch(mode=0o600)
         for suffix in ("", "-wal", "-shm"):
             keep_private(Path(parsed.database + suffix))
-    # From a database without an encoding, psycopg would read bytes where SQLAlchemy expects text.
-    options = {"connect_timeout": int(BUSY_SECONDS), "client_encoding": "UTF8"}
-    engine = create_engine(url, poolclass=NullPool, connect_args={} if sqlite else options)
+    engine = create_engine(url, poolclass=NullPool, connect_args={} if sqlite else _CONNECTION)
     if sqlite:
         _begin_explicitly(engine)
     config = Config()
@@ -290,7 +290,7 @@ def _postgres(url: str) -> Engine:
         pool_size=READERS + URGENT + WRITERS,
         max_overflow=0,
         pool_timeout=BUSY_SECONDS,
-        connect_args={"connect_timeout": int(BUSY_SECONDS), "options": _POSTGRES},
+        connect_args={**_CONNECTION, "options": _POSTGRES},
     )
 
 
