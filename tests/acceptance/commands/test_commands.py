@@ -114,7 +114,7 @@ def test_an_operator_runs_a_run_by_commands_alone(coordinator: Coordinator, tmp_
     early = pubswap("run", "start", "typed", *options)
     assert early.returncode == 1
     assert "pubswap run set typed clients N" in early.stderr and "[wrong_state]" in early.stderr
-    assert "with 1 clients" in pubswap("run", "set", "typed", "clients", "1", *options).stdout
+    assert "with 1 client:" in pubswap("run", "set", "typed", "clients", "1", *options).stdout
 
     code = pubswap("invite", "typed", "solo", "--quiet", *options).stdout.strip()
     state = tmp_path / "solo"
@@ -436,7 +436,8 @@ def test_sigterm_ends_a_waiting_daemon_cleanly_and_the_run_goes_on(
     assert line["rewards"][1::2] == [None] * 4  # public steps
     seen = status_of(state)
     assert (seen["run"]["state"], seen["running"]) == ("finished", False)
-    assert seen["run"]["latest"] == {"round": 1, "pass_at_1": final.pass_at_1, "warning": None}
+    latest = {"round": 1, "pass_at_1": final.pass_at_1, "problems": 12, "warning": None}
+    assert seen["run"]["latest"] == latest
     own = [(one["round"], one["adapter"], one["problems"]) for one in seen["held_out"]]
     assert own == [(each.round, each.adapter, 4) for each in rounds]
     assert "round 1, on 4 held-out problems" in (state / "summary.html").read_text()

@@ -108,6 +108,7 @@ CALLS: dict[str, dict[tuple[str, ...], str]] = {
         DISK: "reasoning-gym --tasks chain_sum --out {new}",
         (NAMES,): "nothing --out {new}",
     },
+    "data convert": {DISK: "{private} --out {new}", (NAMES,): "none"},
     "data show": {(NAMES,): "none"},
     "recipe list": {},
     "recipe show": {(NAMES,): "none"},
