@@ -84,7 +84,7 @@ def test_a_file_that_is_not_there_or_no_text_is_refused(tmp_path: Path) -> None:
     """The message names the path."""
     with pytest.raises(InvalidProblems, match=r"none\.jsonl"):
         survey(tmp_path / "none.jsonl")
-    (tmp_path / "bytes.jsonl").write_bytes(b"\xff\xfe")
+    (tmp_path / "bytes.jsonl").write_bytes(b"\xff\xff")
     with pytest.raises(InvalidProblems, match="cannot be read"):
         survey(tmp_path / "bytes.jsonl")
 
