@@ -115,7 +115,7 @@ class Conversion:
             raise Unusable("id: it occurs before")
         self._ids.add(id_)
         answer = hash(problem.answer.strip())
-        prompt = hash(" ".join(str(problem.prompt).split()))
+        prompt = hash(" ".join(problem.text.split()))
         if self._answers.setdefault(prompt, answer) != answer:
             self._odd.append("a prompt that occurs before, with another answer")
 

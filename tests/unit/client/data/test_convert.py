@@ -340,6 +340,7 @@ def test_problems_convert_to_themselves(tmp_path: Path) -> None:
     problems = [
         Problem(id="1", prompt="π", answer="12,5", topic="t", verifier="exact"),
         Problem(id="2", prompt="x", answer="2", metadata={"a": [1, "007"], "b": None}),
+        Problem(id="3", prompt=[{"role": "user", "content": "1, 2"}], answer="3"),
     ]
     path = tmp_path / "own.jsonl"
     path.write_text("".join(p.model_dump_json() + "\n" for p in problems))
