@@ -114,7 +114,7 @@ class Grid:
             if short or any(cell is not None for cell in cells[width:]):
                 reason = f"the row has {len(cells)} cells, and the columns are {width}"
                 yield BadRow(number, reason)
-            elif [_name(cell) for cell in cells[:width]] == list(names):
+            elif all(map(_is_named, cells, names)) and len(cells) >= width:
                 yield BadRow(number, "the columns' names again")
             else:
                 pairs = zip(names, cells, strict=False)
@@ -146,6 +146,10 @@ def _check_distinct(columns: Sequence[str], places: Sequence[str | None], where:
                 f"{where}: the column {name!r} occurs {count} times, as column "
                 f"{first_few(found)}. Give each its own name, or remove all but one."
             )
+
+
+def _is_named(cell: Cell, name: str | None) -> bool:
+    return _name(cell) == name
 
 
 def _name(cell: Cell) -> str | None:
