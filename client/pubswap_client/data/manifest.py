@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from pubswap_client import plots
 from pubswap_client.data.examples import LeftOut
 from pubswap_client.data.spec import DataSpec
 from pubswap_protocol.command_line.formats import file_format
@@ -146,32 +147,19 @@ def check_same(folder: Path, manifest: DataManifest, spec: DataSpec) -> None:
 
 
 TOPICS = "topics.png"
-_LARGEST = 600.0  # points², the area of the largest bubble
-_MAX_NAMES = 24
 
 
 def draw_topics(manifest: DataManifest, path: Path) -> None:
-    """Plot topics by clients, with bubbles whose area is the number of problems."""
-    from matplotlib.figure import Figure
-
+    """Plot the number of problems of each file by topic."""
     topics = manifest.topics()
-    names = [name.removesuffix(".jsonl") for name in manifest.files]
     counts = [[file.topics.get(topic, 0) for topic in topics] for file in manifest.files.values()]
-    largest = max(max(row) for row in counts)
-    width = min(4.0 + 0.45 * len(topics), 24.0)
-    figure = Figure(figsize=(width, 2.2 + 0.5 * len(names)), layout="constrained")
-    axes = figure.add_subplot()
-    for y, row in enumerate(counts):
-        areas = [_LARGEST * count / largest for count in row]
-        axes.scatter(range(len(topics)), [y] * len(topics), s=areas, alpha=0.7)
-    axes.set_yticks(range(len(names)), names)
-    axes.invert_yaxis()
-    axes.margins(x=0.6 / len(topics), y=0.15)
-    if len(topics) <= _MAX_NAMES:
-        # A topic may contain a dollar sign that does not begin a formula.
-        axes.set_xticks(range(len(topics)), topics, rotation=40, ha="right", parse_math=False)
-    else:
-        axes.set_xlabel("topic number, as `pubswap data show` lists them")
-    axes.set_title("Problems by topic")
-    axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=150, format="png")
+    with plots.look():
+        figure = plots.heat_map(
+            [name.removesuffix(".jsonl") for name in manifest.files],
+            topics,
+            counts,
+            [[str(count) for count in row] for row in counts],
+            title="Problems by topic, in the order of `pubswap data show`",
+            unit="problems",
+        )
+        plots.save(figure, path)

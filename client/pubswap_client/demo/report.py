@@ -6,6 +6,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from pubswap_client import plots
 from pubswap_protocol.command_line.amounts import size_text
 from pubswap_protocol.messages import WholeRun
 
@@ -103,16 +104,15 @@ def plot_curve(summary: Summary, path: Path) -> None:
     from matplotlib.figure import Figure
 
     rounds = range(len(summary.pass_at_1_by_round))
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
-    axes = figure.add_subplot()
-    for topic, scores in summary.pass_at_1_by_topic.items():
-        axes.plot(rounds, scores, linewidth=1, alpha=0.6, label=topic)
-    axes.plot(
-        rounds, summary.pass_at_1_by_round, "o-", color="black", linewidth=2.5, label="all topics"
-    )
-    name = summary.method + (f", {summary.strategy}" if summary.method == "pubswap" else "")
-    axes.set(xlabel="round (0 = base model)", ylabel="pass@1", ylim=(0, 1), title=name)
-    axes.set_xticks(list(rounds))
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize="small", ncols=2)
-    figure.savefig(path, dpi=150)
+    with plots.look():
+        figure = Figure(figsize=(7, 4.2))
+        axes = figure.add_subplot()
+        for topic, scores in summary.pass_at_1_by_topic.items():
+            axes.plot(rounds, scores, linewidth=1, alpha=0.6, label=topic)
+        scores = summary.pass_at_1_by_round
+        axes.plot(rounds, scores, "o-", color="black", linewidth=2.5, label="all topics")
+        name = summary.method + (f", {summary.strategy}" if summary.method == "pubswap" else "")
+        axes.set(xlabel="round (0 = base model)", ylabel="pass@1", ylim=(0, 1), title=name)
+        axes.set_xticks(list(rounds))
+        axes.legend(ncols=2)
+        plots.save(figure, path)
