@@ -19,7 +19,7 @@ from statistics import fmean, stdev
 
 from safetensors.numpy import load_file
 
-from pubswap_simulation.reporting.estimates import grid
+from pubswap_simulation.reporting.markdown import grid
 from pubswap_simulation.reporting.section import sections
 from pubswap_simulation.results import RESULT, RUNS, read_result
 

@@ -17,11 +17,12 @@ def test_report_writes_its_files_and_prints_the_main_table(tmp_path: Path) -> No
     store = write_store(tmp_path / "store", study(seeds=range(2)))
     done = report(str(store))
     assert done.returncode == 0, done.stderr
-    assert "final pass@1" in done.stdout
+    assert "Final checkpoint, pass@1" in done.stdout
     assert "PubSwap-keep" in done.stdout
     assert "undecided" in done.stdout
     names = {path.name for path in (store / "report").iterdir()}
-    assert {"report.md", "report.json", "final.png", "curves.png", "topics.png"} <= names
+    plots = {"final.png", "curves.png", "curves-beyond.png", "topics.png"}
+    assert names == {"report.md", "report.json", *plots}
 
 
 def test_report_names_the_primary_contrast_or_the_rows_that_there_are(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ PACKAGES = (
     *("pubswap", "pubswap_protocol", "pubswap_server", "pubswap_client"),
     "pubswap_simulation",
 )
-FACES = ("Coordinator", "Federation", "Run")  # of the package `pubswap`
+FACES = ("Coordinator", "Federation")  # of the package `pubswap`
 TOP, FOLDER, TESTS = 10, 16, 20  # most files directly in a folder
 WAYS = {"One round": 17, "One public step": 15, "A run's file": 11}  # most files to open along each
 

@@ -1,9 +1,10 @@
-"""From a store of results to a paper's tables, pictures and verdicts.
+"""From a store of results to tables, verdicts and plots.
 
-section.py     the results of one comparison, by row (methods.py), tau and seed
-metrics.py     measures of one result; estimates.py: their means with intervals, paired differences
-tables.py      rows x tau of a measure; costs.py: bytes and seconds; claims.py: verdicts
-report.py      all of it as data: report.json
-markdown.py    report.md; terminal.py: a summary; pictures/: the PNGs
+measures.py    figures of one result, and series over its steps
+methods.py     a result's row; section.py: the results of one comparison by row, tau and seed
+estimates.py   means over seeds with intervals, paired differences; contrasts.py, claims.py: tests
+costs.py       bytes and seconds
+report.py      all of it as tables of records: report.json
+markdown.py    report.md; plots.py: the PNGs
 paper.toml     the paper's own figures
 """

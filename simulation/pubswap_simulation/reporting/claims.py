@@ -8,20 +8,21 @@ identical differences: pass@1 counts problems, so they can agree by chance and h
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from importlib.resources import files
 from typing import Literal
 
 from pydantic import BaseModel
 
 from pubswap_simulation.reporting.estimates import ROUNDING, Difference, paired
-from pubswap_simulation.reporting.methods import FEDAVG, Arm
-from pubswap_simulation.reporting.metrics import FINAL, PAIRWISE, Measure, replaced_change
+from pubswap_simulation.reporting.measures import DRIFT, FINAL, REPLACED_CHANGE, Measure
+from pubswap_simulation.reporting.methods import FEDAVG, FEDPROX, Arm
 from pubswap_simulation.reporting.section import Section
 
 FEWEST = 3
 
 Verdict = Literal["holds", "does not", "undecided"]
+Values = Mapping[int, float]  # by seed
+Claim = tuple[str, int, str, Measure, Values, Values]  # its sign, what is compared, both sides
 
 
 class ClaimResult(BaseModel, frozen=True):
@@ -46,114 +47,77 @@ def verdict(difference: Difference, sign: int) -> Verdict:
 
 def findings(section: Section) -> list[ClaimResult]:
     """A verdict on every claim with results; the smallest and the largest tau are FedAvg's."""
-    taus = sorted(section.cells.get(FEDAVG, {}))
-    judged = _claims(section, taus[0], taus[-1]) if taus else ()
-    return [one for one in judged if one is not None]
+    taus = sorted(tau for method, tau in section.cells if method == FEDAVG)
+    return [
+        ClaimResult(
+            claim=claim,
+            compared=compared,
+            share=measure.share,
+            difference=difference,
+            verdict=verdict(difference, sign),
+        )
+        for claim, sign, compared, measure, *sides in (
+            _claims(section, taus[0], taus[-1]) if taus else ()
+        )
+        if (difference := paired(*sides)) is not None
+    ]
 
 
-def _claims(section: Section, small: int, large: int) -> Iterator[ClaimResult | None]:
-    keeps, randoms = _rows(section, "keep"), _rows(section, "random")
-    fedavg, fedprox = (FEDAVG, large), (_FEDPROX, large)
-    compare = partial(_compare, section)
+def _claims(section: Section, small: int, large: int) -> Iterator[Claim]:
+    def apart(
+        left: Arm, tau: int, right: Arm, other: int, measure: Measure = FINAL
+    ) -> tuple[str, Measure, Values, Values]:
+        both = f"{left.label}, minus {right.label}; τ = {tau}"
+        compared = both if tau == other else f"{left.label}; τ = {tau} minus τ = {other}"
+        sides = section.values(left, tau, measure), section.values(right, other, measure)
+        return compared, measure, *sides
 
-    for keep in keeps:
-        yield compare("keep is better than FedAvg at the largest τ", (keep, large), fedavg)
-    for keep in keeps:
-        yield compare("keep is better than FedProx at the largest τ", (keep, large), fedprox)
-    if small != large:
-        for keep in keeps:
-            yield _gain_grows(section, keep, small, large)
-        for random in randoms:
-            at_small, keep = (random, small), replace(random, strategy="keep")
-            claim = "random is better than FedAvg at the smallest τ"
-            yield compare(claim, at_small, (FEDAVG, small))
-            yield compare("random is better than keep at the smallest τ", at_small, (keep, small))
-    for random in randoms:
+    def rows(strategy: str) -> list[Arm]:
+        """The paper's rows of a strategy, one for each period."""
+        plain = [one for one in section.methods if one.name == "pubswap" and one.plain]
+        return [one for one in plain if one.strategy == strategy]
+
+    for keep in rows("keep"):
+        claim = "keep is better than FedAvg at the largest τ"
+        yield claim, 1, *apart(keep, large, FEDAVG, large)
+        claim = "keep is better than FedProx at the largest τ"
+        yield claim, 1, *apart(keep, large, FEDPROX, large)
+        if small != large:
+            claim = "keep's gain over FedAvg is larger at the largest τ than at the smallest"
+            compared = f"{keep.label}, minus FedAvg; at τ = {large} minus at τ = {small}"
+            gains = _gains(section, keep, large), _gains(section, keep, small)
+            yield claim, 1, compared, FINAL, *gains
+        claim = "fewer responses are replaced later in training"
+        compared = f"{keep.label}, τ = {large}: α in the last third minus in the first"
+        change = section.values(keep, large, REPLACED_CHANGE)
+        yield claim, -1, compared, REPLACED_CHANGE, change, dict.fromkeys(change, 0.0)
+    for random in rows("random"):
         keep = replace(random, strategy="keep")
+        if small != large:
+            claim = "random is better than FedAvg at the smallest τ"
+            yield claim, 1, *apart(random, small, FEDAVG, small)
+            claim = "random is better than keep at the smallest τ"
+            yield claim, 1, *apart(random, small, keep, small)
         claim = "random is worse than keep at the largest τ"
-        yield compare(claim, (random, large), (keep, large), sign=-1)
-    for method in [*randoms, *keeps]:
+        yield claim, -1, *apart(random, large, keep, large)
+    for method in (*rows("random"), *rows("keep")):
         claim = "clients drift less with public steps"
-        yield compare(claim, (method, large), fedavg, sign=-1, measure=PAIRWISE)
+        yield claim, -1, *apart(method, large, FEDAVG, large, DRIFT)
     if small != large:
         claim = "FedAvg falls from the smallest τ to the largest"
-        yield compare(claim, fedavg, (FEDAVG, small), sign=-1)
+        yield claim, -1, *apart(FEDAVG, large, FEDAVG, small)
     claim = "FedProx, with its μ chosen, is worse than FedAvg at the largest τ"
-    yield compare(claim, fedprox, fedavg, sign=-1)
-    for keep in keeps:
-        yield _fewer_replaced_later(section, keep, large)
+    yield claim, -1, *apart(FEDPROX, large, FEDAVG, large)
     for method in section.methods:
-        has_optimizer = "aggregation.server_optimizer" in dict(method.variant)
-        if method.kind == "federated" and not method.detail and has_optimizer:
+        rest = tuple(s for s in method.variant if not s[0].startswith("aggregation.server_"))
+        if method.kind == "federated" and not method.detail and rest != method.variant:
             claim = "a server optimizer helps at the smallest τ"
-            rest = [
-                setting
-                for setting in method.variant
-                if not setting[0].startswith("aggregation.server_")
-            ]
-            without = replace(method, variant=tuple(rest))
-            yield compare(claim, (method, small), (without, small))
+            yield claim, 1, *apart(method, small, replace(method, variant=rest), small)
 
 
-_FEDPROX = Arm(name="fedprox")
-_At = tuple[Arm, int]
-Values = Mapping[int, float]  # by seed
-
-
-def _rows(section: Section, strategy: str) -> list[Arm]:
-    """The paper's rows of a strategy, one for each period."""
-    return [m for m in section.methods if m.strategy == strategy and m.plain]
-
-
-def _compare(
-    section: Section,
-    claim: str,
-    treatment: _At,
-    baseline: _At,
-    *,
-    sign: int = 1,
-    measure: Measure = FINAL,
-) -> ClaimResult | None:
-    (left, tau), (right, other) = treatment, baseline
-    compared = (
-        f"{left.label}, minus {right.label}; τ = {tau}"
-        if tau == other
-        else f"{left.label}; τ = {tau} minus τ = {other}"
-    )
-    left_values = section.values(left, tau, measure.of)
-    right_values = section.values(right, other, measure.of)
-    return _result(claim, compared, left_values, right_values, sign, measure.share)
-
-
-def _gain_grows(section: Section, keep: Arm, small: int, large: int) -> ClaimResult | None:
-    claim = "keep's gain over FedAvg is larger at the largest τ than at the smallest"
-    gains = []
-    for tau in (large, small):
-        with_keep, fedavg = (section.values(method, tau, FINAL.of) for method in (keep, FEDAVG))
-        gains.append(
-            {seed: with_keep[seed] - fedavg[seed] for seed in with_keep.keys() & fedavg.keys()}
-        )
-    compared = f"{keep.label}, minus FedAvg; at τ = {large} minus at τ = {small}"
-    return _result(claim, compared, gains[0], gains[1], 1)
-
-
-def _fewer_replaced_later(section: Section, keep: Arm, large: int) -> ClaimResult | None:
-    claim = "fewer responses are replaced later in training"
-    change = section.values(keep, large, replaced_change)
-    compared = f"{keep.label}, τ = {large}: α in the last third minus in the first"
-    return _result(claim, compared, change, dict.fromkeys(change, 0.0), -1)
-
-
-def _result(
-    claim: str, compared: str, treatment: Values, baseline: Values, sign: int, share: bool = True
-) -> ClaimResult | None:
-    """The verdict, or None if no seed has both sides."""
-    if (apart := paired(treatment, baseline)) is None:
-        return None
-    judged = verdict(apart, sign)
-    return ClaimResult(
-        claim=claim, compared=compared, share=share, difference=apart, verdict=judged
-    )
+def _gains(section: Section, keep: Arm, tau: int) -> Values:
+    ours, fedavg = section.values(keep, tau, FINAL), section.values(FEDAVG, tau, FINAL)
+    return {seed: ours[seed] - fedavg[seed] for seed in ours.keys() & fedavg.keys()}
 
 
 Rows = Mapping[str, Mapping[int, float]]

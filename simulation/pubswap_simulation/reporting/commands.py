@@ -1,4 +1,4 @@
-"""`pubswap report`: a store of results as tables, pictures and verdicts."""
+"""`pubswap report`: a store of results as tables, verdicts and plots."""
 
 import re
 from pathlib import Path
@@ -12,16 +12,13 @@ if TYPE_CHECKING:
 
 MARKDOWN = "report.md"
 DATA = "report.json"
-SUMMARY = "summary.html"
 
 
 def report(
     store: Annotated[Path, typer.Argument(help="The --out of `pubswap simulate`.")],
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder for report.md, .json, summary.html and PNGs; by default STORE/report."
-        ),
+        typer.Option(help="Folder for report.md, report.json and PNGs; by default STORE/report."),
     ] = None,
     paper: Annotated[bool, typer.Option("--paper", help="Add the paper's own figures.")] = False,
     primary: Annotated[
@@ -37,9 +34,10 @@ def report(
     It also works during a sweep, and then lists the runs that are not done.
     """
     from rich.console import Console
+    from rich.markdown import Markdown
 
+    from pubswap_simulation.reporting.markdown import headline
     from pubswap_simulation.reporting.report import make_report, read_sections
-    from pubswap_simulation.reporting.terminal import print_report
     from pubswap_simulation.results import unfinished
 
     sections = read_sections(store)
@@ -47,29 +45,31 @@ def report(
     folder = out or store / "report"
     write(sections, data, folder, paper)
     console = Console(markup=False)
-    print_report(data, console)
+    console.print(Markdown(headline(data)))
     console.print(f"written: {folder / MARKDOWN}", soft_wrap=True)
 
 
 def write(sections: "list[Section]", data: "Report", folder: Path, paper: bool) -> None:
-    """Write report.md, report.json, summary.html and the PNGs, replacing an earlier report."""
+    """Write report.md, report.json and the PNGs, replacing an earlier report."""
+    from pubswap_client import plots
     from pubswap_simulation.reporting.claims import paper_figures
     from pubswap_simulation.reporting.markdown import markdown
-    from pubswap_simulation.reporting.pictures.draw import draw, draw_contrast
-    from pubswap_simulation.reporting.summary import summary
+    from pubswap_simulation.reporting.plots import by_seed, figures, line_styles, shown
 
     folder.mkdir(parents=True, exist_ok=True)
-    pictures = {
-        section.title: draw(
-            section, folder, "" if len(sections) == 1 else f"{slug(section.title)}-"
-        )
-        for section in sections
-    }
-    if data.primary is not None:
-        pictures[data.primary.contrast] = draw_contrast(data.primary, folder)
+    styles = line_styles({row for section in sections for row in shown(section)})
+    pictures: dict[str, list[str]] = {}
+    with plots.look():
+        if data.primary is not None:
+            plots.save(by_seed(data.primary), folder / "primary.png")
+            pictures[data.primary.contrast] = ["primary.png"]
+        for section in sections:
+            prefix = "" if len(sections) == 1 else f"{slug(section.title)}-"
+            for name, figure in figures(section, styles):
+                plots.save(figure, folder / f"{prefix}{name}.png")
+                pictures.setdefault(section.title, []).append(f"{prefix}{name}.png")
     beside = paper_figures({section.recipe for section in sections}) if paper else {}
     (folder / MARKDOWN).write_text(markdown(data, pictures, beside), encoding="utf-8")
-    (folder / SUMMARY).write_text(summary(data, pictures), encoding="utf-8")
     (folder / DATA).write_text(data.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
 

@@ -1,19 +1,18 @@
 """The contrast named before the runs, and all others of its first row, with Holm's correction."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_simulation.reporting.estimates import Difference, holm, p_value, paired
+from pubswap_simulation.reporting.measures import FINAL
 from pubswap_simulation.reporting.methods import BASE, Arm
-from pubswap_simulation.reporting.metrics import FINAL
 from pubswap_simulation.reporting.section import Section
-from pubswap_simulation.reporting.tables import measured
 
 MINUS = " - "
 AT = ", τ "
 
 
-class Contrast(Difference):
+class Contrast(Difference, frozen=True):
     """Final pass@1 of one row less another's, paired by seed; `tau` is the first row's."""
 
     contrast: str
@@ -44,17 +43,23 @@ def contrasts(sections: Iterable[Section], named: str) -> tuple[Contrast, list[C
         rows = {method.label: (method, tau) for method in section.methods}
         for own in section.taus:
             rows |= {f"{method.label}{AT}{own}": (method, own) for method in section.methods}
-        treatment, baseline = rows.get(left), rows.get(right)
-        if treatment is None or baseline is None:
+        if left not in rows or right not in rows:
             continue
-        if primary := _contrast(section, treatment, baseline, named):
-            (first, first_tau), (second, _) = treatment, baseline
-            compared = [
-                _contrast(section, treatment, (other, first_tau), first.label + MINUS + other.label)
+        (first, first_tau), (second, _) = rows[left], rows[right]
+        if primary := _contrast(section, rows[left], rows[right], named):
+            found = [
+                _contrast(
+                    section, rows[left], (other, first_tau), first.label + MINUS + other.label
+                )
                 for other in section.methods
                 if other not in (first, second, BASE) and not other.detail
             ]
-            return primary, _corrected([one for one in compared if one is not None])
+            others = [one for one in found if one is not None]
+            corrected = iter(holm([one.p for one in others if one.p is not None]))
+            return primary, [
+                one if one.p is None else one.model_copy(update={"corrected": next(corrected)})
+                for one in others
+            ]
     labels = sorted({method.label for section in sections for method in section.methods})
     raise InvalidSettings(
         f"--primary {named!r}: give two rows of one section with a seed in common, as "
@@ -65,26 +70,13 @@ def contrasts(sections: Iterable[Section], named: str) -> tuple[Contrast, list[C
 def _contrast(
     section: Section, left: tuple[Arm, int], right: tuple[Arm, int], name: str
 ) -> Contrast | None:
-    treatment, baseline = (measured(section, *row, FINAL) for row in (left, right))
-    difference = paired(treatment, baseline)
-    if difference is None:
+    ours, theirs = (section.values(*row, FINAL) for row in (left, right))
+    if (difference := paired(ours, theirs)) is None:
         return None
     return Contrast(
         **difference.model_dump(),
         contrast=name,
         tau=left[1],
-        by_seed={
-            seed: treatment[seed] - baseline[seed]
-            for seed in sorted(treatment.keys() & baseline.keys())
-        },
+        by_seed={seed: ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())},
         p=p_value(difference),
     )
-
-
-def _corrected(exploratory: Sequence[Contrast]) -> list[Contrast]:
-    """Apply Holm's correction to those that have a p-value."""
-    values = iter(holm([contrast.p for contrast in exploratory if contrast.p is not None]))
-    return [
-        contrast if contrast.p is None else contrast.model_copy(update={"corrected": next(values)})
-        for contrast in exploratory
-    ]

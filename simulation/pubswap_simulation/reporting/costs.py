@@ -1,5 +1,4 @@
-"""Bytes by client and round, compared with full fine-tuning, and seconds; and how much of both it
-takes to reach a pass@1, the figure that decides."""
+"""Bytes and seconds of a run, and how much of both it takes to reach a pass@1."""
 
 import math
 from collections.abc import Iterator
@@ -8,86 +7,29 @@ from statistics import fmean
 from pydantic import BaseModel
 
 from pubswap_protocol.messages import Role, WholeRun
-from pubswap_protocol.tensors.adapter import modules
-from pubswap_simulation.reporting.methods import BASE
 from pubswap_simulation.reporting.section import Section
 from pubswap_simulation.results import Result
 
 FLOAT_BYTES = 4
 GRID = 20  # targets are multiples of a twentieth, of 5 %
 TARGETS = 3
-
-
-class Bytes(BaseModel, frozen=True):
-    """Bytes of one client in one round; up = sent."""
-
-    adapters_up: float
-    adapters_down: float
-    responses_up: float
-    responses_down: float
-
-    @property
-    def all(self) -> float:
-        """Both directions together."""
-        return self.adapters_up + self.adapters_down + self.responses_up + self.responses_down
+KINDS = ("adapters_up", "adapters_down", "responses_up", "responses_down")
 
 
 class Cost(BaseModel, frozen=True):
-    """The cost of a row at a tau, mean over n seeds."""
+    """The cost of a row at a tau, mean over n seeds: bytes of one client in one round (up = sent),
+    beside full fine-tuning in float32, and seconds."""
 
     row: str
     tau: int
     n: int
     rounds: int
-    by_client_and_round: Bytes
+    adapters_up: float
+    adapters_down: float
+    responses_up: float
+    responses_down: float
     full_fine_tuning: int
     seconds: float
-
-
-class PayloadSizes(BaseModel, frozen=True):
-    """Parameters: of an adapter, sum of r (m + d); of the layers it adapts, sum of m d; in all."""
-
-    adapter: int
-    adapted_layers: int
-    model: int
-
-
-def traffic(run: WholeRun) -> Bytes:
-    """Bytes of one client in one round, mean over clients and rounds."""
-    counted = [member.traffic for member in run.members if member.role is Role.CLIENT]
-    turns = run.settings.clients * run.settings.rounds
-    return Bytes(
-        **{kind: sum(getattr(one, kind) for one in counted) / turns for kind in Bytes.model_fields}
-    )
-
-
-def sizes(run: WholeRun) -> PayloadSizes:
-    """Parameters of the adapter, of the layers it adapts, and of the model."""
-    layout = run.model.layout
-    return PayloadSizes(
-        adapter=layout.parameters,
-        # A is (r, d) and B is (m, r).
-        adapted_layers=sum(layout.tensors[b][0] * layout.tensors[a][1] for a, b in modules(layout)),
-        model=run.model.parameters,
-    )
-
-
-def costs(section: Section) -> Iterator[Cost]:
-    """The cost of every federated row at every tau."""
-    for method, tau, results in section.federated:
-        run = results[0].run
-        sent = [traffic(result.run) for result in results]
-        means = {kind: fmean(getattr(one, kind) for one in sent) for kind in Bytes.model_fields}
-        yield Cost(
-            row=method.label,
-            tau=tau,
-            n=len(section.cells[method][tau]),
-            rounds=run.settings.rounds,
-            by_client_and_round=Bytes(**means),
-            # The whole model up and down in float32.
-            full_fine_tuning=2 * FLOAT_BYTES * run.model.parameters,
-            seconds=fmean(result.seconds for result in results),
-        )
 
 
 class Reach(BaseModel, frozen=True):
@@ -103,38 +45,58 @@ class Reach(BaseModel, frozen=True):
     seconds: float | None = None
 
 
-def reach(section: Section) -> list[Reach]:
+def traffic(run: WholeRun) -> dict[str, float]:
+    """Bytes of one client in one round by kind, mean over clients and rounds."""
+    counted = [member.traffic for member in run.members if member.role is Role.CLIENT]
+    turns = run.settings.clients * run.settings.rounds
+    return {kind: sum(getattr(one, kind) for one in counted) / turns for kind in KINDS}
+
+
+def costs(section: Section) -> Iterator[Cost]:
+    """The cost of every federated row at every tau."""
+    for method, tau, results in section.federated:
+        sent = [traffic(result.run) for result in results]
+        yield Cost(
+            row=method.label,
+            tau=tau,
+            n=len(results),
+            rounds=results[0].run.settings.rounds,
+            # The whole model up and down.
+            full_fine_tuning=2 * FLOAT_BYTES * results[0].run.model.parameters,
+            seconds=fmean(result.seconds for result in results),
+            **{kind: fmean(one[kind] for one in sent) for kind in KINDS},
+        )
+
+
+def reach(section: Section) -> Iterator[Reach]:
     """The cost of every federated row, at the highest targets that any row reaches on average."""
-    return [
-        _reach(method.label, tau, target, results)
-        for target in targets(section)
-        for method, tau, results in section.federated
-    ]
+    for target in _targets(section):
+        for method, tau, results in section.federated:
+            found = [(_round_of(result, target), result) for result in results]
+            reached = [(number, result) for number, result in found if number is not None]
+            means = (
+                {
+                    "rounds": fmean(number for number, _ in reached),
+                    "bytes_of_a_client": fmean(
+                        n * sum(traffic(r.run).values()) for n, r in reached
+                    ),
+                    "seconds": fmean(n / r.run.settings.rounds * r.seconds for n, r in reached),
+                }
+                if len(reached) == len(results)
+                else {}
+            )
+            n = len(results)
+            yield Reach(
+                row=method.label, tau=tau, target=target, n=n, reached=len(reached), **means
+            )
 
 
-def targets(section: Section) -> list[float]:
+def _targets(section: Section) -> list[float]:
     """The highest multiples of 5 % above the base model, up to the best row's mean final."""
     finals = [fmean(result.final for result in results) for _, _, results in section.federated]
-    cells = section.cells[BASE].values()
-    base = fmean(result.base for cell in cells for results in cell.values() for result in results)
+    base = fmean(result.base for _, result in section.runs)
     highest, lowest = math.floor(max(finals, default=0.0) * GRID), math.floor(base * GRID)
     return [multiple / GRID for multiple in range(max(lowest, highest - TARGETS) + 1, highest + 1)]
-
-
-def _reach(row: str, tau: int, target: float, results: list[Result]) -> Reach:
-    rounds = [(_round_of(result, target), result) for result in results]
-    reached = [(number, result) for number, result in rounds if number is not None]
-    cell = Reach(row=row, tau=tau, target=target, n=len(results), reached=len(reached))
-    if len(reached) < len(results):
-        return cell
-    means = {
-        "rounds": fmean(number for number, _ in reached),
-        "bytes_of_a_client": fmean(number * traffic(result.run).all for number, result in reached),
-        "seconds": fmean(
-            number / result.run.settings.rounds * result.seconds for number, result in reached
-        ),
-    }
-    return cell.model_copy(update=means)
 
 
 def _round_of(result: Result, target: float) -> int | None:

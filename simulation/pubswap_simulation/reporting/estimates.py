@@ -1,7 +1,7 @@
 """A mean over seeds with its 95 % interval, and a difference paired by seed."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from statistics import fmean, stdev
 from typing import ClassVar
@@ -13,7 +13,7 @@ ROUNDING = 1e-12  # less than the effect of a single problem
 
 
 class Estimate(BaseModel, frozen=True):
-    """A mean over n seeds; one seed has no interval."""
+    """A mean over n seeds with the ends of its interval; one seed has none."""
 
     sign: ClassVar[str] = ""  # "+" where means are printed with their sign
 
@@ -26,16 +26,24 @@ class Estimate(BaseModel, frozen=True):
     def half_width(self) -> float | None:
         return None if self.low is None else self.mean - self.low
 
-    def text(self, share: bool) -> str:
-        """`47.3 ± 1.2 (5)`, in per cent for a share."""
-        return f"{self.mean_text(share)} ({self.n})"
+    @property
+    def count(self) -> str:
+        """n."""
+        return str(self.n)
 
-    def mean_text(self, share: bool) -> str:
-        """`47.3 ± 1.2`, or `47.3` for one seed."""
-        half = self.half_width
-        digits = _digits(self.mean / 10 if half is None else half, share)
-        mean = _number(self.mean, share, digits, self.sign)
-        return mean if half is None else f"{mean} ± {_number(half, share, digits)}"
+    def text(self, share: bool) -> str:
+        """`47.3 ± 1.2 (5)`, in per cent for a share; `47.3 (1)` for one seed."""
+        mean, half = self.number_text(self.mean, share), self.half_width
+        interval = "" if half is None else f" ± {self.number_text(half, share, sign='')}"
+        return f"{mean}{interval} ({self.count})"
+
+    def number_text(self, value: float, share: bool, sign: str | None = None) -> str:
+        """A figure as precise as the interval: with one decimal in per cent, otherwise with two
+        significant digits of the interval."""
+        width = abs(self.mean / 10 if self.half_width is None else self.half_width)
+        digits = 2 if width == 0 else min(6, max(0, 1 - math.floor(math.log10(width))))
+        sign = self.sign if sign is None else sign
+        return f"{100 * value:{sign}.1f}" if share else f"{value:{sign}.{digits}f}"
 
 
 class Difference(Estimate):
@@ -52,16 +60,16 @@ class Difference(Estimate):
         """`4/0/1`: how often it is above, at and below zero."""
         return f"{self.above}/{self.equal}/{self.below}"
 
-    def text(self, share: bool) -> str:
-        """`+1.2 ± 0.8 (5: 4/0/1)`."""
-        return f"{self.mean_text(share)} ({self.n}: {self.signs})"
+    @property
+    def count(self) -> str:
+        """`5: 4/0/1`, n and the signs, as in `+1.2 ± 0.8 (5: 4/0/1)`."""
+        return f"{self.n}: {self.signs}"
 
     def interval_text(self, share: bool) -> str:
         """`+0.3 to +1.2`; empty for one seed."""
         if self.low is None or self.high is None:
             return ""
-        digits = _digits((self.high - self.low) / 2, share)
-        return " to ".join(_number(end, share, digits, self.sign) for end in (self.low, self.high))
+        return " to ".join(self.number_text(end, share) for end in (self.low, self.high))
 
 
 def estimate(values: Sequence[float]) -> Estimate:
@@ -127,30 +135,3 @@ def holm(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
         corrected[index] = largest
     return corrected
-
-
-def text(value: Estimate | None, share: bool) -> str:
-    """A table's cell; empty if there is no value."""
-    return "" if value is None else value.text(share)
-
-
-def _number(value: float, share: bool, digits: int, sign: str = "") -> str:
-    return f"{100 * value if share else value:{sign}.{digits}f}"
-
-
-def _digits(value: float, share: bool) -> int:
-    """Decimals: one for per cent; otherwise enough for two significant digits, at most six."""
-    if share:
-        return 1
-    return 2 if value == 0 else min(6, max(0, 1 - math.floor(math.log10(abs(value)))))
-
-
-def grid(heads: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
-    """A Markdown table whose first `left` columns are left-aligned."""
-
-    def line(cells: Sequence[str]) -> str:
-        # A topic may be any text, including several lines and bars.
-        return "| " + " | ".join(" ".join(c.split()).replace("|", "\\|") for c in cells) + " |"
-
-    rule = ["---" if column < left else "---:" for column in range(len(heads))]
-    return "\n".join([line(heads), line(rule), *(line(row) for row in rows)])

@@ -15,10 +15,11 @@ from pubswap_simulation.results import Result, value_of
 Kind = Literal["base", "alone", "pooled", "federated"]
 Variant = tuple[tuple[str, Value], ...]
 
-KINDS: tuple[Kind, ...] = ("base", "alone", "pooled", "federated")
-NAMES = ("fedavg", "fedprox", "pubswap")
 SILENT = "public steps without exchange"
 NO_EXCHANGE = NoExchange.name
+# The order of the paper's tables; names that are not listed come last.
+KINDS: tuple[Kind, ...] = ("base", "alone", "pooled", "federated")
+NAMES = ("fedavg", "fedprox", "pubswap")
 STRATEGIES = ("", NO_EXCHANGE, "random", "keep")
 
 # Axes that appear in the row's name or as the table's column; `rounds` follows from the steps.
@@ -36,21 +37,15 @@ NAMED = {
 _FOLLOWING = {"seed", "method.quorum", "aggregation.quorum"}
 # These axes change the method. Any other changes the problem, so each of its values has a section.
 _OF_METHOD = ("method.", "swap.", "aggregation.", "wire.", "grpo.", "lora.")
-# The wording of a value on an axis; other axes use the last part of their name. Some are of
-# settings that only older results have.
+# The wording of a value on an axis; other axes use the last part of their name.
 _WORDS = {
     "members": "public prompts in every private set",  # the one value that is no row by itself
     "grpo.clipping": "{} clipping",
     "method.donor_ratio": "{} donor ratio",
-    "grpo.learning_rate_shape": "{} of the rate in a round",
-    "grpo.overlap": "sampled {} update ahead",
     "grpo.prompts_per_step": "{} prompts a step",
     "grpo.resample": "dead groups resampled {} times",
     "lora.rank": "rank {}",
-    "swap.donors": "{} donors",
     "method.mode": "{}",
-    "swap.prompts": "{} prompts",
-    "swap.schedule": "{} public steps",
     "wire.precision": "sent in {}",
     "aggregation.weights": "weighed by {}",
     "aggregation.server_optimizer": "server {}",
@@ -86,9 +81,9 @@ class Arm:
             return "FedProx, best μ" if self.mu is None else f"FedProx, μ = {self.mu:g}"
         if self.strategy == NO_EXCHANGE:
             return f"{SILENT}, period {self.period}"
-        if self.name == "pubswap":
-            return f"PubSwap-{self.strategy}, period {self.period}"
-        return "FedAvg"
+        if self.strategy is not None:
+            return f"{_TITLES.get(self.name, self.name)}-{self.strategy}, period {self.period}"
+        return _TITLES.get(self.name, self.name)
 
     @property
     def plain(self) -> bool:
@@ -127,8 +122,11 @@ def _place(name: str, known: Sequence[str]) -> tuple[int, str]:
     return (known.index(name), "") if name in known else (len(known), name)
 
 
+_TITLES = {"fedavg": "FedAvg", "pubswap": "PubSwap"}
+
 BASE = Arm(kind="base")
 FEDAVG = Arm()
+FEDPROX = Arm(name="fedprox")
 
 
 def _in_words(axis: str, value: Value) -> str:

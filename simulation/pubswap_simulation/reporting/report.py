@@ -1,97 +1,57 @@
-"""A whole store as data: `report.json`, from which the Markdown is made."""
+"""A store as tables of records: `report.json`, from which the Markdown is made.
 
-from collections.abc import Iterable, Sequence
+Each table is one for pandas: `DataFrame(report["runs"])`.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePath
-from typing import cast
+from typing import Any
 
 from pydantic import BaseModel
 
 from pubswap_client.recipes.tables import Value
 from pubswap_protocol.errors import InvalidSettings
-from pubswap_protocol.model import ModelCard
 from pubswap_simulation.reporting.claims import ClaimResult, findings
 from pubswap_simulation.reporting.contrasts import Contrast, contrasts
-from pubswap_simulation.reporting.costs import (
-    Bytes,
-    Cost,
-    PayloadSizes,
-    Reach,
-    costs,
-    reach,
-    sizes,
-    traffic,
-)
-from pubswap_simulation.reporting.estimates import Difference, Estimate
-from pubswap_simulation.reporting.metrics import (
-    BEST,
-    FINAL,
-    MEASURES,
-    PAIRWISE,
-    donated_clip_share,
-    donated_probability,
-    on_own_topics,
-    replaced_by_client,
-)
+from pubswap_simulation.reporting.costs import Cost, Reach, costs, reach, traffic
+from pubswap_simulation.reporting.estimates import Difference, Estimate, estimate, paired
+from pubswap_simulation.reporting.measures import MEASURES, Measure, own_topics, topics
+from pubswap_simulation.reporting.methods import FEDAVG, Arm
 from pubswap_simulation.reporting.section import Section, sections
-from pubswap_simulation.reporting.tables import (
-    ByName,
-    Table,
-    beyond,
-    by_name,
-    differences,
-    table,
-    topics,
-)
-from pubswap_simulation.results import Result, read_results, value_of
+from pubswap_simulation.results import Result, read_results
 
 
-class Run(BaseModel, frozen=True):
-    """One setting and seed."""
+class Mean(Estimate, frozen=True):
+    """A measure of a row at a tau; `name` is a topic or a client."""
 
     row: str
-    setting: dict[str, Value]
     tau: int
-    seed: int
-    rounds: int
-    base: float
-    final: float
-    best: float
-    pass_at_1: list[float]
-    drift_pairwise: float | None
-    drift_from_mean: float | None
-    drift_at_end: float | None
-    replaced: float | None
-    by_client_and_round: Bytes
-    seconds: float
-    code: str | None
+    measure: str
+    name: str
+
+
+class RowDifference(Difference, frozen=True):
+    """A measure of a row at a tau less that of the row `less`, at the same tau, by seed."""
+
+    row: str
+    less: str
+    tau: int
+    measure: str
 
 
 class SectionReport(BaseModel, frozen=True):
-    """All tables of one comparison, with rows by label and columns by tau."""
+    """The tables of one comparison; `facts` are its model, sizes, seeds and steps in words."""
 
     title: str
-    recipe: str
-    problem: dict[str, Value | None]
-    model: str
-    clients: int
-    test_problems: int
-    seeds: list[int]
-    steps: dict[int, list[int]]
-    tables: list[Table[Estimate]]
-    differences: list[Table[Difference]]
-    beyond: list[Table[Difference]]
-    tuned_mu: dict[str, dict[int, float]]
-    replaced_by_client: ByName
-    donated_probability: ByName
-    donated_clip_share: ByName
-    by_topic: ByName
-    on_own_topics: ByName
-    sizes: PayloadSizes
+    facts: str
+    taus: list[int]
+    means: list[Mean]
+    differences: list[RowDifference]
     costs: list[Cost]
     reach: list[Reach]
     claims: list[ClaimResult]
     notes: list[str]
-    runs: list[Run]
 
 
 class Report(BaseModel, frozen=True):
@@ -100,6 +60,7 @@ class Report(BaseModel, frozen=True):
     primary: Contrast | None = None
     exploratory: list[Contrast] = []
     sections: list[SectionReport]
+    runs: list[dict[str, Value | dict[str, Value] | list[float] | None]] = []
     unfinished: list[str] = []
 
 
@@ -128,77 +89,94 @@ def make_report(
         primary=named,
         exploratory=exploratory,
         sections=[_section(section) for section in sections],
+        runs=[_run(section, *run) for section in sections for run in section.runs],
         unfinished=list(unfinished),
     )
 
 
 def _section(section: Section) -> SectionReport:
-    results = section.results
-    largest = max(results, key=lambda result: result.run.settings.clients).run
+    results = [result for _, result in section.runs]
     return SectionReport(
         title=section.title,
-        recipe=section.recipe,
-        problem=dict(section.problem),
-        model=_name(largest.model),
-        clients=largest.settings.clients,
-        test_problems=results[0].evaluations[-1].problems,
-        seeds=sorted({result.seed for result in results}),
-        steps={tau: _steps(results, tau) for tau in section.taus},
-        tables=[table(section, measure) for measure in MEASURES],
-        differences=[differences(section, measure) for measure in MEASURES],
-        beyond=[beyond(section, measure) for measure in (FINAL, BEST, PAIRWISE)],
-        tuned_mu=_tuned(section),
-        replaced_by_client=by_name(section, replaced_by_client),
-        donated_probability=by_name(section, donated_probability),
-        donated_clip_share=by_name(section, donated_clip_share),
-        by_topic=topics(section),
-        on_own_topics=by_name(section, on_own_topics),
-        sizes=sizes(largest),
+        facts=_facts(results),
+        taus=section.taus,
+        means=list(_means(section, [*MEASURES, *topics(results), *own_topics(results)])),
+        differences=list(_differences(section)),
         costs=list(costs(section)),
-        reach=reach(section),
+        reach=list(reach(section)),
         claims=findings(section),
         notes=list(section.notes),
-        runs=[_run(method.label, result) for method, result in section.runs],
     )
 
 
-def _name(model: ModelCard) -> str:
-    """A hub id, or a folder's last part, because its path on this machine is private."""
-    source = PurePath(model.source)
-    return source.name if source.is_absolute() else model.source
+def _facts(results: Sequence[Result]) -> str:
+    largest = max((result.run for result in results), key=lambda run: run.settings.clients)
+    source = PurePath(largest.model.source)
+    # A folder's path is private, and one called "model" tells nothing about the model in it.
+    name = source.name if source.is_absolute() else largest.model.source
+    seeds = ", ".join(str(seed) for seed in sorted({result.seed for result in results}))
+    settings = [result.run.settings for result in results]
+    steps = {(one.local_steps, one.rounds * one.local_steps) for one in settings}
+    return (
+        f"{'A model' if name == 'model' else f'Model {name}'} of {largest.model.parameters:,} "
+        f"parameters, {largest.settings.clients} clients, "
+        f"{results[0].evaluations[-1].problems} test problems. Runs: {len(results)}. "
+        f"Seeds: {seeds}. GRPO steps of each client in all: "
+        + "; ".join(f"τ = {tau}: {total}" for tau, total in sorted(steps))
+        + "."
+    )
 
 
-def _steps(results: Iterable[Result], tau: int) -> list[int]:
-    """Total GRPO steps of the runs at a tau: one number unless they differ."""
-    settings = (result.run.settings for result in results)
-    return sorted({one.rounds * tau for one in settings if one.local_steps == tau})
+def _means(section: Section, measures: Iterable[Measure]) -> Iterator[Mean]:
+    """The mean of each measure, for every row and tau that has any value."""
+    for measure in measures:
+        for method, tau in _cells(section):
+            if values := section.values(method, tau, measure):
+                yield Mean(
+                    **estimate(list(values.values())).model_dump(),
+                    row=method.label,
+                    tau=tau,
+                    measure=measure.key,
+                    name=measure.name,
+                )
 
 
-def _tuned(section: Section) -> dict[str, dict[int, float]]:
-    """The mu chosen for each FedProx summary row, by tau."""
-    return {
-        method.label: {
-            tau: cast(float, value_of(next(iter(cell.values()))[0].run.settings, "method.mu"))
-            for tau in section.taus
-            if (cell := section.cell(method, tau))
-        }
-        for method in section.methods
-        if method.name == "fedprox" and method.summary
-    }
+def _differences(section: Section) -> Iterator[RowDifference]:
+    """Each row less FedAvg, and less its own method with the paper's settings."""
+    for measure in MEASURES:
+        for method, tau in _cells(section):
+            values = section.values(method, tau, measure)
+            for other in dict.fromkeys((FEDAVG, replace(method, variant=()))):
+                apart = paired(values, section.values(other, tau, measure))
+                if apart is not None and other != method:
+                    yield RowDifference(
+                        **apart.model_dump(),
+                        row=method.label,
+                        less=other.label,
+                        tau=tau,
+                        measure=measure.key,
+                    )
 
 
-def _run(row: str, result: Result) -> Run:
+def _cells(section: Section) -> list[tuple[Arm, int]]:
+    return [(method, tau) for method in section.methods for tau in section.taus]
+
+
+def _run(section: Section, row: Arm, result: Result) -> dict[str, Any]:
+    """One setting and seed, with the bytes of one client in one round."""
     settings = result.run.settings
-    return Run(
-        row=row,
-        setting=result.setting,
-        tau=settings.local_steps,
-        seed=result.seed,
-        rounds=settings.rounds,
-        base=result.base,
-        pass_at_1=[evaluation.pass_at_1 for evaluation in result.evaluations],
-        by_client_and_round=traffic(result.run),
-        seconds=result.seconds,
-        code=result.code,
+    return {
+        "section": section.title,
+        "row": row.label,
+        "tau": settings.local_steps,
+        "seed": result.seed,
+        "rounds": settings.rounds,
+        "base": result.base,
         **{measure.key: measure.of(result) for measure in MEASURES},
-    )
+        **traffic(result.run),
+        "seconds": result.seconds,
+        "verifier": result.run.verifier_version,
+        "code": result.code,
+        "pass_at_1": [evaluation.pass_at_1 for evaluation in result.evaluations],
+        "setting": result.setting,
+    }

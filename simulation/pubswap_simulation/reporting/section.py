@@ -1,12 +1,14 @@
 """The results of one comparison by row, tau and seed: one recipe, with all other axes fixed."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean
+from typing import TypeVar
 
 from pubswap_client.recipes.tables import Value
 from pubswap_protocol.errors import InvalidSettings
+from pubswap_simulation.reporting.measures import Measure, Metric
 from pubswap_simulation.reporting.methods import (
     BASE,
     NAMED,
@@ -19,10 +21,10 @@ from pubswap_simulation.reporting.methods import (
 )
 from pubswap_simulation.results import Result
 
+T = TypeVar("T")
 # A seed's results: one, or one for each client that trains alone.
 Cell = Mapping[int, tuple[Result, ...]]
-Cells = dict[Arm, dict[int, Cell]]
-Metric = Callable[[Result], float | None]
+Cells = dict[tuple[Arm, int], Cell]  # by row and tau
 Problem = tuple[tuple[str, Value | None], ...]
 
 
@@ -47,45 +49,35 @@ class Section:
     @property
     def taus(self) -> list[int]:
         """Every tau that any row has."""
-        return sorted({tau for row in self.cells.values() for tau in row})
+        return sorted({tau for _, tau in self.cells})
 
     @property
     def methods(self) -> list[Arm]:
         """The rows in the order of the tables."""
-        return _ordered(self.cells)
+        return sorted({method for method, _ in self.cells}, key=lambda method: method.order)
 
     @property
     def runs(self) -> list[tuple[Arm, Result]]:
         """Every result once, and its row."""
         return [
             (method, result)
-            for method in self.methods
+            for (method, _), cell in _ordered(self.cells)
             if not method.summary and method != BASE
-            for _, cell in sorted(self.cells[method].items())
             for _, results in sorted(cell.items())
             for result in results
         ]
 
-    @property
-    def results(self) -> list[Result]:
-        """Every result once."""
-        return [result for _, result in self.runs]
-
-    def cell(self, method: Arm, tau: int) -> Cell:
-        """The results of a row at a tau, by seed; empty if there are none."""
-        return self.cells.get(method, {}).get(tau, {})
-
-    def values(self, method: Arm, tau: int, metric: Metric) -> dict[int, float]:
-        """A metric by seed, averaged over the clients if each trains alone."""
-        return by_seed(self.cell(method, tau), metric)
+    def values(self, method: Arm, tau: int, measure: Measure) -> dict[int, float]:
+        """A measure of a row by seed, averaged over the clients if each trains alone."""
+        of = measure.base if method == BASE else measure.of
+        return by_seed(self.cells.get((method, tau), {}), of)
 
     @property
     def federated(self) -> Iterator[tuple[Arm, int, list[Result]]]:
         """The results of each federated row at each tau; FedProx only with the best mu."""
-        for method in self.methods:
+        for (method, tau), cell in _ordered(self.cells):
             if method.kind == "federated" and not method.detail:
-                for tau, cell in sorted(self.cells[method].items()):
-                    yield method, tau, [one for of_seed in cell.values() for one in of_seed]
+                yield method, tau, [one for of_seed in cell.values() for one in of_seed]
 
 
 def by_seed(cell: Cell, metric: Metric) -> dict[int, float]:
@@ -157,20 +149,21 @@ def _sorting(problem: Problem) -> list[tuple[str, float, str]]:
 def _section(
     recipe: str, problem: Problem, results: list[Result], usual: Mapping[str, Value | None]
 ) -> Section:
-    rows: dict[Arm, dict[int, dict[int, tuple[Result, ...]]]] = {}
+    runs: defaultdict[tuple[Arm, int], dict[int, tuple[Result, ...]]] = defaultdict(dict)
     left_out: Counter[tuple[Arm, int]] = Counter()
+    base: defaultdict[tuple[Arm, int], dict[int, tuple[Result, ...]]] = defaultdict(dict)
     for result in results:
         method, tau = method_of(result, usual), result.run.settings.local_steps
-        cell = rows.setdefault(method, {}).setdefault(tau, {})
-        if result.seed in cell:
+        if result.seed in runs[method, tau]:
             left_out[method, tau] += 1
-        else:
-            cell[result.seed] = (result,)
-    cells: Cells = {method: dict(row) for method, row in rows.items()}
+            continue
+        runs[method, tau][result.seed] = (result,)
+        base[BASE, tau][result.seed] = (*base[BASE, tau].get(result.seed, ()), result)
+    cells: Cells = dict(runs)
     notes = [
         f"{method.label}, τ = {tau}: {count} more results of the same seeds are left out, because "
         "they differ in no setting that matters here"
-        for (method, tau), count in sorted(left_out.items(), key=lambda item: item[0][0].order)
+        for (method, tau), count in _ordered(left_out)
     ]
     judged = Counter(str(result.run.verifier_version) for result in results)
     if len(judged) > 1:
@@ -178,43 +171,48 @@ def _section(
         notes.append(
             f"these results are judged by several versions of a verifier's rules: {counts}"
         )
-    cells |= _summaries(cells) | _base(cells)
-    return Section(recipe, problem, cells, tuple(notes))
+    best = _best_mu(cells)
+    notes += [
+        f"{method.label}, τ = {tau}: μ = {chosen.mu:g}, the best on the test set, which favours "
+        "FedProx, as in the paper"
+        for (method, tau), chosen in best.items()
+    ]
+    tuned = {(method, tau): cells[chosen, tau] for (method, tau), chosen in best.items()}
+    return Section(recipe, problem, cells | _alone(cells) | tuned | base, tuple(notes))
 
 
-def _summaries(cells: Cells) -> Cells:
-    """The summary rows. For clients alone: their mean, over the seeds that every client has. For
-    FedProx: the mu with the best mean final pass@1 at each tau, on the seeds that all have."""
+def _alone(cells: Cells) -> Cells:
+    """The mean of the clients alone, over the seeds that every client has."""
+    clients: dict[Arm, set[Arm]] = defaultdict(set)
+    for method, _ in cells:
+        if method.kind == "alone":
+            clients[replace(method, client=None)].add(method)
     rows: Cells = {}
-    members: dict[Arm, list[Arm]] = defaultdict(list)
-    for method in _ordered(cells):
-        if method.detail:
-            members[replace(method, mu=None, client=None)].append(method)
-    for whole, detailed in members.items():
-        alone = whole.kind == "alone"
-        for tau in sorted({tau for method in detailed for tau in cells[method]}):
-            parts = [cells[method].get(tau, {}) for method in detailed]
-            parts = parts if alone else [cell for cell in parts if cell]
-            seeds = sorted(set[int].intersection(*map(set, parts)))
-            if seeds and alone:
-                cell = {seed: tuple(one for part in parts for one in part[seed]) for seed in seeds}
-                rows.setdefault(whole, {})[tau] = cell
-            elif seeds:
-                rows.setdefault(whole, {})[tau] = max(
-                    parts, key=lambda cell: fmean(one.final for seed in seeds for one in cell[seed])
-                )
+    for whole, members in clients.items():
+        for tau in {tau for method, tau in cells if method in members}:
+            parts = [cells.get((one, tau), {}) for one in members]
+            for seed in set[int].intersection(*map(set, parts)):
+                results = tuple(result for part in parts for result in part[seed])
+                rows[whole, tau] = {**rows.get((whole, tau), {}), seed: results}
     return rows
 
 
-def _base(cells: Cells) -> Cells:
-    """The base model's row, from all results at a tau; they agree unless the test sets differ."""
-    row: dict[int, dict[int, tuple[Result, ...]]] = defaultdict(dict)
-    for method in _ordered(cells):
-        for tau, cell in cells[method].items():
-            for seed, results in cell.items():
-                row[tau][seed] = row[tau].get(seed, ()) + results
-    return {BASE: dict(row)}
+def _best_mu(cells: Cells) -> dict[tuple[Arm, int], Arm]:
+    """FedProx with the mu of the best mean final pass@1 at each tau, on the seeds that all have."""
+    tried: dict[tuple[Arm, int], list[Arm]] = defaultdict(list)
+    for (method, tau), _ in _ordered(cells):
+        if method.mu is not None:
+            tried[replace(method, mu=None), tau].append(method)
+    best = {}
+    for (whole, tau), methods in tried.items():
+        if seeds := set[int].intersection(*(set(cells[one, tau]) for one in methods)):
+            mean = {
+                one: fmean(r.final for seed in sorted(seeds) for r in cells[one, tau][seed])
+                for one in methods
+            }
+            best[whole, tau] = max(methods, key=mean.__getitem__)
+    return best
 
 
-def _ordered(cells: Cells) -> list[Arm]:
-    return sorted(cells, key=lambda method: method.order)
+def _ordered(by_row: Mapping[tuple[Arm, int], T]) -> list[tuple[tuple[Arm, int], T]]:
+    return sorted(by_row.items(), key=lambda item: (item[0][0].order, item[0][1]))

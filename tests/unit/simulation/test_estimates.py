@@ -5,7 +5,8 @@ from statistics import StatisticsError, mean, stdev
 
 import pytest
 
-from pubswap_simulation.reporting.estimates import estimate, grid, paired, t_quantile
+from pubswap_simulation.reporting.estimates import estimate, paired, t_quantile
+from pubswap_simulation.reporting.markdown import grid
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,8 @@
 
 import pytest
 
-from pubswap_protocol.command_line.amounts import size_text
 from pubswap_simulation.reporting.costs import reach, traffic
-from pubswap_simulation.reporting.markdown import reach_parts
+from pubswap_simulation.reporting.markdown import markdown
 from pubswap_simulation.reporting.report import make_report
 from pubswap_simulation.reporting.section import sections
 from pubswap_simulation.results import Value
@@ -23,7 +22,7 @@ def test_the_cost_is_that_of_the_first_round_that_reaches_it() -> None:
     assert [cell.target for cell in (low, middle, high)] == [0.35, 0.4, 0.45]
     for cell in (low, middle):
         assert (cell.rounds, cell.n, cell.reached) == (1.5, 2, 2)
-        assert cell.bytes_of_a_client == pytest.approx(1.5 * traffic(results[0].run).all)
+        assert cell.bytes_of_a_client == pytest.approx(1.5 * sum(traffic(results[0].run).values()))
         assert cell.seconds == pytest.approx((10 / 3 + 11 * 2 / 3) / 2)
     assert (high.reached, high.rounds, high.bytes_of_a_client) == (1, None, None)
 
@@ -33,11 +32,10 @@ def test_costs_of_responses_without_exchange_are_explained() -> None:
     silent: dict[str, Value] = {"method": "pubswap", "method.strategy": "none"}
     keep: dict[str, Value] = {"method": "pubswap"}
     found = [make_result([0.3, 0.4], 4, setting=setting) for setting in (keep, silent)]
-    [section] = make_report(sections(found)).sections
-    text = "\n".join(reach_parts(section))
+    text = markdown(make_report(sections(found)), {}, {})
     # Two public steps: 100 bytes up and 50 down for each, as make_result has them.
-    assert "Public steps without exchange, period 2, τ = 4: " in text
-    assert f"with any exchange, {size_text(300)} a round" in text
+    assert "| public steps without exchange, period 2 | 4 | 1 |" in text
+    assert "| 200 bytes | 100 bytes |" in text
+    assert "Public steps without exchange send responses" in text
     assert "wall-clock time" in text
-    [other] = make_report(sections(found[:1])).sections
-    assert "with any exchange" not in "\n".join(reach_parts(other))
+    assert "without exchange" not in markdown(make_report(sections(found[:1])), {}, {})
