@@ -97,7 +97,7 @@ def _section(section: SectionReport, pictures: Sequence[str]) -> list[str]:
 
 
 def _shown(pictures: Iterable[str]) -> list[str]:
-    return [f"![{name.removesuffix('.png')}]({name})" for name in pictures]
+    return [f"![{name.removesuffix('.png').replace('-', ' ')}]({name})" for name in pictures]
 
 
 def _notes(notes: Sequence[str]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from pubswap_client.recipes.tables import Value
 from pubswap_protocol.errors import InvalidSettings
-from pubswap_simulation.reporting.measures import Measure, Metric
+from pubswap_simulation.reporting.measures import Measure
 from pubswap_simulation.reporting.methods import (
     BASE,
     NAMED,
@@ -68,9 +68,16 @@ class Section:
         ]
 
     def values(self, method: Arm, tau: int, measure: Measure) -> dict[int, float]:
-        """A measure of a row by seed, averaged over the clients if each trains alone."""
-        of = measure.base if method == BASE else measure.of
-        return by_seed(self.cells.get((method, tau), {}), of)
+        """A measure of a row by seed, averaged over the clients if each trains alone.
+
+        Seeds in which a client has none are left out.
+        """
+        of, means = measure.base if method == BASE else measure.of, {}
+        for seed, results in sorted(self.cells.get((method, tau), {}).items()):
+            values = [value for result in results if (value := of(result)) is not None]
+            if len(values) == len(results):
+                means[seed] = fmean(values)
+        return means
 
     @property
     def federated(self) -> Iterator[tuple[Arm, int, list[Result]]]:
@@ -78,16 +85,6 @@ class Section:
         for (method, tau), cell in _ordered(self.cells):
             if method.kind == "federated" and not method.detail:
                 yield method, tau, [one for of_seed in cell.values() for one in of_seed]
-
-
-def by_seed(cell: Cell, metric: Metric) -> dict[int, float]:
-    """A metric's value for each seed; seeds without one are left out."""
-    means = {}
-    for seed, results in sorted(cell.items()):
-        values = [value for result in results if (value := metric(result)) is not None]
-        if values and len(values) == len(results):
-            means[seed] = fmean(values)
-    return means
 
 
 def sections(results: Iterable[Result]) -> list[Section]:
