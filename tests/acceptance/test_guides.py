@@ -21,6 +21,7 @@ from support.forked import Forked
 
 ROOT = Path(__file__).parents[2]
 MODEL = "deploy/recipes/small/model"
+_LONGEST = 1200  # seconds: of the coordinator, which runs through all pages
 BLOCK = re.compile(r"^(?:<!-- (.+?): (.+?) -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # The reasons for not running a block, given before it in the page's source.
 EXCEPTIONS = {
@@ -109,7 +110,7 @@ class Commands:
                 wait_until_ready(probe, 60)
         forked = Forked(arguments, out, out.with_suffix(".err"), env, Path(folder))
         self.running.append(forked)
-        status = forked.wait()
+        status = forked.wait(_LONGEST)
         self.running.remove(forked)
         self.ended.append((" ".join(arguments), status))
         return status, out.read_text(), forked.log.read_text(errors="replace")
@@ -165,7 +166,7 @@ def test_no_command_of_a_guide_escapes() -> None:
 
 
 @pytest.mark.full
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(_LONGEST)
 def test_the_guides_do_what_they_say(tmp_path: Path, unmeasured: None) -> None:
     """Every command of every page succeeds, one page after another, starting in a clean folder."""
     folder, programs = tmp_path / "clean", tmp_path / "bin"

@@ -121,7 +121,7 @@ def show(
         omission.rows for omission in manifest.left_out if omission.reason.startswith(UNREAD)
     )
     console.print(f"answers that their verifier could not read: {misread}")
-    console.print(f"{folder}: {len(manifest.files)} files, unchanged.")
+    console.print(f"{folder}: {len(manifest.files)} files, as they were written.")
 
 
 def _topics_table(manifest: "DataManifest") -> Table:

@@ -129,6 +129,19 @@ def contradictions(problems: Iterable[Problem]) -> list[Fault]:
     ]
 
 
+def too_long(problems: Sequence[Problem], most: int, length: Callable[[str], int]) -> list[Fault]:
+    """The problems whose answer alone has more than `most` tokens, counted by `length`.
+
+    A right response to them must be written otherwise, such as a query that is shorter.
+    """
+    counts = [length(last_boxed(problem.answer) or problem.answer) for problem in problems]
+    return [
+        Fault(problem, None, f"it has {count} tokens, and a response at most {most}")
+        for problem, count in zip(problems, counts, strict=True)
+        if count > most
+    ]
+
+
 def _bare(answer: str) -> str:
     return "".join(unicodedata.normalize("NFKC", answer).replace("$", "").split())
 

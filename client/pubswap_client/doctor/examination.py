@@ -43,6 +43,7 @@ from pubswap_client.doctor.model import check_end, check_model, check_round_trip
 from pubswap_client.doctor.prediction import Prediction, predict
 from pubswap_client.doctor.private_data import (
     Survey,
+    check_answer_lengths,
     check_answers,
     check_count,
     check_file,
@@ -230,6 +231,9 @@ class Examination:
         def texts(usable: list[Problem], run: RunView) -> tuple[Finding, list[Fault]]:
             return check_texts(usable, run.settings.verifier)
 
+        def lengths(usable: list[Problem], run: RunView, tokenizer: PromptTokenizer) -> Finding:
+            return check_answer_lengths(usable, run.settings, tokenizer.response_length)
+
         def answers(
             file: Survey, usable: list[Problem], run: RunView
         ) -> tuple[Finding, list[Fault]]:
@@ -243,6 +247,9 @@ class Examination:
         self._check("sandbox", check_sandbox)
         usable = self._check("verifiers", verifiers, file, run, needs=needs)
         broken = self._check("texts of answers", texts, usable, run, needs=needs)
+        needs, own = "private data, the run and a tokenizer", self._tokenizer
+        self._check("answer lengths", lengths, usable, run, own, needs=needs)
+        needs = "private data and the run"
         unread = self._check("answers", answers, file, usable, run, needs=needs)
         faults = None if broken is None or unread is None else [*broken, *unread]
         self._check("unusable answers", check_listed, file, faults, needs=needs)

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pubswap_client.data.fault_list import fault_list, write_fault_list
-from pubswap_client.data.golds import Fault, Score, contradictions, text_faults, unread
+from pubswap_client.data.golds import (
+    Fault,
+    Score,
+    contradictions,
+    text_faults,
+    too_long,
+    unread,
+)
 from pubswap_client.data.holdout import split
 from pubswap_client.doctor.findings import Finding, failure, ok, skipped, warning
 from pubswap_protocol.command_line.amounts import first_few
@@ -172,6 +179,22 @@ def check_texts(problems: Sequence[Problem], default: Given) -> tuple[Finding, l
         f"{_reasons(faults)}",
         "Write the result alone as the answer, or remove these problems.",
     ), faults
+
+
+def check_answer_lengths(
+    problems: Sequence[Problem], run: RunSettings, length: Callable[[str], int]
+) -> Finding:
+    """Check that a response has room for each reference answer."""
+    most = run.grpo.max_response_tokens
+    faults = too_long(problems, most, length)
+    if not faults:
+        return ok(f"none over the {most} tokens of a response")
+    ids = first_few(fault.problem.id for fault in faults)
+    return warning(
+        f"{len(faults)} of {len(problems)} do not fit in a response of {most} tokens: {ids}",
+        "No response with such an answer can be right. Ask the operator for more "
+        "grpo.max_response_tokens, or shorten or remove these answers.",
+    )
 
 
 def check_listed(file: Survey, faults: Sequence[Fault]) -> Finding:

@@ -77,7 +77,9 @@ def test(
         judge = partial(_judge, progress, settings.verifier)
         found = findings(cases, settings, judge)
         scored = None if answered is None else _scored(answered, judge)
-    checklist = Checklist(found, following="name it in the run file, as `verifier`.")
+    given = verifier.endswith(".toml")
+    following = "pubswap run create" if given else "name it in the run file, as `verifier`"
+    checklist = Checklist(found, following=f"{following}.")
     console.print(checklist.rendered())
     if answered is not None and scored is not None:
         for table in _tables(answered, scored, settings):

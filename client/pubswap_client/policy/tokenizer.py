@@ -151,6 +151,10 @@ class PromptTokenizer:
             run.grpo.max_prompt_tokens, lambda prompt: len(self.encode_for(run, prompt))
         )
 
+    def response_length(self, text: str) -> int:
+        """The tokens of a response, without the one that ends it."""
+        return len(self.plain.encode(text, add_special_tokens=False))
+
     def turn_end(self) -> list[int]:
         """The token ids that the chat template puts after a reply."""
         turns = [_turn("user", "?"), _turn("assistant", _REPLY)]

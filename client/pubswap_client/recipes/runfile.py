@@ -8,7 +8,7 @@ from pathlib import Path
 from pubswap_client.base_model import model_folder, prompt_limit
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.data.fault_list import fault_list, write_fault_list
-from pubswap_client.data.golds import contradictions, text_faults
+from pubswap_client.data.golds import contradictions, text_faults, too_long
 from pubswap_client.data.manifest import check_files, local_files, read_manifest
 from pubswap_client.recipes.recipe import Recipe, set_sizes
 from pubswap_client.recipes.tables import DataFiles, ModelSource
@@ -124,12 +124,24 @@ def make_sets(recipe: Recipe, folder: Path | None = None) -> DataFiles:
 
 
 def check_lengths(model: Path, run: RunSettings, files: DataFiles) -> None:
-    """Raises InvalidProblems, with a list, if prompts are too long for a step."""
-    limit = prompt_limit(model, run)
+    """Raises InvalidProblems, with a list, if prompts or answers are too long for a step."""
+    from pubswap_client.policy.tokenizer import readable_tokenizer  # transformers
+
+    tokenizer, most = readable_tokenizer(model), run.grpo.max_response_tokens
+    limit = tokenizer.limit(run)
     public = [files.public] if run.exchange else []  # other methods never use it
     for path in (*public, files.test, *files.private):
-        if path.exists():
-            limit.check(read_problems(path), str(path))
+        if not path.exists():
+            continue
+        problems = read_problems(path)
+        limit.check(problems, str(path))
+        long = too_long(problems, most, tokenizer.response_length)
+        if 2 * len(long) > len(problems):
+            raise InvalidProblems(
+                f"{path}: {len(long)} of {len(problems)} answers do not fit in a response, such as "
+                f"that of {long[0].problem.id}: {long[0].reason} (grpo.max_response_tokens). Raise "
+                "that, or shorten the answers."
+            )
 
 
 def check_sets(recipe: Recipe, files: DataFiles) -> None:

@@ -89,6 +89,18 @@ def test_a_long_prompt_of_any_set_is_refused_with_its_line(tmp_path: Path, name:
     assert f"line 3 ({name}2: " in next(set_faults(recipe, MODEL))
 
 
+def test_a_run_whose_responses_are_shorter_than_the_answers_is_refused(tmp_path: Path) -> None:
+    """Before anything is created, if most answers do not fit."""
+    path = written(tmp_path, "", **{"grpo.max_response_tokens": 1})
+    longer = [each.model_copy(update={"answer": "1234"}) for each in sums("test", 6)]
+    write_problems(tmp_path / "test.jsonl", longer)
+    recipe = load_recipe(path)
+    with pytest.raises(InvalidProblems, match=r"6 of 6 answers do not fit in a response") as err:
+        check_lengths(MODEL, recipe.run_settings, make_sets(recipe))
+    assert "a response at most 1 (grpo.max_response_tokens). Raise" in err.value.detail
+    assert "6 of 6 answers do not fit" in next(set_faults(recipe, MODEL))
+
+
 def test_a_run_has_its_recipe_s_template_options_and_stop_tokens(tmp_path: Path) -> None:
     """The settings have the template's options, and the card has the stop tokens after the model's
     own.

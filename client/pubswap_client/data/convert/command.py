@@ -105,4 +105,4 @@ def convert_command(
     if listing := writing.write_left_out(conversion, out):
         typer.echo(f"{listing} lists all rows that were left out.")
     typer.echo(f"{out}: {conversion.written:,} problems of {surveyed.rows:,} rows.")
-    typer.echo(f"Next: pubswap client doctor --data {quote(str(out))}")
+    typer.echo(f"Next: pubswap verifier test NAME --data {quote(str(out))}")

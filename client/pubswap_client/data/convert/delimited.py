@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from pubswap_client.data.convert.table import Cell, Grid, OpenTable
+from pubswap_client.data.convert.table import TOP, Cell, Grid, OpenTable
 from pubswap_protocol.command_line.formats import UTF16, file_format
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
 from pubswap_protocol.problems import MAX_LINE
@@ -54,7 +54,7 @@ def _grid(path: Path, encoding: str, separator: str, name: str) -> Grid:
 
 
 def _width(grid: Grid) -> int:
-    return max((len(cells) for _, cells in islice(grid.lines(), 1)), default=0)
+    return max((len(cells) for _, cells in islice(grid.lines(), TOP)), default=0)
 
 
 def _known(encoding: str) -> str:

@@ -62,8 +62,14 @@ class Request:
         return {*CellText(self.prompt).columns, *self._answer_columns, *own, *named}
 
     @property
+    def _makes_object(self) -> bool:
+        """Whether the answer is a JSON object: of several columns, or of one with a key."""
+        only = self.answers[0]
+        return len(self.answers) > 1 or bool(_NAMED.fullmatch(only) and "{" not in only)
+
+    @property
     def _answer_columns(self) -> list[str]:
-        if len(self.answers) == 1:
+        if not self._makes_object:
             return CellText(self.answers[0]).columns
         return [column for _, column in map(named_column, self.answers)]
 
@@ -83,7 +89,7 @@ class Request:
             metadata = {column: column for column in further}
         else:
             metadata = _distinct(map(named_column, self.metadata), "--metadata")
-        many = len(self.answers) > 1
+        many = self._makes_object
         return Roles(
             prompt=CellText(self.prompt),
             answer=None if many else CellText(self.answers[0]),

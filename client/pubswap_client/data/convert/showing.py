@@ -31,6 +31,8 @@ def show_columns(console: Console, conversion: Conversion) -> None:
     for name in table.columns:
         column = surveyed.columns[name]
         becomes = [_with_reader(target) for target in roles.of(name)] or ["left out"]
+        if not column.filled:
+            becomes = ["left out: it is empty"]
         if surveyed.marks.get(name) == ",":
             becomes.append("decimal commas")
         if name in surveyed.unclear:

@@ -10,7 +10,7 @@ from typing import Any
 from pubswap_protocol.command_line.amounts import first_few
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
 
-_TOP = 20  # rows among which the one with the columns' names is
+TOP = 20  # rows among which the one with the columns' names is
 _MAX_NAMES = 30
 
 
@@ -70,7 +70,7 @@ class Grid:
 
     def header(self, wanted: set[str]) -> Header | None:
         """The first row that names these columns; None if there is none at the top."""
-        top = ((number, [*map(_name, cells)]) for number, cells in islice(self.lines(), _TOP))
+        top = ((number, [*map(_name, cells)]) for number, cells in islice(self.lines(), TOP))
         return next((each for each in top if wanted <= set(each[1])), None)
 
     def table(self, header: Header, path: Path) -> OpenTable:
@@ -93,11 +93,13 @@ class Grid:
         )
 
     def refusal(self, wanted: set[str], path: Path) -> str:
-        """That no row names these columns, and which the first one names instead."""
-        for _, cells in islice(self.lines(), _TOP):
-            if names := [name for name in map(_name, cells) if name]:
-                return missing(wanted, names, path)
-        return f"{path} has no rows."
+        """That no row names these columns, and which the row that is nearest to it has."""
+        top = (
+            [name for name in map(_name, cells) if name] for _, cells in islice(self.lines(), TOP)
+        )
+        if not (rows := [names for names in top if names]):
+            return f"{path} has no rows."
+        return missing(wanted, max(rows, key=lambda names: len(wanted & set(names))), path)
 
     def _rows(self, header: int, names: Sequence[str | None]) -> Iterator[Row | BadRow]:
         empty: list[int] = []

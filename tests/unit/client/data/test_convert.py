@@ -279,6 +279,22 @@ def test_the_sheet_is_the_one_with_the_columns(tmp_path: Path) -> None:
         convert(tmp_path / "a.xlsx", out="b.jsonl")
 
 
+def test_a_wrong_name_is_looked_for_in_the_row_of_names(tmp_path: Path) -> None:
+    """And not in the title above it; the names that are right are not called missing."""
+    rows = [("Complaints of 2026",), HEADER, *ROWS]
+    for path in (write_sheet(tmp_path / "a.xlsx", rows), write_table(tmp_path / "a.csv", rows)):
+        with pytest.raises(InvalidSettings) as caught:
+            convert(path, *ROLES, "--topic", "Region")
+        assert f"has no column 'Region'. Its columns are {HEADER[0]!r}" in caught.value.detail
+
+
+def test_one_answer_with_a_key_is_an_object_too(tmp_path: Path) -> None:
+    """As several are."""
+    path = write_table(tmp_path / "a.csv", [HEADER, *ROWS])
+    problems, _ = convert(path, "--prompt", "Text", "--answer", "category=Category")
+    assert json.loads(problems[0].answer) == {"category": "fees"}
+
+
 def test_a_damaged_sheet_is_one_error(tmp_path: Path) -> None:
     """openpyxl has many kinds of them."""
     with ZipFile(tmp_path / "a.xlsx", "w") as archive:

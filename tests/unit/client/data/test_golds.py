@@ -7,20 +7,40 @@ from pathlib import Path
 import pytest
 
 from pubswap_client.data.fault_list import fault_list
-from pubswap_client.data.golds import Fault, contradictions, text_fault, unread
+from pubswap_client.data.golds import Fault, contradictions, text_fault, too_long, unread
 from pubswap_client.data.manifest import read_manifest
 from pubswap_client.data.prepare import prepare
 from pubswap_client.data.spec import DataSpec
 from pubswap_client.doctor.findings import Status
-from pubswap_client.doctor.private_data import check_file, check_listed, check_texts, survey
+from pubswap_client.doctor.private_data import (
+    check_answer_lengths,
+    check_file,
+    check_listed,
+    check_texts,
+    survey,
+)
 from pubswap_protocol.errors import InvalidProblems
 from pubswap_protocol.problems import Problem, is_blank, parse_problems, write_problems
+from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.verifiers import VerifierPool, score
 from pubswap_protocol.verifiers.confined.worker import Scored
 
 
 def problem(answer: str, verifier: str | None = "math", name: str = "p") -> Problem:
     return Problem(id=name, prompt=f"{name}?", answer=answer, verifier=verifier)
+
+
+def test_an_answer_longer_than_a_response_is_named() -> None:
+    """Of an answer with a box, what is in the box counts."""
+    problems = [problem("x" * size, name=f"p{size}") for size in range(1, 25)]
+    problems.append(problem("As we have seen, it is \\boxed{7}."))
+    long = too_long(problems, 16, len)
+    assert [fault.problem.id for fault in long] == [f"p{size}" for size in range(17, 25)]
+    assert long[0].reason == "it has 17 tokens, and a response at most 16"
+    run = RunSettings.model_validate({"grpo": {"max_response_tokens": 16}})
+    assert check_answer_lengths(problems[:16], run, len).status is Status.OK
+    found = check_answer_lengths(problems[:17], run, len)
+    assert found.status is Status.WARNING and "1 of 17 do not fit" in found.found
 
 
 @pytest.mark.parametrize(
