@@ -316,8 +316,8 @@ def test_the_templates_options_are_the_runs(policy: Policy) -> None:
         return RunSettings.model_validate({"chat_template_options": options})
 
     policy.settings = told(ending="==")
-    assert policy.encode("1+0") == [4, 13, 3, *policy.encode("")]
-    assert len(policy.encode("")) == 2
+    first, second = policy.encode("1+0")[3:]
+    assert policy.encode("1+0") == [4, 13, 3, first, second] and first == second
     assert policy.prompt_limit.count("1+0") == 5
     assert "is 18 tokens" in check_template(tokenizer, told(ending="==")).found
     with pytest.raises(InvalidSettings, match="chat template fails"):

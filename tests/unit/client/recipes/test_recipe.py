@@ -69,7 +69,7 @@ def test_examples_come_from_a_file_beside_the_run_file(tmp_path: Path) -> None:
             json.dumps(shot) + '\n{"prompt": "1 + 2 ="}',
             "examples.jsonl, line 2: answer: it is miss",
         ),
-        ('["1 + 1 ="]', "is not JSONL"),
+        ('["1 + 1 ="]', "JSON array"),
         ("1 + 1 =", "line 1: Invalid JSON"),
     ):
         examples.write_text(text)
