@@ -247,7 +247,7 @@ def make_earlier(settings: ServerSettings) -> None:
             "SELECT name FROM sqlite_master WHERE name LIKE '%_freed_by_%'"
         ):
             rows.execute(f"DROP TRIGGER {name}")
-        for table in ("deployment", "unnamed_blobs", "log_quotas", "signed_out"):
+        for table in ("deployment", "unnamed_blobs", "log_quotas", "signed_out", "steps"):
             rows.execute(f"DROP TABLE {table}")
         rows.execute("ALTER TABLE runs DROP COLUMN terms")
         rows.execute("ALTER TABLE rounds DROP COLUMN responses")

@@ -116,6 +116,7 @@ def stored_by_0019(database_url: str, settings: Tables) -> str:
     with engine.begin() as connection:
         old = {"settings": json.dumps(settings)}
         connection.execute(text("UPDATE runs SET settings = :settings"), old)
+        connection.execute(text("DROP TABLE steps"))  # of 0021
         connection.execute(text("UPDATE alembic_version SET version_num = '0019'"))
     return terms
 

@@ -24,6 +24,7 @@ def age(url: str, settings: dict[str, dict[str, Any]]) -> None:
     """Make this the database of an earlier version, with these settings of runs beside others."""
     engine = create_engine(url, poolclass=NullPool)
     with engine.begin() as connection:
+        connection.execute(text("DROP TABLE steps"))  # of 0021
         connection.execute(text("UPDATE alembic_version SET version_num = '0017'"))
         connection.execute(text("CREATE TABLE prompts (run_id VARCHAR(32))"))
         connection.execute(text("ALTER TABLE doubts ADD COLUMN other_policy FLOAT"))
