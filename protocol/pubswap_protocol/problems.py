@@ -217,7 +217,11 @@ def problem_lines(problems: Iterable[Problem]) -> bytes:
 
 def prompts_digest(problems: Iterable[Problem]) -> str:
     """The digest of ids and prompts in their order, which a schedule's draws depend on."""
-    return digest_of(json.dumps([(problem.id, problem.text) for problem in problems]).encode())
+    prompts = (
+        (problem.id, problem.model_dump(mode="json", include={"prompt"})["prompt"])
+        for problem in problems
+    )
+    return digest_of(json.dumps([*prompts]).encode())
 
 
 @dataclass(frozen=True)

@@ -94,15 +94,16 @@ class CoordinatorClient(Connection):
 
     def steps(self, run: str) -> Iterator[messages.StepPoint]:
         """The kept steps of a run by member, round and step, fetched page by page."""
-        path, after = paths.STEPS.format(run=run), ("", -1, -1)
-        cursor = None
+        path, cursor = paths.STEPS.format(run=run), None
+        # The order of members is the database's: with a locale, banka is before bank-b.
+        last: dict[str, tuple[int, int]] = {}
         while page := self.call(messages.StepList, "GET", path, after=cursor).steps:
             for point in page:
-                if (point.member, point.round, point.step) <= after:
+                if (point.round, point.step) <= last.get(point.member, (-1, -1)):
                     raise _endless(path)
-                after = point.member, point.round, point.step
+                last[point.member] = point.round, point.step
                 yield point
-            cursor = "{}:{}:{}".format(*after)
+            cursor = f"{page[-1].member}:{page[-1].round}:{page[-1].step}"
 
     def whole_run(self, run: str) -> messages.WholeRun:
         """One run with all its rounds, consistently: fetched again if the run moved meanwhile."""

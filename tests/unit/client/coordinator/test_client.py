@@ -176,6 +176,28 @@ def test_a_member_refuses_a_message_of_too_many_values(value: bytes) -> None:
         CoordinatorClient("http://c", None, ONCE, transport, on_send=lambda *_: None).version()
 
 
+def test_steps_are_read_in_whatever_order_a_database_has_the_members() -> None:
+    """A locale puts banka before bank-b; a page that goes back is refused."""
+    places = [("banka", 1, 1), ("banka", 1, 2), ("bank-b", 1, 1)]
+    pages, asked = [places[:2], places[2:], []], list[str | None]()
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.params.get("after"))
+        at = "2026-11-29T12:00:00Z"
+        rows = [
+            {"member": member, "round": round_, "step": step, "at": at}
+            for member, round_, step in pages[len(asked) - 1]
+        ]
+        return httpx.Response(200, json={"steps": rows})
+
+    found = [(each.member, each.round, each.step) for each in client(handler).steps("r")]
+    assert (found, asked) == (places, [None, "banka:1:2", "bank-b:1:1"])
+    asked.clear()
+    pages[1:] = [places[1:], []]
+    with pytest.raises(ServerFault, match="does not continue"):
+        list(client(handler).steps("r"))
+
+
 def test_only_one_of_many_invalid_entries_is_reported() -> None:
     """Each reported error takes a thousand times the memory of the entry itself."""
     with pytest.raises(ValidationError) as raised:
