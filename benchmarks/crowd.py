@@ -76,9 +76,9 @@ class MeasuredCrowd:
         beating = threading.Thread(target=self._beat, args=(over, number))
         beating.start()
         try:
-            for swap in range(1, 1 + STEPS):
-                self._all(partial(self._answer, number, swap))
-                self._receive(number, swap)
+            for public_step in range(1, 1 + STEPS):
+                self._all(partial(self._answer, number, public_step))
+                self._receive(number, public_step)
             self._all(partial(self._hand_in, number))
             path = paths.TASK.format(run=self._run.id)
             self._waits.all(self._seats, path, lambda reply: reply.json()["round"] > number)
@@ -90,12 +90,12 @@ class MeasuredCrowd:
         with ThreadPoolExecutor(THREADS) as pool:
             list(pool.map(work, range(len(self._seats))))
 
-    def _answer(self, number: int, swap: int, member: int) -> None:
+    def _answer(self, number: int, public_step: int, member: int) -> None:
         """Hand in the responses of a public step; every second member's are mostly right."""
         client, run = self._clients[member], self._run.id
-        asked = client.swap_prompts(run, number, swap)
+        asked = client.public_step_prompts(run, number, public_step)
         with self._making:
-            key = (number, swap, bool(member % 2))
+            key = (number, public_step, bool(member % 2))
             if key not in self._groups:
                 answers = [entry.problem.answer for entry in asked.prompts]
                 self._groups[key] = [self._group(answer, key[2]) for answer in answers]
@@ -104,11 +104,13 @@ class MeasuredCrowd:
             for p, g in enumerate(self._groups[key])
         ]
         indexes = tuple(entry.index for entry in asked.prompts)
-        client.submit_responses(run, number, swap, encode_responses(indexes, groups))
+        client.submit_responses(run, number, public_step, encode_responses(indexes, groups))
 
-    def _receive(self, number: int, swap: int) -> None:
+    def _receive(self, number: int, public_step: int) -> None:
         """Wait for the exchange, and count the responses each member got from each donor."""
-        path = paths.SWAP_EXCHANGED.format(run=self._run.id, round=number, swap=swap)
+        path = paths.PUBLIC_STEP_EXCHANGED.format(
+            run=self._run.id, round=number, public_step=public_step
+        )
         replies = self._waits.all(
             self._seats, path, lambda reply: reply.status_code == 200, seeds=True
         )
@@ -200,5 +202,5 @@ def settings() -> dict[str, Any]:
         "responses_per_prompt": RESPONSES,
         "max_response_tokens": TOKENS,
     }
-    swap = {"period": 1, "deadline_seconds": 3600}
-    return {"local_steps": STEPS, "grpo": grpo, "method": swap}
+    public_step = {"period": 1, "deadline_seconds": 3600}
+    return {"local_steps": STEPS, "grpo": grpo, "method": public_step}

@@ -67,13 +67,16 @@ def groups(by_client: Sequence[Right]) -> Iterator[Group]:
 
 def steps(database: Path) -> Iterator[tuple[int, list[Right], list[Path]]]:
     """Each public step: its round, and all clients' verdicts and response files."""
-    query = "SELECT round, swap, correct, digest FROM submissions ORDER BY round, swap, member"
+    query = (
+        "SELECT round, public_step, correct, digest FROM submissions "
+        "ORDER BY round, public_step, member"
+    )
     by_step: dict[tuple[int, int], list[tuple[Right, Path]]] = defaultdict(list)
     with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
-        for number, swap, correct, digest in connection.execute(query):
+        for number, public_step, correct, digest in connection.execute(query):
             name = digest.replace(":", "-")
             path = database.parent / "blobs" / name.partition("-")[2][:2] / name
-            by_step[number, swap].append((json.loads(correct), path))
+            by_step[number, public_step].append((json.loads(correct), path))
     for (number, _), members in by_step.items():
         yield number, [right for right, _ in members], [path for _, path in members]
 

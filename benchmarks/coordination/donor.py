@@ -33,22 +33,22 @@ class Donor:
         self._right = self._count - 2 if index % 2 else 1
         self._rng = np.random.default_rng(index)
         self._words = np.unique(self._ids("the quick brown fox jumps over the lazy dog 0123456789"))
-        self._swap = 0
+        self._public_step = 0
         self._prompts: tuple[int, ...] = ()
         self._file = self._received = b""
 
     def _ids(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text).ids)
 
-    def prepare(self, swap: int) -> None:
+    def prepare(self, public_step: int) -> None:
         """Make the responses; all but the last client hand them in."""
-        self._swap = swap
-        prompts = self._api.swap_prompts(self._run.id, 1, swap).prompts
+        self._public_step = public_step
+        prompts = self._api.public_step_prompts(self._run.id, 1, public_step).prompts
         self._prompts = tuple(entry.index for entry in prompts)
         groups = [self._group(entry.problem.answer) for entry in prompts]
         self._file = encode_responses(self._prompts, groups)
         if not self._is_last:
-            self._api.submit_responses(self._run.id, 1, swap, self._file)
+            self._api.submit_responses(self._run.id, 1, public_step, self._file)
 
     def _group(self, answer: str) -> list[Response]:
         wrong = LETTERS[(LETTERS.index(answer) + 1) % len(LETTERS)]
@@ -68,8 +68,8 @@ class Donor:
         if self._is_last:
             time.sleep(WAITING_SECONDS)
             sent = time.monotonic()
-            self._api.submit_responses(self._run.id, 1, self._swap, self._file)
-        self._received = bytes(self._api.exchanged(self._run.id, 1, self._swap))
+            self._api.submit_responses(self._run.id, 1, self._public_step, self._file)
+        self._received = bytes(self._api.exchanged(self._run.id, 1, self._public_step))
         return {"sent": sent, "up": len(self._file), "down": len(self._received)}
 
     def check(self) -> float:

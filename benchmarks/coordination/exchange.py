@@ -34,8 +34,8 @@ def _exchanges(
     clients: int, verifier: str, repeats: int, scratch: Path, tell: Tell
 ) -> dict[str, Any]:
     folder = scratch / f"exchange-{clients}-{verifier}"
-    swaps = 1 + repeats
-    steps = {"local_steps": swaps, "method": {"period": 1, "deadline_seconds": 3600}}
+    public_steps = 1 + repeats
+    steps = {"local_steps": public_steps, "method": {"period": 1, "deadline_seconds": 3600}}
     seconds, went = [], None
     with serving(folder) as coordinator:
         run = opened(
@@ -50,9 +50,9 @@ def _exchanges(
         makers = [partial(Donor, seat, run, n) for n, seat in enumerate(seated(coordinator, run))]
         with MeasuredFleet(makers) as fleet:
             start(coordinator, run)
-            for swap in range(1, 1 + swaps):
-                tell(f"{clients} clients: exchange by {verifier}, {swap} of {swaps}")
-                went = fleet.race(swap)
+            for public_step in range(1, 1 + public_steps):
+                tell(f"{clients} clients: exchange by {verifier}, {public_step} of {public_steps}")
+                went = fleet.race(public_step)
                 (sent,) = (one["sent"] for one in went.measured if one["sent"])
                 seconds.append(max(went.through) - sent)
                 fleet.check()

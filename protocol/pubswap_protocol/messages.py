@@ -180,10 +180,10 @@ class FullEvaluation(Evaluation):
     responses: Several[JudgedResponse] = Field(default=[], max_length=MAX_SHOWN)
 
 
-class SwapSummary(Strict):
+class PublicStepSummary(Strict):
     """The outcome of one exchange."""
 
-    swap: Number
+    public_step: Number
     clients: Number
     replaced: Count = Field(description="Responses replaced, over all clients and prompts.")
     replaced_share: dict[Name, Share] = Field(description="alpha = replaced / (b K), by client.")
@@ -222,7 +222,7 @@ class RoundSummary(Strict):
     means: RoundMeans | None = None
     drift: Drift | None = None
     evaluation: Evaluation | None = None
-    swaps: Several[SwapSummary] = Field(default=[])
+    public_steps: Several[PublicStepSummary] = Field(default=[])
     traffic: Traffic = Traffic()
 
 
@@ -362,7 +362,7 @@ class RunView(Strict):
     requires: Several[Label] = Field(
         default=[],
         description="Names of the settings that a client must know to take part, such as "
-        "`swap.period`; it ignores any other unknown setting.",
+        "`method.period`; it ignores any other unknown setting.",
     )
     verifier_version: Label | None = Field(
         default=None,
@@ -642,11 +642,11 @@ class PublicPrompt(Strict):
     problem: Problem
 
 
-class SwapPrompts(Strict):
+class PublicStepPrompts(Strict):
     """The prompts of a public step, the same for every client, in the order of the groups."""
 
     round: Number
-    swap: Number
+    public_step: Number
     prompts: Several[PublicPrompt]
     sampling_seed: Count | None = Field(
         default=None,

@@ -4,7 +4,7 @@ from pubswap_protocol.draws import rng_for
 from pubswap_protocol.settings import RunSettings
 
 
-def public_step(settings: RunSettings, step: int) -> int | None:
+def public_step_number(settings: RunSettings, step: int) -> int | None:
     """The number (1, 2, ...) of a local step (1..tau) among its round's public steps, or None.
 
     Step s is public if s mod period = 0 (paper, section 3.4). The baselines have none.
@@ -65,9 +65,9 @@ def overtaken(settings: RunSettings, step: int) -> int | None:
     The public step is sampled before the private one, but its update comes after.
     """
     pipelined = settings.exchange is not None and settings.exchange.mode == "pipelined"
-    if not pipelined or step == 1 or public_step(settings, step) is not None:
+    if not pipelined or step == 1 or public_step_number(settings, step) is not None:
         return None
-    return step - 1 if public_step(settings, step - 1) is not None else None
+    return step - 1 if public_step_number(settings, step - 1) is not None else None
 
 
 def staleness(settings: RunSettings, step: int) -> int:
@@ -81,7 +81,7 @@ def private_position(settings: RunSettings, round_: int, step: int) -> int:
 
     Does not count what resampling has taken beyond b per step.
     """
-    done_in_round = sum(public_step(settings, s) is None for s in range(1, step))
+    done_in_round = sum(public_step_number(settings, s) is None for s in range(1, step))
     steps = (round_ - 1) * private_steps_per_round(settings) + done_in_round
     return steps * settings.grpo.prompts_per_step
 
@@ -93,9 +93,9 @@ def private_prompts(
     return walk(size, first, count, settings.seed, "private", client)
 
 
-def public_batch(settings: RunSettings, size: int, round_: int, swap: int) -> list[int]:
-    """Indices (b,) into the public set for public step `swap` (1, 2, ...) of a round."""
-    first = ((round_ - 1) * public_steps_per_round(settings) + swap - 1) * (
+def public_batch(settings: RunSettings, size: int, round_: int, public_step: int) -> list[int]:
+    """Indices (b,) into the public set for public step `public_step` (1, 2, ...) of a round."""
+    first = ((round_ - 1) * public_steps_per_round(settings) + public_step - 1) * (
         settings.grpo.prompts_per_step
     )
     return walk(size, first, settings.grpo.prompts_per_step, settings.seed, "public")

@@ -70,10 +70,22 @@ def _named(default: Named, value: Any) -> Named:
     return gone.model_construct(**dict.fromkeys(base.model_fields))
 
 
-def _with_recorded_settings(run: Any) -> Any:
+def _as_today(run: Any) -> Any:
     if not isinstance(run, Mapping) or "settings" not in run:
         return run
-    return {**run, "settings": _recorded(RunSettings, converted(run["settings"]))}
+    rounds = [_by_todays_names(summary) for summary in run.get("rounds", ())]
+    settings = _recorded(RunSettings, converted(run["settings"]))
+    return {**run, "settings": settings, "rounds": rounds}
+
+
+def _by_todays_names(summary: Any) -> Any:
+    """A round whose public steps may have been recorded as `swaps`."""
+    if not isinstance(summary, Mapping) or "swaps" not in summary:
+        return summary
+    steps = [{"public_step": step["swap"], **step} for step in summary["swaps"]]
+    for step in steps:
+        del step["swap"]
+    return {**{k: v for k, v in summary.items() if k != "swaps"}, "public_steps": steps}
 
 
 def _by_todays_axes(setting: Any) -> Any:
@@ -103,7 +115,7 @@ class Result(BaseModel, extra="forbid", frozen=True):
         "with the public set beside its own.",
     )
     client: str | None = Field(default=None, description="The client that trains, for `alone`.")
-    run: Annotated[WholeRun, BeforeValidator(_with_recorded_settings)] = Field(
+    run: Annotated[WholeRun, BeforeValidator(_as_today)] = Field(
         description="Settings, and each round's evaluation, drift, exchanges and traffic."
     )
     rewards: dict[str, list[float]] = Field(

@@ -24,7 +24,14 @@ def test_donor_ratios_train_different_adapters(tmp_path: Path) -> None:
             "method.donor_ratio": ratio,
         }
         [result], _ = simulated(recipe, tmp_path / ratio, *options_of(settings))
-        assert sum(swap.replaced for summary in result.run.rounds for swap in summary.swaps) > 0
+        assert (
+            sum(
+                public_step.replaced
+                for summary in result.run.rounds
+                for public_step in summary.public_steps
+            )
+            > 0
+        )
         adapters.add(result.run.rounds[-1].adapter)
     assert len(adapters) == 2
 
@@ -46,7 +53,7 @@ def test_a_run_with_these_settings_trains_another_adapter(
         runs.append(result.run)
     plain, changed = runs
     assert plain.rounds[-1].adapter != changed.rounds[-1].adapter
-    exchanges = [[len(each.swaps) for each in run.rounds] for run in runs]
+    exchanges = [[len(each.public_steps) for each in run.rounds] for run in runs]
     assert exchanges[0] == exchanges[1]
 
 
@@ -64,9 +71,14 @@ def test_everything_beyond_the_paper_is_bit_identical_in_any_order(tmp_path: Pat
     recipe, store = write_recipe(tmp_path / "recipe"), tmp_path / "store"
     simulated(recipe, store, *options_of(settings), "--keep-adapters")
     assert adapter_of(store) == adapter
-    assert [len(summary.swaps) for summary in view.rounds] == [0, 2, 2]
-    assert all(swap.clients == 2 for summary in view.rounds for swap in summary.swaps)
-    assert sum(swap.replaced for summary in view.rounds for swap in summary.swaps) > 0
+    assert [len(summary.public_steps) for summary in view.rounds] == [0, 2, 2]
+    assert all(
+        public_step.clients == 2 for summary in view.rounds for public_step in summary.public_steps
+    )
+    assert (
+        sum(public_step.replaced for summary in view.rounds for public_step in summary.public_steps)
+        > 0
+    )
     for name in CLIENTS:
         lines = (tmp_path / "daemons" / "logs" / f"{name}.log").read_text().splitlines()
         steps = [line for line in lines if "reward" in line]

@@ -61,7 +61,9 @@ def test_two_clients_train_two_rounds(lived: Callable[[str], Lived], method: str
     check_ledgers([run.folder / name for name in ("alpha", "beta")], sent)
     rounds = view.rounds[1:]
     assert [summary.updates for summary in rounds] == [2, 2]
-    assert [len(summary.swaps) for summary in rounds] == ([1, 1] if method == "pubswap" else [0, 0])
+    assert [len(summary.public_steps) for summary in rounds] == (
+        [1, 1] if method == "pubswap" else [0, 0]
+    )
     assert view.rounds[-1].adapter == digest_of(adapter)
     assert len({summary.adapter for summary in view.rounds}) == 3
     for summary in rounds:

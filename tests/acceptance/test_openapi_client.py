@@ -110,10 +110,10 @@ def answer(stranger: Stranger, run: str, right: bool) -> Tensors:
 
     settings = view["settings"]
     last = settings["local_steps"] // settings["method"]["period"]
-    names = {"run": run, "round": task["round"], "swap": 1}
-    beyond = stranger.call("get_swap", names | {"swap": last + 1})
-    assert beyond.json()["code"] in stranger.codes("get_swap", 404)
-    prompts = stranger.call("get_swap", names).json()["prompts"]
+    names = {"run": run, "round": task["round"], "public_step": 1}
+    beyond = stranger.call("get_public_step", names | {"public_step": last + 1})
+    assert beyond.json()["code"] in stranger.codes("get_public_step", 404)
+    prompts = stranger.call("get_public_step", names).json()["prompts"]
     count, length = settings["grpo"]["responses_per_prompt"], 3
     total = len(prompts) * count * length
     tokens = np.full((len(prompts) * count, length), 5 + right, np.int32)
@@ -136,7 +136,7 @@ def answer(stranger: Stranger, run: str, right: bool) -> Tensors:
 def hand_in(stranger: Stranger, run: str, adapter: Tensors, step: float) -> None:
     """Get the exchange's groups, and hand in an update: the adapter moved by `step`."""
     settings = stranger.call("show_run", {"run": run}).json()["settings"]
-    names = {"run": run, "round": 1, "swap": 1}
+    names = {"run": run, "round": 1, "public_step": 1}
     groups = load(stranger.call("get_exchanged", names, params={"wait": 20}).content)
     assert len(groups["prompts"]) == len(groups["donated"])
 

@@ -50,10 +50,10 @@ class Paused:
         for name, state in self.states.items():
             start_client(self.coordinator, state, SEEDS[name])
 
-    def pause_after(self, swap: int) -> None:
+    def pause_after(self, public_step: int) -> None:
         """Pause once an exchange is closed, while both daemons train on it."""
-        closed = ("exchange closed", swap)
-        until(lambda: closed in ((e.kind, e.details.get("swap")) for e in self.events))
+        closed = ("exchange closed", public_step)
+        until(lambda: closed in ((e.kind, e.details.get("public_step")) for e in self.events))
         self.coordinator.api.move_run(self.run.id, paths.RUN_PAUSE)
         self.at = next(e.at for e in reversed(self.events) if e.kind == "paused")
 
@@ -121,8 +121,8 @@ def test_nothing_is_sent_in_a_pause_and_kills_in_it_change_no_bit(
             paused = Paused(coordinator, run, states)
             paused.begin()
             start(coordinator, run)
-            for swap, holds in ((1, 2), (2, 0)):
-                paused.pause_after(swap)
+            for public_step, holds in ((1, 2), (2, 0)):
+                paused.pause_after(public_step)
                 paused.wait_until_held(holds)
                 paused.check_silence()
                 paused.kill_all()
@@ -130,6 +130,6 @@ def test_nothing_is_sent_in_a_pause_and_kills_in_it_change_no_bit(
                 paused.resume()
             view = wait_finished(coordinator, run)
             assert view.rounds[1].updates == 2
-            assert [swap.clients for swap in view.rounds[1].swaps] == [2, 2]
+            assert [public_step.clients for public_step in view.rounds[1].public_steps] == [2, 2]
             assert not any(e.details.get("late") for e in paused.events)
             assert api.global_adapter(run.id, "final") == expected

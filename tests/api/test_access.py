@@ -88,7 +88,7 @@ ALLOWED = {
     "submit_update": CLIENT,
     "submit_evaluation": EVALUATOR,
     "get_evaluation": OPERATOR,
-    "get_swap": CLIENT,
+    "get_public_step": CLIENT,
     "submit_responses": CLIENT,
     "get_exchanged": CLIENT,
 }
@@ -201,7 +201,7 @@ def ask(
         digest=adapter,
         upload=upload,
         round=1,
-        swap=1,
+        public_step=1,
     )
     content: dict[str, Any] = {}
     if operation.name == "enroll":

@@ -51,7 +51,7 @@ def test_rounds_exchanges_and_bytes_are_measured(tmp_path: Path) -> None:
     assert [seen["pubswap_members", f"standing={name}"] for name in standings] == [0, 1, 1, 1]
     responses = sum(len(body) for body in sent.values())
     assert seen["pubswap_transferred_bytes", "kind=responses_up"] == responses
-    route = paths.SWAP_RESPONSES
+    route = paths.PUBLIC_STEP_RESPONSES
     assert seen["pubswap_http_body_bytes_total", f"direction=in,route={route}"] == responses
     assert seen["pubswap_http_body_bytes_total", f"direction=out,route={route}"] > 0
     assert not any(fed.run.id in labels or "judge" in labels for _, labels in seen)

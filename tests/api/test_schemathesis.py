@@ -59,7 +59,7 @@ def known(fed: Federation) -> dict[str, list[Any]]:
         "which": ["final", "best", "0", "1", "\u0663", "9" * 5000],
         "digest": [fed.view().rounds[0].adapter],
         "round": numbers,
-        "swap": numbers,
+        "public_step": numbers,
     }
 
 

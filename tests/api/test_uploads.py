@@ -387,19 +387,19 @@ def test_nobody_waits_for_an_answer_that_was_damaged(own: Callable[..., Server])
         fed.members["a"].exchanged(fed.run.id, 1, 1)
     rest = fed.responses("b", 1, 1, [1, 1])
     fed.members["b"].submit_responses(fed.run.id, 1, 1, rest)
-    until(lambda: bool(fed.view().rounds[1].swaps))
+    until(lambda: bool(fed.view().rounds[1].public_steps))
 
 
 def test_nobody_waits_in_a_step_for_a_member_that_is_in_a_later_one(
     own: Callable[..., Server],
 ) -> None:
     """A coordinator restored from a mid-round backup lacks answers that were sent since."""
-    swap = {"quorum": 2, "deadline_seconds": 3600}
-    fed = begun(own(), rounds=1, local_steps=4, method=swap)
+    public_step = {"quorum": 2, "deadline_seconds": 3600}
+    fed = begun(own(), rounds=1, local_steps=4, method=public_step)
     for name, step in (("a", 2), ("b", 1)):
         body = fed.responses(name, 1, step, [1, 1])
         fed.members[name].submit_responses(fed.run.id, 1, step, body)
-    until(lambda: [closed.swap for closed in fed.view().rounds[1].swaps] == [1])
+    until(lambda: [closed.public_step for closed in fed.view().rounds[1].public_steps] == [1])
 
 
 def test_a_damaged_global_adapter_is_made_again_of_its_updates(own: Callable[..., Server]) -> None:

@@ -94,8 +94,8 @@ def test_honest_members_do_not_wait_for_16_towers_of_powers(verifying: Server) -
     until(lambda: verdicts(verifying, hostile, "b"), 60)
     assert not verdicts(verifying, hostile, "a")
     hostile.members["b"].exchanged(hostile.run.id, 1, 1)
-    (swap,) = hostile.view().rounds[1].swaps
-    assert swap.correct_share == {"a": 0.0, "b": 0.5}
+    (public_step,) = hostile.view().rounds[1].public_steps
+    assert public_step.correct_share == {"a": 0.0, "b": 0.5}
     events = hostile.operator.events(hostile.run.id).events
     assert [e.details["responses"] for e in events if e.kind == "verification cut off"] == [16]
     again = hostile.members["a"].submit_responses(hostile.run.id, 1, 1, towers)
@@ -132,25 +132,25 @@ def test_many_small_requests_of_one_member_stop_no_transfer(verifying: Server) -
 @pytest.mark.full
 def test_who_came_in_time_is_in_however_long_another_s_answers_take(verifying: Server) -> None:
     """The deadline applies to arrival, not to verification, which does not extend it."""
-    swap = {"quorum": 2, "deadline_seconds": 2.0}
-    fed = begun(verifying, **SETTINGS, clients=3, method=swap)
+    public_step = {"quorum": 2, "deadline_seconds": 2.0}
+    fed = begun(verifying, **SETTINGS, clients=3, method=public_step)
     towers, bodies = answers(fed, "a", bomb), {n: answers(fed, n, honest) for n in "bc"}
     send = {name: fed.members[name].submit_responses for name in "abc"}
     assert send["a"](fed.run.id, 1, 1, towers).status == "accepted"
     assert send["b"](fed.run.id, 1, 1, bodies["b"]).status == "accepted"
     time.sleep(2.2)
-    assert not fed.view().rounds[1].swaps  # still open because of the towers
+    assert not fed.view().rounds[1].public_steps  # still open because of the towers
     assert send["c"](fed.run.id, 1, 1, bodies["c"]).status == "late, unused"
     fed.members["b"].exchanged(fed.run.id, 1, 1)
-    (closed,) = fed.view().rounds[1].swaps
+    (closed,) = fed.view().rounds[1].public_steps
     assert closed.correct_share == {"a": 0.0, "b": 0.5}
 
 
 def test_who_comes_after_the_deadline_is_in_until_a_quorum_has_come(verifying: Server) -> None:
     """Also while another's verdicts are missing; once only those hold it up, one is too late, and
     nobody verifies what it sent."""
-    swap = {"quorum": 2, "deadline_seconds": 0.1}
-    fed = begun(verifying, clients=3, method=swap)
+    public_step = {"quorum": 2, "deadline_seconds": 0.1}
+    fed = begun(verifying, clients=3, method=public_step)
     bodies = {name: fed.responses(name, 1, 1, [1, 1]) for name in "abc"}
     send = {name: fed.members[name].submit_responses for name in "abc"}
     assert send["a"](fed.run.id, 1, 1, bodies["a"]).status == "accepted"
@@ -178,8 +178,8 @@ def test_a_restart_goes_on_with_what_has_no_verdicts(tmp_path: Path) -> None:
     with serving(settings) as server, server.closing:
         for name in "ab":
             server.client(fed.tokens[name]).exchanged(fed.run.id, 1, 1)
-        (swap,) = server.client().whole_run(fed.run.id).rounds[1].swaps
-        assert swap.correct_share == {"a": 0.0, "b": 0.5}
+        (public_step,) = server.client().whole_run(fed.run.id).rounds[1].public_steps
+        assert public_step.correct_share == {"a": 0.0, "b": 0.5}
 
 
 @slow
@@ -221,8 +221,8 @@ def test_verdicts_of_before_a_rollback_are_of_no_later_responses(
         fed.members[name].submit_responses(fed.run.id, 1, 1, own[name])
     go_on.set()
     fed.members["b"].exchanged(fed.run.id, 1, 1)
-    (swap,) = fed.view().rounds[1].swaps
-    assert swap.correct_share == {"a": 0.5, "b": 0.5}
+    (public_step,) = fed.view().rounds[1].public_steps
+    assert public_step.correct_share == {"a": 0.5, "b": 0.5}
 
 
 @pytest.mark.parametrize("what", ["tokenizer", "public problems"])
@@ -297,5 +297,5 @@ def test_a_response_is_correct_from_correct_at_on(
         fed.members[name].submit_responses(fed.run.id, 1, 1, body)
     for name in "ab":
         fed.members[name].exchanged(fed.run.id, 1, 1)
-    (swap,) = fed.view().rounds[1].swaps
-    assert swap.correct_share == {"a": share, "b": share}
+    (public_step,) = fed.view().rounds[1].public_steps
+    assert public_step.correct_share == {"a": share, "b": share}

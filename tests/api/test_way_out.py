@@ -229,7 +229,7 @@ def test_who_is_in_a_round_that_the_run_has_left_is_told_that_it_is_closed(serve
     data = encode_adapter(fed.run.model.layout, fed.adapter(2))
     a.put_blob(run, data)
     for call in (
-        lambda: a.swap_prompts(run, 2, 1),
+        lambda: a.public_step_prompts(run, 2, 1),
         lambda: a.submit_responses(run, 2, 1, body),
         lambda: a.exchanged(run, 2, 1),
         lambda: fed.hand_in("a", 2, data),
@@ -400,7 +400,7 @@ def test_who_is_in_a_round_that_a_rollback_begins_again_is_told_so(server: Serve
 
     def calls(task: Task) -> list[Callable[[], object]]:
         return [
-            lambda: a.swap_prompts(run, 1, 1, task.rollbacks),
+            lambda: a.public_step_prompts(run, 1, 1, task.rollbacks),
             lambda: a.submit_responses(run, 1, 1, body, task.rollbacks),
             lambda: a.submit_update(run, 1, update, task.adapter, task.rollbacks),
         ]

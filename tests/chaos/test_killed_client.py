@@ -38,14 +38,14 @@ PLAN = {
         *("save checkpoint half", "save checkpoint renamed"),
     ),
     "{}.2": (
-        *("swap_prompts before", "generate before", "generate after", "save own before"),
+        *("public_step_prompts before", "generate before", "generate after", "save own before"),
         *("save own half", "save own renamed", "submit_responses before"),
         *("submit_responses after", "exchanged waiting", "save received half"),
         *("save received renamed", "update before", "save checkpoint half", "heartbeat before"),
     ),
     "{}.3": ("save checkpoint before", "save checkpoint written", "save checkpoint after"),
     "{}.4": (
-        *("swap_prompts after", "save own written", "save own after", "exchanged before"),
+        *("public_step_prompts after", "save own written", "save own after", "exchanged before"),
         *("exchanged after", "save received before", "save received written"),
         *("save received after", "update after", "save checkpoint written", "heartbeat after"),
     ),
@@ -80,7 +80,7 @@ def planned() -> list[str]:
 PIPELINED_PLAN = (
     *("1.3 generate after", "1.3 save own renamed", "1.3 submit_responses after"),
     *("1.3 update before", "1.3 save checkpoint half", "1.3 save checkpoint renamed"),
-    *("1.2 swap_prompts after", "1.2 exchanged after", "1.2 save received renamed"),
+    *("1.2 public_step_prompts after", "1.2 exchanged after", "1.2 save received renamed"),
     *("1.2 update after", "1.2 save checkpoint renamed", "1.4 exchanged before"),
     *("2.3 save checkpoint after", "2.2 exchanged before", "2.2 save received half"),
 )

@@ -49,7 +49,9 @@ def stored(file: str, blob: str) -> list[Call]:
 @pytest.mark.parametrize("log_is_synced", [True, False])
 def test_the_same_responses_again_are_no_receipt_too_early(log_is_synced: bool) -> None:
     """They are the same blob, which is durable; but their row must be, too."""
-    asked = Call("recvfrom", "TCP:[a]", "POST /v1/runs/r/rounds/1/swaps/1/responses HTTP/1.1")
+    asked = Call(
+        "recvfrom", "TCP:[a]", "POST /v1/runs/r/rounds/1/public-steps/1/responses HTTP/1.1"
+    )
     answered = Call("sendto", "TCP:[a]", "HTTP/1.1 201 Created")
     log = [Call("fdatasync", "coordinator.db-wal", "")]
     first = [asked, *stored("incoming/1", "blobs/ab/c"), *log, answered]

@@ -12,16 +12,16 @@ from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 
 from pubswap_protocol import paths
-from pubswap_protocol.messages import Away, DonorEvidence, SwapSummary, TaskKind
+from pubswap_protocol.messages import Away, DonorEvidence, PublicStepSummary, TaskKind
 from pubswap_protocol.methods.strategies import Pool, Strategy
 from pubswap_server import services
 from pubswap_server.clock import now
 from pubswap_server.conductor import stalls
 from pubswap_server.database.tables import (
     DoubtRow,
+    PublicStepRow,
     RunRow,
     SubmissionRow,
-    SwapRow,
 )
 from pubswap_server.exchange import doubts, exchanges
 from pubswap_server.exchange.exchanges import summary_of
@@ -43,8 +43,10 @@ def engine_of(fed: Federation) -> Any:
 
 def close_steps(fed: Federation, steps: range) -> None:
     """Insert closed public steps of round 1, answered by both clients, into the database."""
-    where = [{"run_id": fed.run.id, "round": 1, "swap": swap} for swap in steps]
-    done = {"closed": True, "first_at": now(), "summary": {"swap": 1}}
+    where = [
+        {"run_id": fed.run.id, "round": 1, "public_step": public_step} for public_step in steps
+    ]
+    done = {"closed": True, "first_at": now(), "summary": {"public_step": 1}}
     answer = {
         "digest": "blake3:0",
         "correct": [[True] * 4] * 2,
@@ -52,7 +54,7 @@ def close_steps(fed: Federation, steps: range) -> None:
         "received_at": now(),
     }
     with Session(engine_of(fed)) as session, session.begin():
-        session.execute(insert(SwapRow), [one | done for one in where])
+        session.execute(insert(PublicStepRow), [one | done for one in where])
         session.execute(
             insert(SubmissionRow),
             [one | answer | {"member": name} for one in where for name in "ab"],
@@ -119,7 +121,7 @@ def test_what_an_exchange_comes_to_is_computed_while_others_write(
     under_way, written = threading.Event(), threading.Event()
     waited: list[bool] = []
 
-    def slowly(strategy: Strategy, pool: Pool) -> SwapSummary:
+    def slowly(strategy: Strategy, pool: Pool) -> PublicStepSummary:
         under_way.set()
         waited.append(written.wait(60))
         return summary_of(strategy, pool)
@@ -133,8 +135,8 @@ def test_what_an_exchange_comes_to_is_computed_while_others_write(
     written.set()
     fed.members["a"].exchanged(fed.run.id, 1, 1)
     assert waited[0]
-    (swap,) = fed.view().rounds[1].swaps
-    assert (swap.clients, set(swap.replaced_share)) == (2, {"a", "b"})
+    (public_step,) = fed.view().rounds[1].public_steps
+    assert (public_step.clients, set(public_step.replaced_share)) == (2, {"a", "b"})
 
 
 @on_sqlite
@@ -145,7 +147,7 @@ def test_who_answers_while_the_outcome_is_computed_is_in_it(
     seen: list[int] = []
     statuses: list[str] = []
 
-    def watched(strategy: Strategy, pool: Pool) -> SwapSummary:
+    def watched(strategy: Strategy, pool: Pool) -> PublicStepSummary:
         seen.append(len(pool.correct))
         if len(seen) == 1:
             receipt = fed.members["b"].submit_responses(fed.run.id, 1, 1, bodies["b"])
@@ -159,16 +161,16 @@ def test_who_answers_while_the_outcome_is_computed_is_in_it(
     fed.members["a"].exchanged(fed.run.id, 1, 1)
     assert statuses == ["accepted"]
     assert seen == [1, 2]
-    (swap,) = fed.view().rounds[1].swaps
-    assert set(swap.correct_share) == {"a", "b"}
+    (public_step,) = fed.view().rounds[1].public_steps
+    assert set(public_step.correct_share) == {"a", "b"}
 
 
 def test_six_hundred_members_draw_at_random_and_the_exchange_closes(server: Server) -> None:
     """It must stay within PostgreSQL's time limit."""
     names = [f"m{number:03}" for number in range(600)]
     fed = begun(server, clients=3, method={"strategy": "random"})
-    fed.members["a"].swap_prompts(fed.run.id, 1, 1)
-    where = {"run_id": fed.run.id, "round": 1, "swap": 1}
+    fed.members["a"].public_step_prompts(fed.run.id, 1, 1)
+    where = {"run_id": fed.run.id, "round": 1, "public_step": 1}
     answer = {
         "digest": "blake3:0",
         "correct": [[True, False, False, True]] * 2,
@@ -176,17 +178,19 @@ def test_six_hundred_members_draw_at_random_and_the_exchange_closes(server: Serv
         "received_at": now(),
     }
     with Session(engine_of(fed)) as session, session.begin():
-        session.execute(insert(SwapRow), [where | {"first_at": now(), "closed": False}])
+        session.execute(insert(PublicStepRow), [where | {"first_at": now(), "closed": False}])
         session.execute(
             insert(SubmissionRow),
             [where | answer | {"member": name} for name in [*names, "a", "b", "c"]],
         )
         session.get_one(RunRow, fed.run.id).state = "exchanging"
     server.app.state.services.changes.notify(fed.run.id, awaited=False)
-    until(lambda: fed.view().rounds[1].swaps != [])
-    (swap,) = fed.view().rounds[1].swaps
-    assert swap.clients == 603
-    assert sum(share * 8 for share in swap.replaced_share.values()) == pytest.approx(swap.replaced)
+    until(lambda: fed.view().rounds[1].public_steps != [])
+    (public_step,) = fed.view().rounds[1].public_steps
+    assert public_step.clients == 603
+    assert sum(share * 8 for share in public_step.replaced_share.values()) == pytest.approx(
+        public_step.replaced
+    )
 
 
 @on_sqlite

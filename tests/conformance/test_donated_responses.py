@@ -15,7 +15,7 @@ def test_a_donated_response_carries_its_donor_s_log_probabilities(
 ) -> None:
     """Bit for bit, because `method.donor_ratio` = donor and decoupled divide by them."""
     fed = begun(server)
-    asked = fed.members["a"].swap_prompts(fed.run.id, 1, 1).prompts
+    asked = fed.members["a"].public_step_prompts(fed.run.id, 1, 1).prompts
     indices = [entry.index for entry in asked]
     rules = ResponseRules.of(fed.run.model, fed.run.settings, indices)
     sent: dict[bytes, bytes] = {}

@@ -20,7 +20,7 @@ from support.coordinator.long_runs import evaluation, lengthen
 from support.coordinator.places import on_sqlite
 
 NAMES = ("a", "b")
-TABLES = re.compile(r"FROM (rounds|updates|swaps|traffic|submissions)")
+TABLES = re.compile(r"FROM (rounds|updates|public_steps|traffic|submissions)")
 
 
 def long_run(server: Server, rounds: int, **overrides: object) -> Federation:
@@ -46,9 +46,9 @@ def test_rounds_come_in_pages_and_in_order(server: Server) -> None:
         assert one.updates == 2
         assert one.evaluation is not None
         assert one.evaluation.pass_at_1 == evaluation(one.round)["pass_at_1"]
-        assert [swap.replaced for swap in one.swaps] == [2 * (one.round % 5)]
+        assert [public_step.replaced for public_step in one.public_steps] == [2 * (one.round % 5)]
         assert (one.traffic.up, one.traffic.down) == (2 * (1 + 3), 2 * (2 + 4))
-    assert (rounds[251].updates, rounds[251].swaps) == (0, [])
+    assert (rounds[251].updates, rounds[251].public_steps) == (0, [])
     assert list(fed.members["a"].rounds(fed.run.id, after=99)) == rounds[100:]
     assert numbers(fed, after=100, limit=3) == [101, 102, 103]
     assert numbers(fed, after=251) == []

@@ -21,11 +21,12 @@ from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.terms import read_terms
 from pubswap_server.database.engine import migrate, schema_of
 from pubswap_server.database.naming import naming_columns
-from pubswap_server.database.tables import Base, RunRow
+from pubswap_server.database.tables import Base, PublicStepRow, RunRow
 from pubswap_server.server import prepared
 from pubswap_server.settings import load_settings
 from support.client.results import CARD
 from support.coordinator.next_release import upgrade_to_next_release
+from support.coordinator.older import go_back
 from support.coordinator.places import on_sqlite
 from support.coordinator.postgres import Postgres
 
@@ -97,6 +98,30 @@ def test_runs_of_before_get_their_terms_once(engine: Engine, database_url: str) 
             terms = read_terms(old.terms)
             assert (terms.settings, terms.model, terms.name) == (old.settings, CARD, "old")
             assert (terms.verifier_version, terms.public) == ("exact@9", digest_of(b"old"))
+
+
+def test_public_steps_of_before_keep_their_number_and_summary(
+    engine: Engine, database_url: str
+) -> None:
+    """They had another name; so had the number in a summary."""
+    migrate(database_url)
+    run = RunRow(id="r", name="run", state="open", settings=RunSettings(), model=CARD)
+    run.verifier_version = "v"
+    others = {"clients": 3, "replaced": 4, "replaced_share": {"a": 0.5}}
+    where = {"run_id": "r", "round": 1, "public_step": 2}
+    with Session(engine) as session, session.begin():
+        session.add(run)
+        session.flush()
+        session.add(PublicStepRow(**where, closed=True, summary={"swap": 2, **others}))
+        session.add(PublicStepRow(**where | {"public_step": 3}, closed=False, summary=None))
+    with engine.begin() as connection:
+        go_back(connection.exec_driver_sql, "0021")
+    migrate(database_url)
+    with Session(engine) as session:
+        done = session.get_one(PublicStepRow, ("r", 1, 2))
+        assert (done.closed, done.summary) == (True, {"public_step": 2, **others})
+        still_open = session.get_one(PublicStepRow, ("r", 1, 3))
+        assert (still_open.closed, still_open.summary) == (False, None)
 
 
 def triggers(engine: Engine) -> dict[str, str]:

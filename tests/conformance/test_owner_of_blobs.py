@@ -34,6 +34,7 @@ from pubswap_server.settings import ServerSettings
 from pubswap_server.storage.local import LocalBlobs
 from pubswap_server.storage.opening import make_storage
 from support.coordinator.coordinator import Federation, Server, begun, serving, settings_for
+from support.coordinator.older import go_back
 from support.coordinator.places import admin, on_sqlite
 
 REFUSED = "are of different deployments: .*pubswap admin adopt"
@@ -247,14 +248,7 @@ def make_earlier(settings: ServerSettings) -> None:
             "SELECT name FROM sqlite_master WHERE name LIKE '%_freed_by_%'"
         ):
             rows.execute(f"DROP TRIGGER {name}")
-        for table in ("deployment", "unnamed_blobs", "log_quotas", "signed_out", "steps"):
-            rows.execute(f"DROP TABLE {table}")
-        rows.execute("ALTER TABLE runs DROP COLUMN terms")
-        rows.execute("ALTER TABLE rounds DROP COLUMN responses")
-        rows.execute("CREATE TABLE prompts (run_id VARCHAR(32))")
-        rows.execute("ALTER TABLE doubts ADD COLUMN other_policy FLOAT")
-        rows.execute("ALTER TABLE members ADD COLUMN certificate VARCHAR(64)")
-        rows.execute("UPDATE alembic_version SET version_num = '0010'")
+        go_back(rows.execute, "0010")
         rows.commit()
 
 

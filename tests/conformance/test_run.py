@@ -170,7 +170,7 @@ def test_keep_replaces_wrong_responses_by_peers_right_ones(server: Server) -> No
     fed.members["a"].submit_responses(fed.run.id, 1, 1, bodies["a"])
     assert fed.view().state is RunState.EXCHANGING
     fed.members["b"].submit_responses(fed.run.id, 1, 1, bodies["b"])
-    prompts = fed.members["a"].swap_prompts(fed.run.id, 1, 1).prompts
+    prompts = fed.members["a"].public_step_prompts(fed.run.id, 1, 1).prompts
     rules = ResponseRules.of(fed.run.model, fed.run.settings, [p.index for p in prompts])
     groups = decode_responses(fed.members["a"].exchanged(fed.run.id, 1, 1), rules)
     assert [sum(r.donated for r in group) for group in groups] == [2, 0]
@@ -185,10 +185,10 @@ def test_keep_replaces_wrong_responses_by_peers_right_ones(server: Server) -> No
     assert not any(r.donated for group in kept for r in group)
     view = fed.view()
     assert view.state is RunState.TRAINING
-    (swap,) = view.rounds[1].swaps
-    assert (swap.clients, swap.replaced) == (2, 2)
-    assert swap.replaced_share == {"a": 0.25, "b": 0.0}
-    assert swap.correct_share == {"a": 0.375, "b": 0.75}
+    (public_step,) = view.rounds[1].public_steps
+    assert (public_step.clients, public_step.replaced) == (2, 2)
+    assert public_step.replaced_share == {"a": 0.25, "b": 0.0}
+    assert public_step.correct_share == {"a": 0.375, "b": 0.75}
     traffic = view.rounds[1].traffic
     assert traffic.responses_up == len(bodies["a"]) + len(bodies["b"])
     assert traffic.responses_down > 0
@@ -200,7 +200,7 @@ def test_random_gives_every_client_the_same_responses(server: Server) -> None:
     fed = begun(server, method={"strategy": "random"})
     for name, right in (("a", [1, 1]), ("b", [2, 3])):
         fed.members[name].submit_responses(fed.run.id, 1, 1, fed.responses(name, 1, 1, right))
-    prompts = fed.members["a"].swap_prompts(fed.run.id, 1, 1).prompts
+    prompts = fed.members["a"].public_step_prompts(fed.run.id, 1, 1).prompts
     rules = ResponseRules.of(fed.run.model, fed.run.settings, [p.index for p in prompts])
     groups = {
         name: decode_responses(fed.members[name].exchanged(fed.run.id, 1, 1), rules)
@@ -325,7 +325,7 @@ def test_a_cancelled_run_takes_nothing_from_those_who_train(server: Server) -> N
         assert isinstance(waiting.exception(20), RunCancelled)
     for ask in (
         lambda: a.heartbeat(run, Progress(round=1, step=1, steps=2)),
-        lambda: b.swap_prompts(run, 1, 1),
+        lambda: b.public_step_prompts(run, 1, 1),
         lambda: b.submit_responses(run, 1, 1, bodies["b"]),
         lambda: b.put_blob(run, b"an adapter"),
         lambda: a.submit_update(run, 1, update),

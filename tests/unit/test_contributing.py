@@ -61,7 +61,7 @@ from pubswap_protocol.methods.strategies import Choice, Pool
 from pubswap_protocol.settings import RunSettings
 strategy = RunSettings.model_validate({"method": {"strategy": "first_correct"}}).method.strategy
 correct = {"a": np.array([[False, False]]), "b": np.array([[False, True]])}
-pool = Pool(seed=0, round=1, swap=1, prompts=[0], correct=correct)
+pool = Pool(seed=0, round=1, public_step=1, prompts=[0], correct=correct)
 assert strategy.choices(pool, "a") == [[Choice("b", 1), Choice("a", 0)]]
 assert strategy.choices(pool, "b") == [[Choice("b", 1), Choice("b", 0)]]
 assert strategy.replaced(pool) == {"a": 1, "b": 0}

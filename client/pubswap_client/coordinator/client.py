@@ -292,28 +292,28 @@ class CoordinatorClient(Connection):
         """Hand in an update that was trained from the adapter `start`.
 
         Raises RoundClosed if the run was rolled back since the task, which had this many
-        `rollbacks`; so do `swap_prompts` and `submit_responses`.
+        `rollbacks`; so do `public_step_prompts` and `submit_responses`.
         """
         path = paths.UPDATE.format(run=run, round=round_)
         return self.call(Receipt, "POST", path, body, start=start, rollbacks=rollbacks)
 
-    def swap_prompts(
-        self, run: str, round_: int, swap: int, rollbacks: int | None = None
-    ) -> messages.SwapPrompts:
-        path = paths.SWAP.format(run=run, round=round_, swap=swap)
-        return self.call(messages.SwapPrompts, "GET", path, rollbacks=rollbacks)
+    def public_step_prompts(
+        self, run: str, round_: int, public_step: int, rollbacks: int | None = None
+    ) -> messages.PublicStepPrompts:
+        path = paths.PUBLIC_STEP.format(run=run, round=round_, public_step=public_step)
+        return self.call(messages.PublicStepPrompts, "GET", path, rollbacks=rollbacks)
 
     def submit_responses(
-        self, run: str, round_: int, swap: int, data: bytes, rollbacks: int | None = None
+        self, run: str, round_: int, public_step: int, data: bytes, rollbacks: int | None = None
     ) -> Receipt:
-        path = paths.SWAP_RESPONSES.format(run=run, round=round_, swap=swap)
+        path = paths.PUBLIC_STEP_RESPONSES.format(run=run, round=round_, public_step=public_step)
         return self.call(Receipt, "POST", path, data, rollbacks=rollbacks)
 
     def exchanged(
         self,
         run: str,
         round_: int,
-        swap: int,
+        public_step: int,
         on_wait: Callable[[str], None] = lambda reason: None,
         *,
         seeds: bool = False,
@@ -325,7 +325,10 @@ class CoordinatorClient(Connection):
         their seeds and their donors' numbers. Raises RoundClosed if this member's responses were
         not in the exchange, ServerFault for more than `max_bytes`.
         """
-        path, pace = paths.SWAP_EXCHANGED.format(run=run, round=round_, swap=swap), Pace()
+        path, pace = (
+            paths.PUBLIC_STEP_EXCHANGED.format(run=run, round=round_, public_step=public_step),
+            Pace(),
+        )
         while True:
             reply = self.request(
                 "GET", path, max_bytes=max_bytes, wait=LONG_POLL_SECONDS, seeds=seeds or None

@@ -23,9 +23,9 @@ from pubswap_protocol.errors import (
     RoundClosed,
     WrongState,
 )
-from pubswap_protocol.messages import ReceiptStatus, RunView, SwapPrompts
+from pubswap_protocol.messages import PublicStepPrompts, ReceiptStatus, RunView
 from pubswap_protocol.problems import Problem
-from pubswap_protocol.schedule import public_step, staleness
+from pubswap_protocol.schedule import public_step_number, staleness
 from pubswap_protocol.tensors.responses import (
     Response,
     ResponseRules,
@@ -53,7 +53,7 @@ class PublicSteps:
     until_saved: Callable[[], None]
     gate: Gate
     public: Sequence[Problem]
-    _ahead: dict[int, tuple[SwapPrompts, bytes]] = field(default_factory=dict)
+    _ahead: dict[int, tuple[PublicStepPrompts, bytes]] = field(default_factory=dict)
 
     def send_ahead(self, step: int) -> None:
         """Sample a public step and send our responses, before a private step overtakes it."""
@@ -63,21 +63,23 @@ class PublicSteps:
     def make(self, step: int) -> StepMetrics:
         """Make a public step, or the rest of one that a private step overtook."""
         prompts, responses = self._ahead.pop(step) if step in self._ahead else self._sampled(step)
-        self.reporter.doing(f"public step {prompts.swap}: waiting for the other organisations")
+        self.reporter.doing(
+            f"public step {prompts.public_step}: waiting for the other organisations"
+        )
         received = self._received(step, prompts, responses)
-        self.reporter.doing(f"public step {prompts.swap}: updating")
+        self.reporter.doing(f"public step {prompts.public_step}: updating")
         metrics = self.trainer.public_step(step, _problems(prompts), received.groups)
         return replace(metrics, waited=received.waited, exchange_refused=int(received.refused))
 
-    def _sampled(self, step: int) -> tuple[SwapPrompts, bytes]:
+    def _sampled(self, step: int) -> tuple[PublicStepPrompts, bytes]:
         """A public step's prompts, and our encoded responses, saved before they are sent.
 
         The coordinator accepts no others afterwards, and an engine may not sample the same again.
         """
-        swap = public_step(self.run.settings, step)
-        assert swap is not None
-        self.reporter.doing(f"public step {swap}: sampling")
-        prompts = self._prompts(swap)
+        public_step = public_step_number(self.run.settings, step)
+        assert public_step is not None
+        self.reporter.doing(f"public step {public_step}: sampling")
+        prompts = self._prompts(public_step)
         problems, key, rules = _problems(prompts), self._key(prompts), self._rules(prompts)
         saved = self.journal.sampled(key)
         if saved is not None:
@@ -92,17 +94,22 @@ class PublicSteps:
         self.journal.save_sampled(key, body)
         return prompts, body
 
-    def _prompts(self, swap: int) -> SwapPrompts:
+    def _prompts(self, public_step: int) -> PublicStepPrompts:
         """A public step's prompts.
 
         Raises InvalidProblems for more than agreed or other ones, and WrongState for another
         step's, because responses to each step are sent only once in a round.
         """
-        prompts = self.api.swap_prompts(self.run.id, self.key.round, swap, self.key.rollbacks)
-        if (prompts.round, prompts.swap) != (self.key.round, swap) or not prompts.prompts:
+        prompts = self.api.public_step_prompts(
+            self.run.id, self.key.round, public_step, self.key.rollbacks
+        )
+        if (prompts.round, prompts.public_step) != (
+            self.key.round,
+            public_step,
+        ) or not prompts.prompts:
             raise WrongState(
-                f"The coordinator was asked for public step {swap} of round {self.key.round}, and "
-                "answered with another or none."
+                f"The coordinator was asked for public step {public_step} of round "
+                f"{self.key.round}, and answered with another or none."
             )
         limit = self.run.settings.grpo.prompts_per_step
         if len(prompts.prompts) > limit:
@@ -119,7 +126,9 @@ class PublicSteps:
                 )
         return prompts
 
-    def _received(self, step: int, prompts: SwapPrompts, responses: bytes) -> "GroupsReceived":
+    def _received(
+        self, step: int, prompts: PublicStepPrompts, responses: bytes
+    ) -> "GroupsReceived":
         """The groups to train on, and the seconds waited for them.
 
         They are saved before they are used, so that a restart trains on the same ones. If we were
@@ -138,7 +147,7 @@ class PublicSteps:
             log.warning(
                 "The coordinator's answer to public step %d is refused; training on our own "
                 "responses. Tell its operator: %s",
-                *(prompts.swap, error.detail),
+                *(prompts.public_step, error.detail),
             )
             refused, waited = True, time.monotonic() - began
             body, groups = responses, decode_responses(responses, rules)
@@ -146,16 +155,18 @@ class PublicSteps:
             self.journal.save_received(key, body)
         return GroupsReceived(groups, waited, refused)
 
-    def _exchange(self, step: int, prompts: SwapPrompts, responses: bytes) -> tuple[bytes, float]:
+    def _exchange(
+        self, step: int, prompts: PublicStepPrompts, responses: bytes
+    ) -> tuple[bytes, float]:
         """The encoded groups to train on, the coordinator's or our own, and the seconds waited."""
         # An overtaken step's responses were sent before the step that overtook it.
         if not staleness(self.run.settings, step) and not self._submit(prompts, responses):
             return responses, 0.0
         started = time.monotonic()
         try:
-            waiting = f"public step {prompts.swap}: waiting for"
+            waiting = f"public step {prompts.public_step}: waiting for"
             answer = self.api.exchanged(
-                *(self.run.id, self.key.round, prompts.swap),
+                *(self.run.id, self.key.round, prompts.public_step),
                 lambda reason: self.reporter.doing(f"{waiting} {reason}"),
                 seeds=prompts.sampling_seed is not None,
                 max_bytes=self._rules(prompts).max_bytes(),
@@ -165,12 +176,14 @@ class PublicSteps:
             return responses, time.monotonic() - started
         return answer, time.monotonic() - started
 
-    def _submit(self, prompts: SwapPrompts, responses: bytes) -> bool:
+    def _submit(self, prompts: PublicStepPrompts, responses: bytes) -> bool:
         """Send our responses; returns whether they came in time for the exchange."""
         try:
-            submit = partial(self.api.submit_responses, self.run.id, self.key.round, prompts.swap)
+            submit = partial(
+                self.api.submit_responses, self.run.id, self.key.round, prompts.public_step
+            )
             send = partial(submit, responses, self.key.rollbacks)
-            receipt = self.gate.send(prompts.swap, send)
+            receipt = self.gate.send(prompts.public_step, send)
         except IdempotencyMismatch as error:
             # The responses that we sent are lost here, but the exchange has them.
             log.warning("%s Continuing with the responses that the coordinator has.", error.detail)
@@ -179,18 +192,20 @@ class PublicSteps:
             log.warning(
                 "The coordinator refuses our responses to public step %d; training on them alone. "
                 "Tell its operator: %s",
-                *(prompts.swap, error.detail),
+                *(prompts.public_step, error.detail),
             )
             return False
         if receipt.status is ReceiptStatus.LATE:
-            log.warning("Public step %d closed without us; training on our own.", prompts.swap)
+            log.warning(
+                "Public step %d closed without us; training on our own.", prompts.public_step
+            )
         return receipt.status is not ReceiptStatus.LATE
 
-    def _key(self, prompts: SwapPrompts) -> ExchangeKey:
+    def _key(self, prompts: PublicStepPrompts) -> ExchangeKey:
         indices = [entry.index for entry in prompts.prompts]
-        return ExchangeKey(self.key, prompts.swap, indices)
+        return ExchangeKey(self.key, prompts.public_step, indices)
 
-    def _rules(self, prompts: SwapPrompts) -> ResponseRules:
+    def _rules(self, prompts: PublicStepPrompts) -> ResponseRules:
         indices = [entry.index for entry in prompts.prompts]
         return ResponseRules.of(self.run.model, self.run.settings, indices)
 
@@ -204,5 +219,5 @@ class GroupsReceived:
     refused: bool = False
 
 
-def _problems(prompts: SwapPrompts) -> list[Problem]:
+def _problems(prompts: PublicStepPrompts) -> list[Problem]:
     return [entry.problem for entry in prompts.prompts]

@@ -15,7 +15,7 @@ from pubswap_client.state.journal import RoundKey
 from pubswap_client.state.status import status_so_far, write_status
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_protocol.messages import Digest, RunView
-from pubswap_protocol.schedule import public_step, update_order
+from pubswap_protocol.schedule import public_step_number, update_order
 
 
 class Recorder(Reporter):
@@ -29,7 +29,7 @@ class Recorder(Reporter):
         self._state = state
         self._problems = problems
         self._private = [
-            public_step(run.settings, step) is None for step in update_order(run.settings)
+            public_step_number(run.settings, step) is None for step in update_order(run.settings)
         ]
         self._connection = connection
         self._previous = status_so_far(state, run)

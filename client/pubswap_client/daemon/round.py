@@ -36,7 +36,7 @@ from pubswap_protocol.messages import (
     UpdateMetrics,
 )
 from pubswap_protocol.problems import Problem
-from pubswap_protocol.schedule import overtaken, public_step, update_order
+from pubswap_protocol.schedule import overtaken, public_step_number, update_order
 from pubswap_protocol.tensors.adapter import Adapter, decode_adapter, sent_layout
 from pubswap_protocol.tensors.ranks import at_rank, leading
 from pubswap_protocol.tensors.update_encoding import encode_update
@@ -136,7 +136,7 @@ class LocalRound:
                 rounds=settings.rounds,
                 step=len(checkpoint.steps),
                 steps=settings.local_steps,
-                public=public_step(settings, step) is not None,
+                public=public_step_number(settings, step) is not None,
                 completed=checkpoint.steps,
                 last=len(checkpoint.steps) == settings.local_steps
                 or self.limits.over(checkpoint.steps),
@@ -234,7 +234,7 @@ class LocalRound:
             begin()
 
     def step(self, step: int) -> StepMetrics:
-        if public_step(self.run.settings, step) is not None:
+        if public_step_number(self.run.settings, step) is not None:
             return self._public.make(step)
         ahead = overtaken(self.run.settings, step)
         if ahead is not None:
@@ -264,7 +264,9 @@ class LocalRound:
         """
         pairs = zip(self._done, update_order(self.run.settings), strict=False)
         reported = [
-            None if self._silent and public_step(self.run.settings, step) is None else metrics
+            None
+            if self._silent and public_step_number(self.run.settings, step) is None
+            else metrics
             for metrics, step in pairs
         ]
         steps = [metrics for metrics in reported if metrics is not None]

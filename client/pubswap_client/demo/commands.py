@@ -22,7 +22,7 @@ def demo(
     ] = "tiny",
     method: Annotated[str | None, typer.Option(help="pubswap, fedavg or fedprox.")] = None,
     strategy: Annotated[str | None, typer.Option(help="keep or random.")] = None,
-    swap_period: Annotated[int | None, typer.Option(help="Make every n-th step public.")] = None,
+    period: Annotated[int | None, typer.Option(help="Make every n-th step public.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Number of rounds.")] = None,
     local_steps: Annotated[int | None, typer.Option(help="GRPO steps a round (tau).")] = None,
     seed: Annotated[int | None, typer.Option(help="The run's seed; also draws the data.")] = None,
@@ -41,7 +41,7 @@ def demo(
     overrides = {
         "method": method,
         "method.strategy": strategy,
-        "method.period": swap_period,
+        "method.period": period,
         "rounds": rounds,
         "local_steps": local_steps,
         "seed": seed,

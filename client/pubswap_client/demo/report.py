@@ -39,15 +39,15 @@ def summarise(run: WholeRun, seconds: float) -> Summary:
     done = [summary.evaluation for summary in run.rounds if summary.evaluation]
     scores = [evaluation.pass_at_1 for evaluation in done]
     clients = max(summary.updates for summary in run.rounds)
-    swaps = [swap for summary in run.rounds for swap in summary.swaps]
+    public_steps = [public_step for summary in run.rounds for public_step in summary.public_steps]
     return Summary(
         base_pass_at_1=scores[0],
         final_pass_at_1=scores[-1],
         best_pass_at_1=max(scores[1:]),
         rounds=len(scores) - 1,
         clients=clients,
-        public_steps=len(swaps),
-        responses_replaced=sum(swap.replaced for swap in swaps),
+        public_steps=len(public_steps),
+        responses_replaced=sum(public_step.replaced for public_step in public_steps),
         bytes_up=sum(summary.traffic.up for summary in run.rounds),
         bytes_down=sum(summary.traffic.down for summary in run.rounds),
         seconds=round(seconds, 1),
@@ -91,7 +91,9 @@ def _scores_table(run: WholeRun, summary: Summary) -> Table:
         table.add_row(topic, *(f"{score:.2f}" for score in scores))
     table.add_section()
     table.add_row("all", *(f"{score:.3f}" for score in summary.pass_at_1_by_round), style="bold")
-    replaced = {s.round: sum(swap.replaced for swap in s.swaps) for s in run.rounds}
+    replaced = {
+        s.round: sum(public_step.replaced for public_step in s.public_steps) for s in run.rounds
+    }
     drift = {s.round: s.drift.pairwise for s in run.rounds if s.drift}
     rounds = range(1, summary.rounds + 1)
     table.add_row("responses replaced", "", *(str(replaced.get(r, 0)) for r in rounds))

@@ -30,7 +30,9 @@ def evaluated(run: WholeRun) -> list[float]:
 
 def _status_line(run: WholeRun) -> str:
     scores = " → ".join(f"{score:.3f}" for score in evaluated(run)) or "…"
-    replaced = sum(swap.replaced for summary in run.rounds for swap in summary.swaps)
+    replaced = sum(
+        public_step.replaced for summary in run.rounds for public_step in summary.public_steps
+    )
     up = sum(summary.traffic.up for summary in run.rounds)
     down = sum(summary.traffic.down for summary in run.rounds)
     return (

@@ -7,7 +7,7 @@ from pubswap_client.recipes.check import RESPONSE_TOKEN_BYTES
 from pubswap_client.settings import ClientSettings
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_protocol.command_line.amounts import duration_text, size_text
-from pubswap_protocol.schedule import public_step, update_order
+from pubswap_protocol.schedule import public_step_number, update_order
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import AdapterLayout
 from pubswap_protocol.tensors.ranks import at_rank
@@ -58,7 +58,7 @@ def predict(
     responses for each public step. Each held-out problem is answered once a round.
     """
     steps = update_order(run)[: client.round_steps]
-    public = sum(public_step(run, step) is not None for step in steps)
+    public = sum(public_step_number(run, step) is not None for step in steps)
     own = own_settings(client, run).grpo
     responses, drawn = (
         grpo.prompts_per_step * grpo.responses_per_prompt for grpo in (run.grpo, own)

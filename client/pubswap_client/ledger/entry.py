@@ -22,8 +22,8 @@ KINDS = {
     ("PATCH", paths.UPLOAD): "adapter",
     ("PUT", paths.UPLOAD): "upload",
     ("POST", paths.UPDATE): "update",
-    ("GET", paths.SWAP): "question",
-    ("POST", paths.SWAP_RESPONSES): "responses",
+    ("GET", paths.PUBLIC_STEP): "question",
+    ("POST", paths.PUBLIC_STEP_RESPONSES): "responses",
     ("POST", paths.EVALUATION): "evaluation",
 }
 _PATTERNS = {
@@ -104,6 +104,6 @@ def check_kinds(names: Iterable[str]) -> None:
 
 
 def _identifiers(groups: dict[str, str]) -> Iterator[tuple[str, str | int]]:
-    for name, field in (("run", "run"), ("round", "round"), ("swap", "exchange")):
+    for name, field in (("run", "run"), ("round", "round"), ("public_step", "exchange")):
         if name in groups:
             yield field, groups[name] if name == "run" else int(groups[name])

@@ -56,7 +56,9 @@ def rounds_table(rounds: Iterable[RoundSummary], start: str = "base") -> Table:
             str(summary.updates) if summary.round else "",
             evaluation.figures if evaluation else "",
             f"{reward:.3f}" if reward is not None else "",
-            str(sum(swap.replaced for swap in summary.swaps)) if summary.round else "",
+            str(sum(public_step.replaced for public_step in summary.public_steps))
+            if summary.round
+            else "",
             f"{drift.pairwise:.3f}" if drift else "",
             size_text(summary.traffic.up),
             size_text(summary.traffic.down),

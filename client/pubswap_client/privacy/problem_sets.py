@@ -11,7 +11,12 @@ from pubswap_protocol.command_line.amounts import first_few
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
 from pubswap_protocol.messages import RoundSummary
 from pubswap_protocol.problems import Problem, prompts_digest, read_problems
-from pubswap_protocol.schedule import private_position, private_prompts, public_step, update_order
+from pubswap_protocol.schedule import (
+    private_position,
+    private_prompts,
+    public_step_number,
+    update_order,
+)
 from pubswap_protocol.settings import RunSettings
 
 log = logging.getLogger(__name__)
@@ -64,7 +69,7 @@ def drawn(settings: RunSettings, client: str, size: int, rounds: Mapping[int, in
         index
         for round_, steps in rounds.items()
         for step in update_order(settings)[:steps]
-        if public_step(settings, step) is None
+        if public_step_number(settings, step) is None
         for index in private_prompts(
             settings,
             client,

@@ -48,7 +48,7 @@ def impossible(reading: Reading) -> Iterator[str]:
 
 
 def repeated(reading: Reading) -> Iterator[str]:
-    """Settings of a sweep that compute the same as another, such as fedavg at two swap periods."""
+    """Settings of a sweep that compute the same as another, such as fedavg at two periods."""
     first: dict[str, str] = {}
     for setting, varied in variants(reading):
         recipe, unused = varied.sound(), {"sweep", "about", "name"}

@@ -72,11 +72,11 @@ class ExchangeKey:
     """The public step that a saved batch belongs to."""
 
     key: RoundKey
-    swap: int
+    public_step: int
     prompts: list[int]  # positions in the public set
 
     def facts(self) -> Facts:
-        return {**self.key._asdict(), "swap": self.swap, "prompts": self.prompts}
+        return {**self.key._asdict(), "public_step": self.public_step, "prompts": self.prompts}
 
 
 class Journal:

@@ -14,14 +14,14 @@ from sqlalchemy import Select, and_, exists, or_, select
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.errors import Fenced, PubSwapError, UnknownRun, WrongState
-from pubswap_protocol.messages import RunState, SwapSummary
+from pubswap_protocol.messages import PublicStepSummary, RunState
 from pubswap_protocol.methods.strategies import Pool, Strategy
 from pubswap_server.aggregation.round import STANDS_OUT
 from pubswap_server.clock import now
 from pubswap_server.conductor import stalls
 from pubswap_server.conductor.inputs import RoundInputs, aggregate_round, inputs_of
 from pubswap_server.conductor.leases import Lease
-from pubswap_server.database.tables import RoundRow, RunRow, SwapRow, UpdateRow
+from pubswap_server.database.tables import PublicStepRow, RoundRow, RunRow, UpdateRow
 from pubswap_server.exchange import exchanges
 from pubswap_server.monitoring.webhook import Notice
 from pubswap_server.runs import events, history, members, retention, rounds, runs
@@ -99,7 +99,9 @@ def _time_moves() -> Select[str]:
     silent client, or a noted reason to wait."""
     arrived = exists().where(UpdateRow.run_id == RunRow.id, UpdateRow.round == RunRow.round)
     open_step = exists().where(
-        SwapRow.run_id == RunRow.id, SwapRow.round == RunRow.round, SwapRow.closed.is_(False)
+        PublicStepRow.run_id == RunRow.id,
+        PublicStepRow.round == RunRow.round,
+        PublicStepRow.closed.is_(False),
     )
     silent = exists().where(
         *members.silent_in(RunRow.id, now() - timedelta(seconds=stalls.SILENT_SECONDS))
@@ -166,7 +168,7 @@ _Work = tuple[list[exchanges.Step], tuple[Lease, RoundInputs] | None]
 
 
 async def _close(
-    services: Services, run: str, summaries: dict[exchanges.Step, SwapSummary], explain: bool
+    services: Services, run: str, summaries: dict[exchanges.Step, PublicStepSummary], explain: bool
 ) -> _Work:
     timed = services.metrics.exchange_seconds.observe
 
@@ -203,18 +205,20 @@ def _admit_if_short(session: Session, run: RunRow) -> None:
 
 async def _summaries(
     services: Services, run: str, due: list[exchanges.Step]
-) -> dict[exchanges.Step, SwapSummary]:
+) -> dict[exchanges.Step, PublicStepSummary]:
     """The summaries of these exchanges, with the members that have answered so far."""
     summaries = {}
-    for round_, swap in due:
+    for round_, public_step in due:
 
-        def read(session: Session, round_: int = round_, swap: int = swap) -> tuple[Strategy, Pool]:
-            return exchanges.answered(session, runs.by_id(session, run), round_, swap)
+        def read(
+            session: Session, round_: int = round_, public_step: int = public_step
+        ) -> tuple[Strategy, Pool]:
+            return exchanges.answered(session, runs.by_id(session, run), round_, public_step)
 
         strategy, pool = await services.database.read(read)
         if pool.correct:  # empty if all were withdrawn meanwhile
             summary = await to_thread.run_sync(exchanges.summary_of, strategy, pool)
-            summaries[round_, swap] = summary
+            summaries[round_, public_step] = summary
     return summaries
 
 

@@ -67,7 +67,7 @@ def _reason(session: Session, run: RunRow, free: int | None, spare: int) -> str 
         return reason
     for row in exchanges.open_rows(session, run):
         turnout = exchanges.turnout(session, run, row)
-        what = f"Public step {row.swap} of round {run.round}"
+        what = f"Public step {row.public_step} of round {run.round}"
         if turnout.missing:
             return (
                 f"{what} closes with {turnout.quorum} or more clients; {turnout.arrived} answered "
@@ -97,12 +97,12 @@ def _unreadable(session: Session, run: RunRow) -> str | None:
             f"The run's {damage.details['what']} ({damage.details['digest']}) cannot be read. Put "
             "that blob back from a backup: members try again by themselves. Or cancel the run."
         )
-    for _, _, swap, member in exchanges.unverified(
+    for _, _, public_step, member in exchanges.unverified(
         session, now() - timedelta(seconds=VERDICT_SECONDS), run.id
     ):
         return (
-            f"The responses of {member} to public step {swap} of round {run.round} have had no "
-            f"verdicts for {VERDICT_SECONDS / 60:g} minutes; the coordinator's log says why."
+            f"The responses of {member} to public step {public_step} of round {run.round} have "
+            f"had no verdicts for {VERDICT_SECONDS / 60:g} minutes; the coordinator's log says why."
         )
     return None
 

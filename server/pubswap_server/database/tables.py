@@ -313,7 +313,7 @@ class _Round:
 
 
 class _PublicStep(_Round):
-    swap: Mapped[int] = mapped_column(primary_key=True, sort_order=-1)
+    public_step: Mapped[int] = mapped_column(primary_key=True, sort_order=-1)
 
 
 class RoundRow(_Round, Base):
@@ -353,10 +353,10 @@ class UpdateRow(_Round, Base):
     received_at: Mapped[datetime] = mapped_column(default=now)
 
 
-class SwapRow(_PublicStep, Base):
+class PublicStepRow(_PublicStep, Base):
     """A public step's exchange, from its first responses on."""
 
-    __tablename__ = "swaps"
+    __tablename__ = "public_steps"
 
     first_at: Mapped[datetime] = mapped_column(default=now)
     closed: Mapped[bool] = mapped_column(default=False)

@@ -32,7 +32,7 @@ MAX_EXCHANGES = 64
 AT_ONCE = 2
 
 T = TypeVar("T")
-Key = tuple[str, int, int, int]  # run, rollbacks, round, swap
+Key = tuple[str, int, int, int]  # run, rollbacks, round, public_step
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, CompoundSelect, func, null, select
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.errors import IdempotencyMismatch, NotFound, RoundClosed
-from pubswap_protocol.messages import Receipt, ReceiptStatus, RunState, SwapSummary
+from pubswap_protocol.messages import PublicStepSummary, Receipt, ReceiptStatus, RunState
 from pubswap_protocol.methods.method import PubSwap
 from pubswap_protocol.methods.strategies import Pool, Strategy
 from pubswap_protocol.schedule import public_batch, public_steps_per_round
@@ -17,7 +17,7 @@ from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.responses import ResponseRules
 from pubswap_server.clock import now
 from pubswap_server.database.engine import changed
-from pubswap_server.database.tables import RunRow, SetRow, SubmissionRow, SwapRow, UpdateRow
+from pubswap_server.database.tables import PublicStepRow, RunRow, SetRow, SubmissionRow, UpdateRow
 from pubswap_server.exchange import doubts
 from pubswap_server.exchange.answers import ClosedExchange
 from pubswap_server.runs import members, runs
@@ -27,7 +27,7 @@ from pubswap_server.runs.quorum import Turnout
 from pubswap_server.runs.state import ROUND_UNDER_WAY, exchange_began, exchange_ended
 
 Verdicts = list[list[bool]]
-Step = tuple[int, int]  # round, swap
+Step = tuple[int, int]  # round, public_step
 REFUSED = "refused"  # in place of a digest
 Key = tuple[str, int, int, str]  # a submission's run, round, public step and member
 
@@ -43,36 +43,36 @@ class Unverified:
     tokenizer: str
 
 
-def check_step(run: RunRow, round_: int, swap: int, rollbacks: int | None = None) -> None:
+def check_step(run: RunRow, round_: int, public_step: int, rollbacks: int | None = None) -> None:
     """Check that the run has this public step and that its round has begun.
 
     Raises NotFound for a step that the run does not have, RoundClosed for a round that has not
     begun, or that the member began before a rollback.
     """
     steps = public_steps_per_round(run.settings)
-    if round_ < 1 or not 1 <= swap <= steps:
-        raise NotFound(f"Round {round_} has no public step {swap}; each round has {steps}.")
+    if round_ < 1 or not 1 <= public_step <= steps:
+        raise NotFound(f"Round {round_} has no public step {public_step}; each round has {steps}.")
     if round_ > run.round:
         raise RoundClosed(f"Round {round_} is not under way; the run is in round {run.round}.")
     runs.require_since(run, rollbacks)
 
 
 def rules_of(
-    session: Session, run: RunRow, round_: int, swap: int, rollbacks: int | None = None
+    session: Session, run: RunRow, round_: int, public_step: int, rollbacks: int | None = None
 ) -> ResponseRules:
     """The form of a public step's responses; raises NotFound or RoundClosed, see `check_step`."""
-    check_step(run, round_, swap, rollbacks)
+    check_step(run, round_, public_step, rollbacks)
     public = session.get_one(SetRow, (run.id, "public")).problems
     return ResponseRules.of(
-        run.model, run.settings, public_batch(run.settings, public, round_, swap)
+        run.model, run.settings, public_batch(run.settings, public, round_, public_step)
     )
 
 
 def submitted(
-    session: Session, run: RunRow, member: MemberPrincipal, round_: int, swap: int
+    session: Session, run: RunRow, member: MemberPrincipal, round_: int, public_step: int
 ) -> SubmissionRow | None:
     """The member's responses in a public step; None if it sent none, or only what was refused."""
-    row = session.get(SubmissionRow, (run.id, round_, swap, member.name))
+    row = session.get(SubmissionRow, (run.id, round_, public_step, member.name))
     return None if row is None or row.digest == REFUSED else row
 
 
@@ -80,7 +80,7 @@ def same_receipt(row: SubmissionRow, digest: str) -> Receipt:
     """The receipt for a repeated submission; raises IdempotencyMismatch for a different one."""
     if row.digest != digest:
         raise IdempotencyMismatch(
-            f"You have sent other responses to public step {row.swap} of round {row.round}."
+            f"You have sent other responses to public step {row.public_step} of round {row.round}."
         )
     return receipt_of(row)
 
@@ -90,7 +90,7 @@ def submit(
     run: RunRow,
     member: MemberPrincipal,
     round_: int,
-    swap: int,
+    public_step: int,
     digest: str,
     correct: Verdicts | None,
     donatable: Verdicts | None = None,
@@ -105,28 +105,28 @@ def submit(
     """
     require_going(run.state == RunState.CANCELLED)
     runs.require_since(run, rollbacks)
-    existing = submitted(session, run, member, round_, swap)
+    existing = submitted(session, run, member, round_, public_step)
     if existing is not None:
         return same_receipt(existing, digest)
     runs.require_resumed(run)
-    row = session.get(SwapRow, (run.id, round_, swap))
+    row = session.get(PublicStepRow, (run.id, round_, public_step))
     under_way = round_ == run.round and run.state in ROUND_UNDER_WAY
     if row is None and under_way:
-        row = SwapRow(run_id=run.id, round=round_, swap=swap, first_at=arrived)
+        row = PublicStepRow(run_id=run.id, round=round_, public_step=public_step, first_at=arrived)
         session.add(row)
-        runs.move(session, run, exchange_began, swap=swap)
+        runs.move(session, run, exchange_began, public_step=public_step)
     if doubts.excluded(session, run.id, member.name):
-        rules = rules_of(session, run, round_, swap)
+        rules = rules_of(session, run, round_, public_step)
         donatable = [[False] * rules.responses_per_prompt for _ in rules.prompts]
     late = row is None or row.closed or not under_way or _only_held(session, run, row, arrived)
-    refused = session.get(SubmissionRow, (run.id, round_, swap, member.name))
+    refused = session.get(SubmissionRow, (run.id, round_, public_step, member.name))
     if refused is not None:
         session.delete(refused)
         session.flush()
     submission = SubmissionRow(
         run_id=run.id,
         round=round_,
-        swap=swap,
+        public_step=public_step,
         member=member.name,
         digest=digest,
         stored=digest,
@@ -136,7 +136,15 @@ def submit(
         received_at=arrived,
     )
     session.add(submission)
-    record(session, run.id, "responses", member=member.name, round=round_, swap=swap, late=late)
+    record(
+        session,
+        run.id,
+        "responses",
+        member=member.name,
+        round=round_,
+        public_step=public_step,
+        late=late,
+    )
     _tell_withheld(session, submission)
     return receipt_of(submission)
 
@@ -146,7 +154,7 @@ def refuse(
     run: RunRow,
     member: MemberPrincipal,
     round_: int,
-    swap: int,
+    public_step: int,
     reason: str,
     *,
     arrived: datetime,
@@ -158,20 +166,20 @@ def refuse(
     """
     require_going(run.state == RunState.CANCELLED)
     runs.require_since(run, rollbacks)
-    known = session.get(SubmissionRow, (run.id, round_, swap, member.name)) is not None
+    known = session.get(SubmissionRow, (run.id, round_, public_step, member.name)) is not None
     if round_ != run.round or run.state not in ROUND_UNDER_WAY or known:
         return
     row = SubmissionRow(
         run_id=run.id,
         round=round_,
-        swap=swap,
+        public_step=public_step,
         member=member.name,
         digest=REFUSED,
         late=True,
         received_at=arrived,
     )
     session.add(row)
-    details = {"member": member.name, "round": round_, "swap": swap}
+    details = {"member": member.name, "round": round_, "public_step": public_step}
     record(session, run.id, "responses refused", **details, reason=reason)
 
 
@@ -182,11 +190,11 @@ def _tell_withheld(session: Session, row: SubmissionRow) -> None:
     correct, donatable = np.array(row.correct), np.array(row.donatable)
     right, withheld = int(correct.sum()), int((correct & ~donatable).sum())
     if 2 * withheld > right and not doubts.excluded(session, row.run_id, row.member):
-        details = {"member": row.member, "round": row.round, "swap": row.swap}
+        details = {"member": row.member, "round": row.round, "public_step": row.public_step}
         record(session, row.run_id, "responses withheld", **details, right=right, withheld=withheld)
 
 
-def _only_held(session: Session, run: RunRow, row: SwapRow, arrived: datetime) -> bool:
+def _only_held(session: Session, run: RunRow, row: PublicStepRow, arrived: datetime) -> bool:
     """Whether, at `arrived`, only the verification of responses keeps an exchange open."""
     rules = rules_of_exchange(run)
     if (arrived - row.first_at).total_seconds() < rules.deadline_seconds:
@@ -201,7 +209,12 @@ def unverified(session: Session, until: datetime, run: str | None = None) -> lis
     Only those that arrived by `until`, oldest first.
     """
     query = (
-        select(SubmissionRow.run_id, SubmissionRow.round, SubmissionRow.swap, SubmissionRow.member)
+        select(
+            SubmissionRow.run_id,
+            SubmissionRow.round,
+            SubmissionRow.public_step,
+            SubmissionRow.member,
+        )
         .join(RunRow, RunRow.id == SubmissionRow.run_id)
         .where(RunRow.state.in_(ROUND_UNDER_WAY), RunRow.round == SubmissionRow.round)
         .where(SubmissionRow.correct.is_(null()), SubmissionRow.late.is_(False))
@@ -222,7 +235,7 @@ def unverified_submission(session: Session, key: Key) -> Unverified | None:
     if run.round != key[1] or run.state not in ROUND_UNDER_WAY:
         return None
     return Unverified(
-        rules=rules_of(session, run, row.round, row.swap),
+        rules=rules_of(session, run, row.round, row.public_step),
         settings=run.settings,
         stored=row.stored,
         public=session.get_one(SetRow, (run.id, "public")).digest,
@@ -244,7 +257,7 @@ def verified(session: Session, key: Key, stored: str, verdicts: Verdicts, given_
     changed(session, row.run_id, awaited=False)
     _tell_withheld(session, row)
     if given_up:
-        details = {"member": row.member, "round": row.round, "swap": row.swap}
+        details = {"member": row.member, "round": row.round, "public_step": row.public_step}
         record(session, row.run_id, "verification cut off", **details, responses=given_up)
     return True
 
@@ -254,36 +267,48 @@ def receipt_of(row: SubmissionRow | UpdateRow) -> Receipt:
     return Receipt(status=status, digest=row.digest)
 
 
-def _submissions(session: Session, run: str, round_: int, swap: int) -> dict[str, SubmissionRow]:
-    rows = session.scalars(select(SubmissionRow).where(*_in_time(run, round_, swap)))
+def _submissions(
+    session: Session, run: str, round_: int, public_step: int
+) -> dict[str, SubmissionRow]:
+    rows = session.scalars(select(SubmissionRow).where(*_in_time(run, round_, public_step)))
     return {row.member: row for row in sorted(rows, key=lambda row: row.member)}
 
 
-def open_rows(session: Session, run: RunRow) -> list[SwapRow]:
+def open_rows(session: Session, run: RunRow) -> list[PublicStepRow]:
     """The open exchanges of the round under way, in order."""
     rows = session.scalars(
-        select(SwapRow)
-        .where(SwapRow.run_id == run.id, SwapRow.round == run.round, SwapRow.closed.is_(False))
-        .order_by(SwapRow.swap)
+        select(PublicStepRow)
+        .where(
+            PublicStepRow.run_id == run.id,
+            PublicStepRow.round == run.round,
+            PublicStepRow.closed.is_(False),
+        )
+        .order_by(PublicStepRow.public_step)
     )
     return list(rows)
 
 
 def closed_steps(session: Session, run: RunRow, round_: int) -> list[int]:
-    rows = select(SwapRow.swap).where(SwapRow.run_id == run.id, SwapRow.round == round_)
-    return list(session.scalars(rows.where(SwapRow.closed.is_(True)).order_by(SwapRow.swap)))
+    rows = select(PublicStepRow.public_step).where(
+        PublicStepRow.run_id == run.id, PublicStepRow.round == round_
+    )
+    return list(
+        session.scalars(
+            rows.where(PublicStepRow.closed.is_(True)).order_by(PublicStepRow.public_step)
+        )
+    )
 
 
-def _in_time(run: str, round_: int, swap: int) -> tuple[ColumnElement[bool], ...]:
+def _in_time(run: str, round_: int, public_step: int) -> tuple[ColumnElement[bool], ...]:
     return (
         SubmissionRow.run_id == run,
         SubmissionRow.round == round_,
-        SubmissionRow.swap == swap,
+        SubmissionRow.public_step == public_step,
         SubmissionRow.late.is_(False),
     )
 
 
-def turnout(session: Session, run: RunRow, row: SwapRow) -> Turnout:
+def turnout(session: Session, run: RunRow, row: PublicStepRow) -> Turnout:
     """The numbers of members that have and have not answered in an exchange.
 
     A member that will not answer any more counts as if it had. It has handed in its update, or
@@ -303,12 +328,12 @@ def rules_of_exchange(run: RunRow) -> PubSwap:
     return run.settings.exchange
 
 
-def arrived(row: SwapRow) -> CompoundSelect[str]:
+def arrived(row: PublicStepRow) -> CompoundSelect[str]:
     """The members that are not waited for in an exchange; see `turnout`."""
     answered = select(SubmissionRow.member).where(
         SubmissionRow.run_id == row.run_id,
         SubmissionRow.round == row.round,
-        SubmissionRow.swap >= row.swap,
+        SubmissionRow.public_step >= row.public_step,
     )
     of_round = UpdateRow.run_id == row.run_id, UpdateRow.round == row.round
     return answered.union(select(UpdateRow.member).where(*of_round))
@@ -322,19 +347,21 @@ def turnout_of(
     return Turnout.of(rules_of_exchange(run), minimum, arrived, outstanding, first_at, unheard)
 
 
-def _counts(session: Session, row: SwapRow) -> tuple[int, int]:
+def _counts(session: Session, row: PublicStepRow) -> tuple[int, int]:
     """The number of answers in time, and how many of them have verdicts."""
     query = select(func.count(), func.count(SubmissionRow.correct))
-    count, done = session.execute(query.where(*_in_time(row.run_id, row.round, row.swap))).one()
+    count, done = session.execute(
+        query.where(*_in_time(row.run_id, row.round, row.public_step))
+    ).one()
     return count, done
 
 
-def summary_of(strategy: Strategy, pool: Pool) -> SwapSummary:
+def summary_of(strategy: Strategy, pool: Pool) -> PublicStepSummary:
     """The result of an exchange that is about to close, computed outside of any transaction."""
     correct, counts = pool.correct, strategy.replaced(pool)
     size = next(iter(correct.values())).size
-    return SwapSummary(
-        swap=pool.swap,
+    return PublicStepSummary(
+        public_step=pool.public_step,
         clients=len(correct),
         replaced=sum(counts.values()),
         replaced_share={name: count / size for name, count in counts.items()},
@@ -342,7 +369,7 @@ def summary_of(strategy: Strategy, pool: Pool) -> SwapSummary:
     )
 
 
-def due(session: Session, run: RunRow) -> list[SwapRow]:
+def due(session: Session, run: RunRow) -> list[PublicStepRow]:
     """The exchanges that all have answered, or a quorum if the deadline has passed.
 
     None in a pause, in which members hold their responses. Responses that came in time count,
@@ -364,7 +391,7 @@ def due(session: Session, run: RunRow) -> list[SwapRow]:
 def close_due(
     session: Session,
     run: RunRow,
-    summaries: Mapping[Step, SwapSummary],
+    summaries: Mapping[Step, PublicStepSummary],
     timed: Callable[[float], None],
 ) -> list[Step]:
     """Close the exchanges that are due, with their summaries; returns those without one yet.
@@ -374,10 +401,10 @@ def close_due(
     """
     pending = []
     for row in due(session, run):
-        names = select(SubmissionRow.member).where(*_in_time(run.id, row.round, row.swap))
-        summary = summaries.get((row.round, row.swap))
+        names = select(SubmissionRow.member).where(*_in_time(run.id, row.round, row.public_step))
+        summary = summaries.get((row.round, row.public_step))
         if summary is None or summary.correct_share.keys() != set(session.scalars(names)):
-            pending.append((row.round, row.swap))
+            pending.append((row.round, row.public_step))
             continue
         row.closed, row.summary = True, summary.model_dump(mode="json")
         record(session, run.id, "exchange closed", **row.summary, round=row.round)
@@ -387,20 +414,24 @@ def close_due(
     return pending
 
 
-def answered(session: Session, run: RunRow, round_: int, swap: int) -> tuple[Strategy, Pool]:
-    submissions = _submissions(session, run.id, round_, swap)
+def answered(session: Session, run: RunRow, round_: int, public_step: int) -> tuple[Strategy, Pool]:
+    submissions = _submissions(session, run.id, round_, public_step)
     done = {name: row for name, row in submissions.items() if row.correct is not None}
-    return rules_of_exchange(run).strategy, _pool(session, run, round_, swap, done)
+    return rules_of_exchange(run).strategy, _pool(session, run, round_, public_step, done)
 
 
 def _pool(
-    session: Session, run: RunRow, round_: int, swap: int, submissions: Mapping[str, SubmissionRow]
+    session: Session,
+    run: RunRow,
+    round_: int,
+    public_step: int,
+    submissions: Mapping[str, SubmissionRow],
 ) -> Pool:
     return Pool(
         seed=run.settings.seed,
         round=round_,
-        swap=swap,
-        prompts=rules_of(session, run, round_, swap).prompts,
+        public_step=public_step,
+        prompts=rules_of(session, run, round_, public_step).prompts,
         correct={name: np.array(s.correct, dtype=bool) for name, s in submissions.items()},
         donatable={name: np.array(s.donatable) for name, s in submissions.items() if s.donatable},
     )
@@ -408,23 +439,26 @@ def _pool(
 
 def kept_steps(session: Session, run: str, first: int) -> set[Step]:
     """The public steps from round `first` on whose responses, if they are closed, can be read."""
-    query = select(SubmissionRow.round, SubmissionRow.swap).where(
+    query = select(SubmissionRow.round, SubmissionRow.public_step).where(
         SubmissionRow.run_id == run, SubmissionRow.round >= first, SubmissionRow.late.is_(False)
     )
-    steps = query.group_by(SubmissionRow.round, SubmissionRow.swap)
+    steps = query.group_by(SubmissionRow.round, SubmissionRow.public_step)
     kept = steps.having(func.count(SubmissionRow.stored) == func.count())
-    return {(round_, swap) for round_, swap in session.execute(kept)}
+    return {(round_, public_step) for round_, public_step in session.execute(kept)}
 
 
-def closed(session: Session, run: RunRow, round_: int, swap: int) -> ClosedExchange:
+def closed(session: Session, run: RunRow, round_: int, public_step: int) -> ClosedExchange:
     """A closed exchange; raises NotFound or RoundClosed if it is open or never began."""
-    rules = rules_of(session, run, round_, swap)
-    row = session.get(SwapRow, (run.id, round_, swap))
+    rules = rules_of(session, run, round_, public_step)
+    row = session.get(PublicStepRow, (run.id, round_, public_step))
     if row is None or not row.closed:
-        raise RoundClosed(f"Public step {swap} of round {round_} has no closed exchange.")
-    submissions = _submissions(session, run.id, round_, swap)
+        raise RoundClosed(f"Public step {public_step} of round {round_} has no closed exchange.")
+    submissions = _submissions(session, run.id, round_, public_step)
     digests = {name: row.stored for name, row in submissions.items() if row.stored is not None}
     if len(digests) < len(submissions):
         raise RoundClosed(f"The responses of round {round_} are no longer kept.")
-    pool, strategy = _pool(session, run, round_, swap, submissions), rules_of_exchange(run).strategy
+    pool, strategy = (
+        _pool(session, run, round_, public_step, submissions),
+        rules_of_exchange(run).strategy,
+    )
     return ClosedExchange(strategy, pool, rules, digests, run.sampling_secret)

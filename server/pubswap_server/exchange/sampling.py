@@ -27,9 +27,9 @@ def doubtful(responses: int, evidence: float) -> bool | None:
     return evidence > LIMIT if responses >= ENOUGH else None
 
 
-def sampling_seed(secret: str, member: str, round_: int, swap: int) -> int:
+def sampling_seed(secret: str, member: str, round_: int, public_step: int) -> int:
     """The seed of a member's responses in a public step: 0..2^53-1."""
-    return _number(secret, "sampling", member, round_, swap)
+    return _number(secret, "sampling", member, round_, public_step)
 
 
 def donor_number(secret: str, receiver: str, donor: str) -> int:

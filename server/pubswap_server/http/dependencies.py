@@ -192,7 +192,7 @@ Number = Annotated[
         ge=0, le=MAX_NUMBER, description="Rounds count from 1; round 0 has the initial adapter."
     ),
 ]
-SwapNumber = Annotated[
+PublicStepNumber = Annotated[
     int,
     PathParameter(
         ge=1,

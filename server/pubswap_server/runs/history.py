@@ -16,15 +16,15 @@ from pubswap_protocol.errors import NotFound
 from pubswap_protocol.messages import (
     Drift,
     Evaluation,
+    PublicStepSummary,
     RoundMeans,
     RoundSummary,
     Score,
-    SwapSummary,
     Traffic,
 )
 from pubswap_protocol.schedule import public_steps_per_round
 from pubswap_protocol.settings import RunSettings
-from pubswap_server.database.tables import EventRow, RoundRow, RunRow, SwapRow, UpdateRow
+from pubswap_server.database.tables import EventRow, PublicStepRow, RoundRow, RunRow, UpdateRow
 from pubswap_server.runs import traffic
 
 MAX_ROUNDS = 100
@@ -57,7 +57,7 @@ def page(
     )
     rows_of = session.execute(counted)
     updates = {round_: count for round_, count in rows_of}  # noqa: C416 - no pairs to mypy
-    swaps = _swaps(session, run, first, last)
+    public_steps = _public_steps(session, run, first, last)
     sizes, gone_back = traffic.by_round(session, run, first, last), _rollbacks(session, run)
     return [
         RoundSummary(
@@ -68,7 +68,7 @@ def page(
             means=RoundMeans(**row.means) if row.means else None,
             drift=Drift(**row.drift) if row.drift else None,
             evaluation=Evaluation(**row.evaluation) if row.evaluation else None,
-            swaps=swaps[row.round],
+            public_steps=public_steps[row.round],
             traffic=sizes.get(row.round, Traffic()),
         )
         for row in rows
@@ -84,16 +84,18 @@ def _rollbacks(session: Session, run: str) -> list[tuple[int, int]]:
     return [(number, details["to"]) for number, details in enumerate(events, start=1)]
 
 
-def _swaps(session: Session, run: str, first: int, last: int) -> dict[int, list[SwapSummary]]:
-    summaries: dict[int, list[SwapSummary]] = defaultdict(list)
+def _public_steps(
+    session: Session, run: str, first: int, last: int
+) -> dict[int, list[PublicStepSummary]]:
+    summaries: dict[int, list[PublicStepSummary]] = defaultdict(list)
     rows = session.execute(
-        select(SwapRow.round, SwapRow.summary)
-        .where(SwapRow.run_id == run, SwapRow.round.between(first, last))
-        .order_by(SwapRow.round, SwapRow.swap)
+        select(PublicStepRow.round, PublicStepRow.summary)
+        .where(PublicStepRow.run_id == run, PublicStepRow.round.between(first, last))
+        .order_by(PublicStepRow.round, PublicStepRow.public_step)
     )
     for round_, summary in rows:
         if summary:
-            summaries[round_].append(SwapSummary(**summary))
+            summaries[round_].append(PublicStepSummary(**summary))
     return summaries
 
 
@@ -197,8 +199,10 @@ def first_and_last_evaluation(
 
 def means_of(session: Session, run: str, round_: int, updates: Sequence[UpdateRow]) -> RoundMeans:
     """The means of a round's updates, and of its exchanges so far."""
-    swaps = _swaps(session, run, round_, round_)[round_]
-    shares = [share for swap in swaps for share in swap.replaced_share.values()]
+    public_steps = _public_steps(session, run, round_, round_)[round_]
+    shares = [
+        share for public_step in public_steps for share in public_step.replaced_share.values()
+    ]
     by_name = {
         name: [update.metrics[name] for update in updates if update.metrics.get(name) is not None]
         for name in RoundMeans.model_fields

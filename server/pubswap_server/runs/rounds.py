@@ -19,11 +19,11 @@ from pubswap_protocol.settings import RunSettings
 from pubswap_server.clock import now
 from pubswap_server.database.tables import (
     BlobRow,
+    PublicStepRow,
     RoundRow,
     RunRow,
     StepRow,
     SubmissionRow,
-    SwapRow,
     UpdateRow,
 )
 from pubswap_server.exchange import doubts
@@ -197,8 +197,8 @@ def resume(session: Session, run: RunRow) -> None:
     if run.paused:
         in_time = _in_time(run, run.round)
         session.execute(update(UpdateRow).where(*in_time).values(received_at=now()))
-        begun = SwapRow.run_id == run.id, SwapRow.round == run.round
-        session.execute(update(SwapRow).where(*begun).values(first_at=now()))
+        begun = PublicStepRow.run_id == run.id, PublicStepRow.round == run.round
+        session.execute(update(PublicStepRow).where(*begun).values(first_at=now()))
     runs.move(session, run, resumed)
 
 
@@ -220,7 +220,7 @@ def roll_back(session: Session, run: RunRow, to: int) -> None:
         if row.adapter is not None
     ]
     record(session, run.id, "rolled back", to=to, adapter=start.adapter, rounds=rounds)
-    for table in (UpdateRow, SubmissionRow, SwapRow, StepRow, RoundRow):
+    for table in (UpdateRow, SubmissionRow, PublicStepRow, StepRow, RoundRow):
         session.execute(delete(table).where(table.run_id == run.id, table.round > to))
     run.state, run.round, run.failure = status.state, status.round, None
     run.rollbacks += 1

@@ -12,10 +12,10 @@ from pubswap_protocol.command_line.amounts import first_few
 from pubswap_protocol.messages import Role, RunState, Task, TaskKind
 from pubswap_server.database.tables import (
     MemberRow,
+    PublicStepRow,
     RoundRow,
     RunRow,
     SubmissionRow,
-    SwapRow,
     UpdateRow,
 )
 from pubswap_server.exchange import exchanges
@@ -140,30 +140,33 @@ def _exchanges(
     session: Session, run: RunRow, participants: set[str], handed_in: Set[str]
 ) -> dict[int, ExchangeState]:
     rows = session.execute(
-        select(SwapRow.swap, SwapRow.closed, SwapRow.first_at).where(
-            SwapRow.run_id == run.id, SwapRow.round == run.round
+        select(PublicStepRow.public_step, PublicStepRow.closed, PublicStepRow.first_at).where(
+            PublicStepRow.run_id == run.id, PublicStepRow.round == run.round
         )
     ).all()
     answered: dict[int, set[str]] = defaultdict(set)
     done: dict[int, set[str]] = defaultdict(set)  # and those whose answers came late or are refused
-    still_open = [swap for swap, closed, _ in rows if not closed]
+    still_open = [public_step for public_step, closed, _ in rows if not closed]
     if still_open:
-        answers = select(SubmissionRow.swap, SubmissionRow.member, SubmissionRow.late).where(
+        answers = select(SubmissionRow.public_step, SubmissionRow.member, SubmissionRow.late).where(
             SubmissionRow.run_id == run.id,
             SubmissionRow.round == run.round,
-            SubmissionRow.swap.in_(still_open),
+            SubmissionRow.public_step.in_(still_open),
         )
-        for swap, member, late in session.execute(answers):
-            done[swap].add(member)
+        for public_step, member, late in session.execute(answers):
+            done[public_step].add(member)
             if not late:
-                answered[swap].add(member)
-    states = {swap: ExchangeState(closed, frozenset(answered[swap])) for swap, closed, _ in rows}
-    for swap, closed, first_at in rows:
+                answered[public_step].add(member)
+    states = {
+        public_step: ExchangeState(closed, frozenset(answered[public_step]))
+        for public_step, closed, _ in rows
+    }
+    for public_step, closed, first_at in rows:
         if not closed:
-            arrived = handed_in | done[swap]
+            arrived = handed_in | done[public_step]
             missing = participants - arrived
             turnout = exchanges.turnout_of(run, len(arrived), len(missing), first_at)
-            states[swap] = replace(states[swap], awaited=_awaited(missing, turnout))
+            states[public_step] = replace(states[public_step], awaited=_awaited(missing, turnout))
     return states
 
 
@@ -190,16 +193,16 @@ def task_for(snapshot: RunSnapshot, member: MemberPrincipal) -> Task:
     )
 
 
-def waits_for(snapshot: RunSnapshot, swap: int | None = None) -> str:
-    """The reason why a member has to wait, in a few words; in public step `swap`, if given."""
+def waits_for(snapshot: RunSnapshot, public_step: int | None = None) -> str:
+    """The reason why a member has to wait, in a few words; in that public step, if given."""
     if snapshot.paused_since is not None:
         return f"the operator to resume the run, paused since {snapshot.paused_since:%F %T} UTC"
     if snapshot.state in (RunState.CREATED, RunState.OPEN):
         return "the operator to start the run"
     if snapshot.state is RunState.AGGREGATING:
         return f"the coordinator to aggregate round {snapshot.round}"
-    if swap is not None and swap in snapshot.exchanges:
-        return snapshot.exchanges[swap].awaited.words(f"answer public step {swap}")
+    if public_step is not None and public_step in snapshot.exchanges:
+        return snapshot.exchanges[public_step].awaited.words(f"answer public step {public_step}")
     return snapshot.awaited.words(f"finish round {snapshot.round}")
 
 
@@ -214,14 +217,14 @@ def _work(snapshot: RunSnapshot, kind: TaskKind, round_: int, adapter: str | Non
     )
 
 
-def settled(snapshot: RunSnapshot, member: MemberPrincipal, round_: int, swap: int) -> bool:
+def settled(snapshot: RunSnapshot, member: MemberPrincipal, round_: int, public_step: int) -> bool:
     """Whether the member need not wait: the exchange is closed, or the member is not in it.
 
     Raises Unauthenticated, Suspended or RunCancelled.
     """
     require_good(*snapshot.refused.get(member.name, (True, False)))
     require_going(snapshot.state is RunState.CANCELLED)
-    exchange = snapshot.exchanges.get(swap)
+    exchange = snapshot.exchanges.get(public_step)
     under_way = round_ == snapshot.round and snapshot.state in ROUND_UNDER_WAY
     if exchange is None or not under_way:
         return True

@@ -48,10 +48,12 @@ def _doubted(session: Session, run: RunRow) -> Iterable[str]:
 
 def _refused(session: Session, run: RunRow) -> Iterable[str]:
     """Of the round under way."""
-    query = select(SubmissionRow.member, SubmissionRow.swap).where(
+    query = select(SubmissionRow.member, SubmissionRow.public_step).where(
         SubmissionRow.run_id == run.id,
         SubmissionRow.round == run.round,
         SubmissionRow.digest == REFUSED,
     )
-    for name, swap in session.execute(query.order_by(SubmissionRow.swap, SubmissionRow.member)):
-        yield f"the responses of {name} to public step {swap} were refused"
+    for name, public_step in session.execute(
+        query.order_by(SubmissionRow.public_step, SubmissionRow.member)
+    ):
+        yield f"the responses of {name} to public step {public_step} were refused"

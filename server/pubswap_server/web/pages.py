@@ -17,7 +17,7 @@ from pubswap_protocol.messages import RunState, RunView, SetKind
 from pubswap_protocol.terms import given
 from pubswap_server.database.tables import RunRow, SetRow
 from pubswap_server.exchange import exchanges
-from pubswap_server.http.dependencies import Number, RunAccess, ServicesDep, SwapNumber
+from pubswap_server.http.dependencies import Number, PublicStepNumber, RunAccess, ServicesDep
 from pubswap_server.http.routes.runs import get_adapter
 from pubswap_server.runs import evaluations, events, history, members, runs
 from pubswap_server.runs.activity import read_activity, read_end, read_summary
@@ -235,19 +235,23 @@ async def show_settings(run: WebRun, session: SessionDep, only: Word = "") -> Re
     return page("settings.html", session=session, only=only, **await run.read(work))
 
 
-@router.get("/runs/{run}/rounds/{round}/steps/{swap}")
+@router.get("/runs/{run}/rounds/{round}/steps/{public_step}")
 async def show_exchange(
     run: WebRun,
     session: SessionDep,
     round: Number,
-    swap: SwapNumber,
+    public_step: PublicStepNumber,
     prompt: Annotated[int, Query(ge=0, le=MAX_COUNT)] = 0,
 ) -> Response:
     """A public step's prompt, and the responses of all organisations to it, as inert text."""
-    stored = await run.read(partial(read_stored, round_=round, swap=swap, prompt=prompt))
+    stored = await run.read(
+        partial(read_stored, round_=round, public_step=public_step, prompt=prompt)
+    )
     values = await to_thread.run_sync(shown, run.services, stored, prompt)
     view = await run.read(runs.view)
-    return page("exchange.html", session=session, run=view, round=round, swap=swap, **values)
+    return page(
+        "exchange.html", session=session, run=view, round=round, public_step=public_step, **values
+    )
 
 
 @router.get("/runs/{run}/rounds/{round}/responses")

@@ -108,7 +108,6 @@ def detail_text(value: object) -> str:
 
 # Fields of events by the words for them.
 _WORDS = {
-    "swap": "public step",
     "pass_at_1": "pass@1",
     "replaced_share": "share replaced",
     "correct_share": "share correct",

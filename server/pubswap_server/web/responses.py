@@ -18,9 +18,11 @@ Stored = tuple[ClosedExchange, str, str]
 """An exchange, and the digests of the public set and of the tokenizer."""
 
 
-def read_stored(session: Session, run: RunRow, round_: int, swap: int, prompt: int) -> Stored:
+def read_stored(
+    session: Session, run: RunRow, round_: int, public_step: int, prompt: int
+) -> Stored:
     """Raises NotFound, or RoundClosed if the step has no responses (any more)."""
-    closed = exchanges.closed(session, run, round_, swap)
+    closed = exchanges.closed(session, run, round_, public_step)
     if prompt >= len(closed.rules.prompts):
         raise NotFound(f"The public step has {len(closed.rules.prompts)} prompts.")
     public = session.get_one(SetRow, (run.id, "public")).digest

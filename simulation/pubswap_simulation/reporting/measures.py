@@ -52,10 +52,12 @@ def replaced(result: Result) -> Series:
     exchange, tau = result.run.settings.exchange, result.run.settings.local_steps
     period = exchange.period if exchange else tau
     return {
-        (summary.round - 1) * tau + swap.swap * period: fmean(swap.replaced_share.values())
+        (summary.round - 1) * tau + public_step.public_step * period: fmean(
+            public_step.replaced_share.values()
+        )
         for summary in result.run.rounds
-        for swap in summary.swaps
-        if swap.replaced_share
+        for public_step in summary.public_steps
+        if public_step.replaced_share
     }
 
 

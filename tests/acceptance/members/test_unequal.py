@@ -44,4 +44,4 @@ def test_daemons_of_unequal_means_make_one_adapter(tmp_path: Path) -> None:
     assert [summary.updates for summary in done.rounds[1:]] == [2, 2]
     assert 5 < sent["beta"] / sent["alpha"] < 8
     assert kinds.count("rank truncated") == 2
-    assert done.rounds[2].swaps[0].clients == 2
+    assert done.rounds[2].public_steps[0].clients == 2

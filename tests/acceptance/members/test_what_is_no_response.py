@@ -62,13 +62,13 @@ def take_part(member: CoordinatorClient, run: RunView, hostile: bool) -> int:
         if task.kind is not TaskKind.TRAIN:
             continue
         assert task.adapter is not None
-        for swap in range(1, run.settings.local_steps + 1):
-            prompts = member.swap_prompts(run.id, task.round, swap).prompts
+        for public_step in range(1, run.settings.local_steps + 1):
+            prompts = member.public_step_prompts(run.id, task.round, public_step).prompts
             answers = [prompt.problem.answer if hostile else "none" for prompt in prompts]
             groups = [[say(answer)] * run.settings.grpo.responses_per_prompt for answer in answers]
             body = encode_responses([prompt.index for prompt in prompts], groups)
             try:
-                member.submit_responses(run.id, task.round, swap, body)
+                member.submit_responses(run.id, task.round, public_step, body)
             except InvalidResponses:
                 refusals += 1
         data = member.blob(run.id, task.adapter)
@@ -105,7 +105,7 @@ def test_the_honest_member_learns_as_if_the_hostile_one_had_said_nothing_right(
     assert (none, refusals, kinds.count("responses refused")) == (0, steps, steps)
     assert adapter == expected
     for mine, theirs in zip(attacked.rounds[1:], control.rounds[1:], strict=True):
-        for here, there in zip(mine.swaps, theirs.swaps, strict=True):
+        for here, there in zip(mine.public_steps, theirs.public_steps, strict=True):
             assert here.replaced_share["alpha"] == there.replaced_share["alpha"] == 0
             assert here.correct_share == {"alpha": there.correct_share["alpha"]}
             assert there.correct_share["beta"] == 0

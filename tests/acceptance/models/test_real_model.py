@@ -103,7 +103,7 @@ def test_two_members_train_it_and_the_adapter_loads_elsewhere(
             assert done.returncode == 0, done.stdout + done.stderr
     log = (tmp_path / "logs" / f"{clients[0]}.log").read_text()
     assert "packed, portable attention: matches" in log  # in bfloat16 where the CPU has it
-    assert [swap.clients for swap in view.rounds[1].swaps] == [2]
+    assert [public_step.clients for public_step in view.rounds[1].public_steps] == [2]
     answers = judge_models(base, tmp_path, view.settings)
     assert [each.model for each in answers] == ["base"] * 4 + ["trained"] * 4
     print_judged(answers, Console())

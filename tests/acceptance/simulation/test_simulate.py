@@ -47,12 +47,15 @@ def test_a_simulation_ends_with_the_bits_of_separate_daemons(
     assert simulated_adapter == adapter
     assert result.run.rounds[-1].adapter == digest_of(adapter)
     for ours, theirs in zip(result.run.rounds, view.rounds, strict=True):
-        assert (ours.adapter, ours.drift, ours.swaps) == (
+        assert (ours.adapter, ours.drift, ours.public_steps) == (
             theirs.adapter,
             theirs.drift,
-            theirs.swaps,
+            theirs.public_steps,
         )
-    assert sum(swap.replaced for summary in view.rounds for swap in summary.swaps) > 0
+    assert (
+        sum(public_step.replaced for summary in view.rounds for public_step in summary.public_steps)
+        > 0
+    )
     assert [summary.traffic.up for summary in result.run.rounds] == [
         summary.traffic.up for summary in view.rounds
     ]

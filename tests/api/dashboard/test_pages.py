@@ -108,7 +108,7 @@ def test_one_sentence_says_what_an_operator_should_know_first(
     fed.operator.decide(fed.run.id, "a", paths.RUN_MEMBER_SUSPEND)
     fed.members["b"].away(fed.run.id, Away(code="bytes_of_the_day", detail="From 8 to 18 alone."))
     with Session(server.app.state.services.database.engine) as session, session.begin():
-        where = {"run_id": fed.run.id, "round": 1, "swap": 1}
+        where = {"run_id": fed.run.id, "round": 1, "public_step": 1}
         refused = {"digest": REFUSED, "late": True, "received_at": now()}
         session.add(SubmissionRow(**where, member="d", **refused))
         for receiver, doubted in (("b", True), ("c", False)):

@@ -291,7 +291,7 @@ def test_a_body_longer_than_declared_is_not_taken_for_more(server: Server) -> No
 
 def answers(fed: Federation, edit: Callable[[list[int], list[list[Response]]], None]) -> bytes:
     """Client a's responses to public step 1, after an edit of prompts and groups."""
-    prompts = [p.index for p in fed.members["a"].swap_prompts(fed.run.id, 1, 1).prompts]
+    prompts = [p.index for p in fed.members["a"].public_step_prompts(fed.run.id, 1, 1).prompts]
     tokens = np.array([5, 6, fed.run.model.eos_token_ids[0]], dtype=np.int32)
     one = Response(tokens, np.full(3, -1.0, dtype=np.float32))
     groups = [[one] * 4 for _ in prompts]
@@ -335,9 +335,9 @@ def test_responses_that_break_a_rule_are_refused_with_the_rule(server: Server) -
 def test_a_public_step_that_does_not_exist_is_refused(server: Server) -> None:
     """Neither a future round's nor a step beyond the round's last."""
     fed = begun(server)
-    ask = partial(fed.members["a"].swap_prompts, fed.run.id)
-    for round_, swap in ((1, 2), (2, 2), (0, 1)):
-        assert code_of(partial(ask, round_, swap)) == "not_found"
+    ask = partial(fed.members["a"].public_step_prompts, fed.run.id)
+    for round_, public_step in ((1, 2), (2, 2), (0, 1)):
+        assert code_of(partial(ask, round_, public_step)) == "not_found"
     assert code_of(partial(ask, 2, 1)) == "round_closed"
     assert code_of(partial(ask, 1, 0)) == "invalid"  # steps count from 1
 
@@ -401,9 +401,11 @@ def test_one_run_s_member_sees_nothing_of_another(server: Server) -> None:
             http.get(paths.TASK.format(run=run)),
             http.get(paths.BLOB.format(run=run, digest=digest)),
             http.post(paths.UPLOADS.format(run=run), json={"digest": digest, "size": 9}),
-            http.get(paths.SWAP.format(run=run, round=1, swap=1)),
-            http.post(paths.SWAP_RESPONSES.format(run=run, round=1, swap=1), content=b"x"),
-            http.get(paths.SWAP_EXCHANGED.format(run=run, round=1, swap=1)),
+            http.get(paths.PUBLIC_STEP.format(run=run, round=1, public_step=1)),
+            http.post(
+                paths.PUBLIC_STEP_RESPONSES.format(run=run, round=1, public_step=1), content=b"x"
+            ),
+            http.get(paths.PUBLIC_STEP_EXCHANGED.format(run=run, round=1, public_step=1)),
             http.post(
                 paths.UPDATE.format(run=run, round=1),
                 json={"adapter": digest, "metrics": metrics},

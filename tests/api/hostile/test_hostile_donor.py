@@ -21,7 +21,7 @@ from support.coordinator.coordinator import TOKENIZER, Federation, Server, begun
 
 def rules_of(fed: Federation) -> ResponseRules:
     """The rules for responses to public step 1."""
-    prompts = fed.members["a"].swap_prompts(fed.run.id, 1, 1).prompts
+    prompts = fed.members["a"].public_step_prompts(fed.run.id, 1, 1).prompts
     return ResponseRules.of(fed.run.model, fed.run.settings, [p.index for p in prompts])
 
 
@@ -69,15 +69,15 @@ def test_a_claim_in_the_metadata_or_in_a_header_changes_nothing(server: Server) 
     """Metadata is refused, and unknown headers are ignored."""
     fed = begun(server)
     body = fed.responses("b", 1, 1, [0, 0])
-    path = paths.SWAP_RESPONSES.format(run=fed.run.id, round=1, swap=1)
+    path = paths.PUBLIC_STEP_RESPONSES.format(run=fed.run.id, round=1, public_step=1)
     with server.http(fed.tokens["b"]) as http:
         headers = {"X-Reward": "1", "X-Correct": "true", "Content-Type": paths.TENSORS_TYPE}
         assert http.post(path + "?correct=1", content=body, headers=headers).status_code == 200
     send(fed, "a", fed.responses("a", 1, 1, [0, 0]))
     assert not any(r.donated for group in exchanged(fed, "a") for r in group)
-    (swap,) = fed.view().rounds[1].swaps
-    assert swap.correct_share == {"a": 0.0, "b": 0.0}
-    assert swap.replaced == 0
+    (public_step,) = fed.view().rounds[1].public_steps
+    assert public_step.correct_share == {"a": 0.0, "b": 0.0}
+    assert public_step.replaced == 0
     other = begun(server)
     with pytest.raises(PubSwapError, match="metadata"):
         body = other.responses("b", 1, 1, [0, 0])
@@ -88,7 +88,7 @@ def test_a_claim_in_the_metadata_or_in_a_header_changes_nothing(server: Server) 
 
 def confident(fed: Federation, name: str, right: int) -> bytes:
     """Wrong responses with log-probability 0, whose texts claim that they are correct."""
-    prompts = fed.members[name].swap_prompts(fed.run.id, 1, 1).prompts
+    prompts = fed.members[name].public_step_prompts(fed.run.id, 1, 1).prompts
     tokenizer = load_tokenizer(TOKENIZER)
     lies = ["Correct!", "Reward: 1.0", "Answer: yes", "Answer: 1e9"]
     groups = []
@@ -111,7 +111,7 @@ def test_only_what_the_coordinator_itself_finds_right_is_donated(server: Server)
     groups = exchanged(fed, "a")
     donated = [[r for r in group if r.donated] for group in groups]
     assert [len(group) for group in donated] == [1, 1]
-    prompts = fed.members["a"].swap_prompts(fed.run.id, 1, 1).prompts
+    prompts = fed.members["a"].public_step_prompts(fed.run.id, 1, 1).prompts
     tokenizer = load_tokenizer(TOKENIZER)
     items = [
         (tokenizer.decode(r.tokens.tolist(), skip_special_tokens=True), entry.problem)
@@ -120,8 +120,8 @@ def test_only_what_the_coordinator_itself_finds_right_is_donated(server: Server)
     ]
     with VerifierPool(1, 5) as pool:
         assert pool.score_many("exact", items) == [1.0, 1.0]
-    (swap,) = fed.view().rounds[1].swaps
-    assert swap.correct_share == {"a": 0.0, "b": 0.25}
+    (public_step,) = fed.view().rounds[1].public_steps
+    assert public_step.correct_share == {"a": 0.0, "b": 0.25}
 
 
 def test_a_run_may_have_public_steps_without_an_exchange(server: Server) -> None:
@@ -130,4 +130,4 @@ def test_a_run_may_have_public_steps_without_an_exchange(server: Server) -> None
     send(fed, "a", fed.responses("a", 1, 1, [0, 0]))
     send(fed, "b", fed.responses("b", 1, 1, [4, 4]))
     assert not any(r.donated for group in exchanged(fed, "a") for r in group)
-    assert fed.view().rounds[1].swaps[0].replaced == 0
+    assert fed.view().rounds[1].public_steps[0].replaced == 0

@@ -14,7 +14,7 @@ LIE = "Give 500 mg."
 
 def encoded(fed: Federation, name: str, form: str) -> bytes:
     """A member's responses to public step 1; E is the end token, A the answer, L a lie, P a pad."""
-    prompts = fed.members[name].swap_prompts(fed.run.id, 1, 1).prompts
+    prompts = fed.members[name].public_step_prompts(fed.run.id, 1, 1).prompts
     tokenizer = load_tokenizer(TOKENIZER)
     longest = fed.run.settings.grpo.max_response_tokens
 
@@ -51,8 +51,8 @@ def test_what_is_no_response_is_refused_and_nobody_waits(server: Server, form: s
             fed.members["b"].submit_responses(fed.run.id, 1, 1, body)
     fed.members["a"].submit_responses(fed.run.id, 1, 1, fed.responses("a", 1, 1, [0, 0]))
     fed.members["a"].exchanged(fed.run.id, 1, 1)
-    (swap,) = fed.view().rounds[1].swaps
-    assert (swap.clients, swap.replaced) == (1, 0)
+    (public_step,) = fed.view().rounds[1].public_steps
+    assert (public_step.clients, public_step.replaced) == (1, 0)
     [refused] = events(fed, "responses refused")
     assert refused.details["member"] == "b" and "end token" in refused.details["reason"]
 
@@ -67,8 +67,8 @@ def test_a_member_may_mend_what_was_refused(server: Server) -> None:
     assert [receipt.status for receipt in receipts] == ["accepted", "accepted"]
     fed.members["a"].submit_responses(fed.run.id, 1, 1, fed.responses("a", 1, 1, [0, 0]))
     fed.members["a"].exchanged(fed.run.id, 1, 1)
-    (swap,) = fed.view().rounds[1].swaps
-    assert (swap.clients, swap.replaced) == (2, 4)
+    (public_step,) = fed.view().rounds[1].public_steps
+    assert (public_step.clients, public_step.replaced) == (2, 4)
 
 
 def test_a_right_response_with_a_token_of_a_turn_is_not_donated(server: Server) -> None:
@@ -77,16 +77,16 @@ def test_a_right_response_with_a_token_of_a_turn_is_not_donated(server: Server) 
     fed.members["b"].submit_responses(fed.run.id, 1, 1, encoded(fed, "b", "APE"))
     fed.members["a"].submit_responses(fed.run.id, 1, 1, fed.responses("a", 1, 1, [0, 0]))
     fed.members["a"].exchanged(fed.run.id, 1, 1)
-    (swap,) = fed.view().rounds[1].swaps
-    assert swap.replaced == 0 and swap.correct_share["b"] == 0.0
+    (public_step,) = fed.view().rounds[1].public_steps
+    assert public_step.replaced == 0 and public_step.correct_share["b"] == 0.0
     assert not events(fed, "responses withheld")
     # The verifier reads the pad as text, so it must be where an answer may have words before it.
     fed = begun(server, clients=2)
     fed.members["b"].submit_responses(fed.run.id, 1, 1, encoded(fed, "b", "PAE"))
     fed.members["a"].submit_responses(fed.run.id, 1, 1, fed.responses("a", 1, 1, [0, 0]))
     fed.members["a"].exchanged(fed.run.id, 1, 1)
-    (swap,) = fed.view().rounds[1].swaps
-    assert swap.replaced == 0 and swap.correct_share["b"] == 1.0
+    (public_step,) = fed.view().rounds[1].public_steps
+    assert public_step.replaced == 0 and public_step.correct_share["b"] == 1.0
     [withheld] = events(fed, "responses withheld")
     assert withheld.details["member"] == "b"
     assert withheld.details["withheld"] == withheld.details["right"] > 0

@@ -33,17 +33,19 @@ ALL = ("a", "b", "c", "d")
 FALSE, TRUE = 50.0, -50.0  # nats
 
 
-def federation(server: Server, clients: int = 4, responses: int = 4, **swap: Any) -> Federation:
+def federation(
+    server: Server, clients: int = 4, responses: int = 4, **public_step: Any
+) -> Federation:
     grpo = {"responses_per_prompt": responses}
-    return begun(server, clients=clients, rounds=3, grpo=grpo, method=swap)
+    return begun(server, clients=clients, rounds=3, grpo=grpo, method=public_step)
 
 
-def seed_of(fed: Federation, name: str, round_: int = 1, swap: int = 1) -> int | None:
-    return fed.members[name].swap_prompts(fed.run.id, round_, swap).sampling_seed
+def seed_of(fed: Federation, name: str, round_: int = 1, public_step: int = 1) -> int | None:
+    return fed.members[name].public_step_prompts(fed.run.id, round_, public_step).sampling_seed
 
 
 def decoded(fed: Federation, data: bytes, round_: int = 1) -> Groups:
-    prompts = fed.members["a"].swap_prompts(fed.run.id, round_, 1).prompts
+    prompts = fed.members["a"].public_step_prompts(fed.run.id, round_, 1).prompts
     return decode_responses(
         data,
         ResponseRules.of(fed.run.model, fed.run.settings, [entry.index for entry in prompts]),
@@ -61,16 +63,16 @@ def answers(
         [replace(one, seed=response_seed(seed, p, k) + shift) for k, one in enumerate(group)]
         for p, group in enumerate(plain)
     ]
-    prompts = fed.members[name].swap_prompts(fed.run.id, round_, 1).prompts
+    prompts = fed.members[name].public_step_prompts(fed.run.id, round_, 1).prompts
     return groups, encode_responses([entry.index for entry in prompts], groups)
 
 
 def test_each_client_has_a_seed_of_its_own_for_each_public_step(server: Server) -> None:
     """It stays the same when asked again, differs between runs, and is None without the check."""
     fed = federation(server, clients=2, period=1)
-    seeds = [seed_of(fed, name, 1, swap) for name in "ab" for swap in (1, 2)]
+    seeds = [seed_of(fed, name, 1, public_step) for name in "ab" for public_step in (1, 2)]
     assert None not in seeds and len(set(seeds)) == 4
-    assert seeds == [seed_of(fed, name, 1, swap) for name in "ab" for swap in (1, 2)]
+    assert seeds == [seed_of(fed, name, 1, public_step) for name in "ab" for public_step in (1, 2)]
     other = federation(server, clients=2, period=1)
     assert seed_of(other, "a") not in seeds
     assert seed_of(federation(server, clients=2, sampling_check="off"), "a") is None
@@ -84,7 +86,7 @@ def test_claims_of_other_seeds_are_refused(server: Server) -> None:
     _, wrong = answers(fed, "a", [2, 2], shift=1)
     with pytest.raises(InvalidResponses, match="sampling_seed"):
         a.submit_responses(run, 1, 1, wrong)
-    prompts = [entry.index for entry in a.swap_prompts(run, 1, 1).prompts]
+    prompts = [entry.index for entry in a.public_step_prompts(run, 1, 1).prompts]
     named = [[replace(one, donor=7) for one in group] for group in groups]
     with pytest.raises(InvalidResponses, match="donors"):
         a.submit_responses(run, 1, 1, encode_responses(prompts, named))
@@ -101,7 +103,7 @@ def test_no_single_responses_are_left_unverified(
     groups, honest = answers(fed, "a", [2, 2])
     for prompt, index in forged:
         groups[prompt][index] = replace(groups[prompt][index], seed=UNVERIFIED)
-    prompts = [entry.index for entry in a.swap_prompts(run, 1, 1).prompts]
+    prompts = [entry.index for entry in a.public_step_prompts(run, 1, 1).prompts]
     with pytest.raises(InvalidResponses, match="of all responses to a public step, or of none"):
         a.submit_responses(run, 1, 1, encode_responses(prompts, groups))
     assert a.submit_responses(run, 1, 1, honest).status == "accepted"

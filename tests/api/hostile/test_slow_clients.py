@@ -48,7 +48,7 @@ def trickle(raw: socket.socket, data: bytes, seconds: float) -> bytes:
 
 def post(fed: Federation, length: int) -> bytes:
     """The head of a member's POST with a body of this length."""
-    path = paths.SWAP_RESPONSES.format(run=fed.run.id, round=1, swap=1)
+    path = paths.PUBLIC_STEP_RESPONSES.format(run=fed.run.id, round=1, public_step=1)
     return (
         f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {fed.tokens['a']}\r\n"
         f"Content-Type: {paths.TENSORS_TYPE}\r\nContent-Length: {length}\r\n\r\n"

@@ -14,7 +14,7 @@ from pubswap_client.operator.watching import step_rows
 from pubswap_protocol import paths
 from pubswap_protocol.errors import Unavailable
 from pubswap_protocol.messages import Progress, Role, Rollback, StepPoint
-from pubswap_protocol.schedule import public_step, public_updates, update_order
+from pubswap_protocol.schedule import public_step_number, public_updates, update_order
 from pubswap_protocol.settings import RunSettings
 from pubswap_server.database.tables import StepRow
 from pubswap_server.runs.auth import MemberPrincipal
@@ -192,5 +192,7 @@ def test_public_steps_are_where_their_updates_are(mode: str, period: int) -> Non
     """As in the order that members make them in, which a pipelined run changes."""
     settings = merged({"local_steps": 7, "method": {"period": period, "mode": mode}})
     order = update_order(settings)
-    expected = [n for n, step in enumerate(order, 1) if public_step(settings, step) is not None]
+    expected = [
+        n for n, step in enumerate(order, 1) if public_step_number(settings, step) is not None
+    ]
     assert public_updates(settings) == expected

@@ -205,7 +205,7 @@ def test_an_exchange_does_not_close_below_its_quorum(server: Server) -> None:
     suspend(fed, "b")
     until(lambda: "Public step 1 of round 1" in (fed.view().waiting_for or ""))
     with server.http(fed.tokens["a"]) as http:
-        path = paths.SWAP_EXCHANGED.format(run=fed.run.id, round=1, swap=1)
+        path = paths.PUBLIC_STEP_EXCHANGED.format(run=fed.run.id, round=1, public_step=1)
         assert http.get(path).status_code == 204
     reinstate(fed, "b")
     fed.members["b"].submit_responses(fed.run.id, 1, 1, bodies["b"])

@@ -92,9 +92,11 @@ def _send(fed: Federation, name: str, body: bytes) -> None:
 def _judged(fed: Federation) -> list[str]:
     """What is wrong with the exchange that the bombs were in."""
     fed.members["b"].exchanged(fed.run.id, 1, 1)
-    (swap,) = fed.view().rounds[1].swaps
+    (public_step,) = fed.view().rounds[1].public_steps
     expected = {"a": 0.0, "b": 0.5}
-    return [] if swap.correct_share == expected else [f"verdicts {swap.correct_share}"]
+    return (
+        [] if public_step.correct_share == expected else [f"verdicts {public_step.correct_share}"]
+    )
 
 
 def _bytes(service: Serving) -> int:

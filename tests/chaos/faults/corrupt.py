@@ -195,7 +195,7 @@ def _responses(flip: Flip) -> None:
     for name in "ab":
         flip.respond(name)
     data = flip.federation.responses("a", 1, 1, [1, 3])
-    flip.soon(lambda: bool(flip.federation.view().rounds[1].swaps))
+    flip.soon(lambda: bool(flip.federation.view().rounds[1].public_steps))
     flip.damage(digest_of(data))
     own = flip.federation.responses("b", 1, 1, [1, 3])
     flip.check("only its own", flip.member("b").exchanged(flip.run, 1, 1) == own)

@@ -263,7 +263,9 @@ class RunMachine(RuleBasedStateMachine):
     @rule(member=members, round_=rounds)
     def exchange(self, member: str, round_: int) -> None:
         """Ask what to train on; whenever there is an answer, it is the same."""
-        path = paths.SWAP_EXCHANGED.format(run=self.world.run.id, round=round_, swap=1)
+        path = paths.PUBLIC_STEP_EXCHANGED.format(
+            run=self.world.run.id, round=round_, public_step=1
+        )
         reply = self._ask("GET", path, member)
         words = {200: "groups", 204: "open"}
         found = reply.status_code, words.get(reply.status_code) or _word(reply)
@@ -432,7 +434,9 @@ class RunMachine(RuleBasedStateMachine):
 
     def _respond(self, member: str, round_: int, variant: int) -> Answer:
         data = self.world.responses(member, round_, variant)
-        path = paths.SWAP_RESPONSES.format(run=self.world.run.id, round=round_, swap=1)
+        path = paths.PUBLIC_STEP_RESPONSES.format(
+            run=self.world.run.id, round=round_, public_step=1
+        )
         headers = {"Content-Type": paths.TENSORS_TYPE}
         reply = self._ask("POST", path, member, content=data, headers=headers)
         return _receipt(reply, digest_of(data))

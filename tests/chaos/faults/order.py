@@ -23,7 +23,7 @@ _DIGEST = re.compile(r"blake3(?::|%3[aA])([0-9a-f]{64})")
 _KINDS = {
     "blob": re.compile(r"PUT /\S*/blobs/uploads/"),
     "update": re.compile(r"POST /\S*/rounds/\d+/update "),
-    "responses": re.compile(r"POST /\S*/swaps/\d+/responses "),
+    "responses": re.compile(r"POST /\S*/public-steps/\d+/responses "),
 }
 
 

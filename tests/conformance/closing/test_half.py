@@ -41,8 +41,8 @@ def test_an_early_member_alone_closes_no_exchange(server: Server) -> None:
     assert "It waits for b, c, d." in reason
     answer(fed, "b")
     assert fed.members["a"].exchanged(fed.run.id, 1, 1)
-    (swap,) = fed.view().rounds[1].swaps
-    assert swap.correct_share.keys() == {"a", "b"}
+    (public_step,) = fed.view().rounds[1].public_steps
+    assert public_step.correct_share.keys() == {"a", "b"}
     until(lambda: fed.view().waiting_for is None)
 
 

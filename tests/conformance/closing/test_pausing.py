@@ -120,7 +120,7 @@ def test_a_pause_takes_nobody_s_time_to_come(server: Server) -> None:
     fed.submit("a", 1, fed.adapter(1))
     pause(fed)
     time.sleep(2.5)
-    assert not fed.view().rounds[1].swaps
+    assert not fed.view().rounds[1].public_steps
     resume(fed)
     time.sleep(0.5)
     assert fed.members["b"].task(fed.run.id, 0).kind is TaskKind.TRAIN
@@ -155,7 +155,7 @@ def test_whoever_waits_hears_that_the_run_is_paused(server: Server) -> None:
     fed = begun(server, method=quorum, aggregation=quorum)
     body = fed.responses("a", 1, 1, [1, 1])
     fed.members["a"].submit_responses(fed.run.id, 1, 1, body)
-    path = paths.SWAP_EXCHANGED.format(run=fed.run.id, round=1, swap=1)
+    path = paths.PUBLIC_STEP_EXCHANGED.format(run=fed.run.id, round=1, public_step=1)
     with server.http(fed.tokens["a"]) as http:
         said = http.get(path).headers[paths.WAITS_HEADER]
         assert re.fullmatch(rf"b to answer public step 1, until {MOMENT} UTC at most", said)

@@ -18,6 +18,7 @@ from pubswap_protocol.terms import agreed, differences, make_terms, with_clients
 from pubswap_server.database.engine import migrate
 from pubswap_server.database.tables import RunRow
 from support.client.results import CARD
+from support.coordinator.older import go_back
 
 Tables = dict[str, Any]
 DEFAULTS: Tables = json.loads(Path(__file__).with_name("settings-0019.json").read_text())
@@ -116,8 +117,7 @@ def stored_by_0019(database_url: str, settings: Tables) -> str:
     with engine.begin() as connection:
         old = {"settings": json.dumps(settings)}
         connection.execute(text("UPDATE runs SET settings = :settings"), old)
-        connection.execute(text("DROP TABLE steps"))  # of 0021
-        connection.execute(text("UPDATE alembic_version SET version_num = '0019'"))
+        go_back(connection.exec_driver_sql, "0019")
     return terms
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import JSON, String, column, create_engine, select, table, text, update
+from sqlalchemy import JSON, String, column, create_engine, select, table, update
 from sqlalchemy.pool import NullPool
 
 from pubswap_protocol import paths
@@ -16,6 +16,7 @@ from pubswap_server.admin.restore import restore
 from pubswap_server.admin.verify import verify
 from pubswap_server.settings import ServerSettings
 from support.coordinator.coordinator import begun, serving, settings_for
+from support.coordinator.older import go_back
 
 RUNS = table("runs", column("id", String), column("settings", JSON))
 
@@ -24,10 +25,7 @@ def age(url: str, settings: dict[str, dict[str, Any]]) -> None:
     """Make this the database of an earlier version, with these settings of runs beside others."""
     engine = create_engine(url, poolclass=NullPool)
     with engine.begin() as connection:
-        connection.execute(text("DROP TABLE steps"))  # of 0021
-        connection.execute(text("UPDATE alembic_version SET version_num = '0017'"))
-        connection.execute(text("CREATE TABLE prompts (run_id VARCHAR(32))"))
-        connection.execute(text("ALTER TABLE doubts ADD COLUMN other_policy FLOAT"))
+        go_back(connection.exec_driver_sql, "0017")
     for run, tables in settings.items():
         stored = stored_settings(url, run)
         for name, values in tables.items():
@@ -60,11 +58,11 @@ def test_a_run_with_a_removed_setting_stops_nothing_but_itself(
         operator, member = server.client(), server.client(one.tokens["a"])
         assert [run.id for run in operator.runs()] == [one.run.id]
         assert operator.run(one.run.id).settings == one.run.settings
-        assert member.swap_prompts(one.run.id, 1, 1).prompts
+        assert member.public_step_prompts(one.run.id, 1, 1).prompts
         for ask in (
             lambda: operator.run(other.run.id),
             lambda: server.client(other.tokens["a"]).task(other.run.id, 0),
-            lambda: server.client(other.tokens["a"]).swap_prompts(other.run.id, 1, 1),
+            lambda: server.client(other.tokens["a"]).public_step_prompts(other.run.id, 1, 1),
         ):
             with pytest.raises(Conflict, match=r"cannot go on .*\(swap.replay: removed in"):
                 ask()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 CALLS = (
-    *("task", "blob", "swap_prompts", "submit_responses", "exchanged"),
+    *("task", "blob", "public_step_prompts", "submit_responses", "exchanged"),
     *("put_blob", "submit_update"),
 )
 WAITING_SECONDS = 0.5

@@ -23,8 +23,8 @@ REQUESTS = {
     "chunk": r"PATCH .*/blobs/uploads/\w+",
     "finish upload": r"PUT .*/blobs/uploads/\w+",
     "update": r"POST .*/rounds/\d+/update",
-    "responses": r"POST .*/swaps/\d+/responses",
-    "exchanged": r"GET .*/swaps/\d+/exchanged",
+    "responses": r"POST .*/public-steps/\d+/responses",
+    "exchanged": r"GET .*/public-steps/\d+/exchanged",
 }
 CONDUCTOR = "conductor"
 CONSTANTS = "TESTS_CONSTANTS"

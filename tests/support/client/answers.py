@@ -20,10 +20,12 @@ BOMBS = (
 )
 
 
-def answers(fed: Federation, name: str, text: Callable[[int, str], str], swap: int = 1) -> bytes:
+def answers(
+    fed: Federation, name: str, text: Callable[[int, str], str], public_step: int = 1
+) -> bytes:
     """A member's responses of round 1; `text(k, answer)` is the k-th to a prompt of that answer."""
     tokenizer, run = load_tokenizer(TOKENIZER), fed.run
-    prompts = fed.members[name].swap_prompts(run.id, 1, swap).prompts
+    prompts = fed.members[name].public_step_prompts(run.id, 1, public_step).prompts
 
     def say(words: str) -> Response:
         ids = [*tokenizer.encode(words).ids, run.model.eos_token_ids[0]]

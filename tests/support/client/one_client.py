@@ -22,11 +22,11 @@ from pubswap_protocol.errors import IdempotencyMismatch, RoundClosed
 from pubswap_protocol.messages import (
     Progress,
     PublicPrompt,
+    PublicStepPrompts,
     Receipt,
     ReceiptStatus,
     RunView,
     SubmitUpdate,
-    SwapPrompts,
 )
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.tensors.adapter import AdapterFile, encode_adapter, initial_adapter
@@ -97,34 +97,38 @@ class FakeCoordinator:
         self.blobs[digest_of(data)] = data
         return digest_of(data)
 
-    def swap_prompts(self, run: str, round_: int, swap: int, rollbacks: int = 0) -> SwapPrompts:
+    def public_step_prompts(
+        self, run: str, round_: int, public_step: int, rollbacks: int = 0
+    ) -> PublicStepPrompts:
         prompts = [PublicPrompt(index=i, problem=self.problems[i]) for i in PUBLIC]
         seed = self.sampling_seed
-        return SwapPrompts(round=round_, swap=swap, prompts=prompts, sampling_seed=seed)
+        return PublicStepPrompts(
+            round=round_, public_step=public_step, prompts=prompts, sampling_seed=seed
+        )
 
     def submit_responses(
-        self, run: str, round_: int, swap: int, data: bytes, rollbacks: int = 0
+        self, run: str, round_: int, public_step: int, data: bytes, rollbacks: int = 0
     ) -> Receipt:
         self.sent += 1
-        if self.submitted.setdefault((round_, swap), data) != data:
+        if self.submitted.setdefault((round_, public_step), data) != data:
             self.mismatches += 1
             raise IdempotencyMismatch
         status = ReceiptStatus.LATE if self.late else ReceiptStatus.ACCEPTED
         return Receipt(status=status, digest=digest_of(data))
 
     def exchanged(
-        self, run: str, round_: int, swap: int, on_wait: Any, *, seeds: bool, max_bytes: int
+        self, run: str, round_: int, public_step: int, on_wait: Any, *, seeds: bool, max_bytes: int
     ) -> bytes:
-        answer = self._exchanged(round_, swap, seeds)
+        answer = self._exchanged(round_, public_step, seeds)
         assert len(answer) <= max_bytes < 1 << 20
         return answer
 
-    def _exchanged(self, round_: int, swap: int, seeds: bool) -> bytes:
+    def _exchanged(self, round_: int, public_step: int, seeds: bool) -> bytes:
         assert seeds is (self.sampling_seed is not None)
         if self.closed:
             raise RoundClosed
         rules = ResponseRules.of(self.run.model, self.run.settings, PUBLIC)
-        submitted = decode_responses(self.submitted[round_, swap], rules)
+        submitted = decode_responses(self.submitted[round_, public_step], rules)
         mixed = [
             group[:2] + peer_group[:2]
             for group, peer_group in zip(submitted, self.peer, strict=True)
@@ -165,7 +169,7 @@ class FakeCoordinator:
 
 
 CALLS = (
-    *("blob", "swap_prompts", "submit_responses", "exchanged"),
+    *("blob", "public_step_prompts", "submit_responses", "exchanged"),
     *("put_blob", "submit_update", "paused"),
 )
 

@@ -12,10 +12,10 @@ from pubswap_protocol.messages import (
     Drift,
     Evaluation,
     MemberView,
+    PublicStepSummary,
     Role,
     RoundSummary,
     RunState,
-    SwapSummary,
     Traffic,
     WholeRun,
 )
@@ -206,14 +206,14 @@ def _round(
         updates=settings.clients if number else 0,
         drift=Drift(pairwise=drift, from_mean=drift / 2) if number else None,
         evaluation=Evaluation(pass_at_1=score, by_topic=topics, problems=200, seconds=1),
-        swaps=[
-            SwapSummary(
-                swap=swap + 1,
+        public_steps=[
+            PublicStepSummary(
+                public_step=public_step + 1,
                 clients=settings.clients,
                 replaced=1,
                 replaced_share={f"client-{n + 1}": share for n, share in enumerate(shares)},
                 correct_share={f"client-{n + 1}": 0.5 for n in range(2)},
             )
-            for swap in range(public_steps_per_round(settings) if number else 0)
+            for public_step in range(public_steps_per_round(settings) if number else 0)
         ],
     )

@@ -220,9 +220,9 @@ class Federation:
         update = SubmitUpdate(adapter=digest_of(data), metrics=metrics)
         return self.members[name].submit_update(self.run.id, round_, update)
 
-    def responses(self, name: str, round_: int, swap: int, right: list[int]) -> bytes:
+    def responses(self, name: str, round_: int, public_step: int, right: list[int]) -> bytes:
         """Responses of which the first `right[p]` to prompt p are correct."""
-        prompts = self.members[name].swap_prompts(self.run.id, round_, swap).prompts
+        prompts = self.members[name].public_step_prompts(self.run.id, round_, public_step).prompts
         count = self.run.settings.grpo.responses_per_prompt
         groups = [
             [

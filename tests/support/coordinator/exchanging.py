@@ -12,10 +12,10 @@ def exchange(
     receiver: str,
     seed: int,
     round_: int,
-    swap: int,
+    public_step: int,
     prompts: Sequence[int],
     donatable: Mapping[str, Any] | None = None,
 ) -> list[list[Choice]]:
     """The responses chosen for the receiver's groups."""
-    pool = Pool(seed, round_, swap, prompts, correct, donatable or {})
+    pool = Pool(seed, round_, public_step, prompts, correct, donatable or {})
     return STRATEGIES.read(strategy).choices(pool, receiver)

@@ -145,8 +145,8 @@ class _Organisation:
         run = self.federation.run
         adapter = decode_adapter(run.model.layout, api.blob(run.id, begin))
         seen = [
-            self._public_step(api, round_, swap + 1)
-            for swap in range(public_steps_per_round(run.settings))
+            self._public_step(api, round_, public_step + 1)
+            for public_step in range(public_steps_per_round(run.settings))
         ]
         rng = rng_for(run.settings.seed, self.name, round_, *seen)
         trained = {
@@ -166,21 +166,21 @@ class _Organisation:
             lambda api: api.submit_update(run.id, round_, update),
         )
 
-    def _public_step(self, api: CoordinatorClient, round_: int, swap: int) -> str:
+    def _public_step(self, api: CoordinatorClient, round_: int, public_step: int) -> str:
         """Hand in partly correct responses; returns the digest of what came back."""
         run = self.federation.run
         grpo = run.settings.grpo
-        rng = rng_for(run.settings.seed, "right", self.name, round_, swap)
+        rng = rng_for(run.settings.seed, "right", self.name, round_, public_step)
         right = rng.integers(0, grpo.responses_per_prompt + 1, grpo.prompts_per_step)
-        data = self.federation.responses(self.name, round_, swap, right.tolist())
-        receipt = api.submit_responses(run.id, round_, swap, data)
+        data = self.federation.responses(self.name, round_, public_step, right.tolist())
+        receipt = api.submit_responses(run.id, round_, public_step, data)
         self._receipt(
-            f"responses of round {round_}, step {swap}",
+            f"responses of round {round_}, step {public_step}",
             receipt,
-            lambda api: api.submit_responses(run.id, round_, swap, data),
+            lambda api: api.submit_responses(run.id, round_, public_step, data),
         )
         try:
-            return digest_of(api.exchanged(run.id, round_, swap))
+            return digest_of(api.exchanged(run.id, round_, public_step))
         except RoundClosed:
             return digest_of(data)
 
@@ -209,7 +209,9 @@ def counted_wrong(federation: Federation) -> list[str]:
         for event in events:
             if event.kind in ("update", "responses") and not event.details["late"]:
                 details = event.details
-                seen[event.kind, details["member"], details["round"], details.get("swap")] += 1
+                seen[
+                    event.kind, details["member"], details["round"], details.get("public_step")
+                ] += 1
     wrong = [f"{key}: {number} times" for key, number in seen.items() if number != 1]
     expected = clients * run.settings.rounds * (1 + steps)
     if len(seen) != expected:

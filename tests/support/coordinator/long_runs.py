@@ -10,9 +10,9 @@ from sqlalchemy.orm import Session
 from pubswap_server.clock import now
 from pubswap_server.database.tables import (
     MemberRow,
+    PublicStepRow,
     RoundRow,
     RunRow,
-    SwapRow,
     TrafficRow,
     UpdateRow,
 )
@@ -23,16 +23,18 @@ BATCH = 200
 KINDS = get_args(Kind)
 
 
-def lengthen(engine: Engine, run: str, names: Sequence[str], rounds: int, swaps: int = 1) -> None:
+def lengthen(
+    engine: Engine, run: str, names: Sequence[str], rounds: int, public_steps: int = 1
+) -> None:
     """Advance a run that has just begun to round `rounds` + 1, as if its members had done so.
 
-    Round r scores (r * 37 % 101) / 101, and has `swaps` exchanges that each replaced r % 5
+    Round r scores (r * 37 % 101) / 101, and has `public_steps` exchanges that each replaced r % 5
     responses of every member.
     """
     with _writing(engine) as session:
         for first in range(1, rounds + 1, BATCH):
             numbers = range(first, min(first + BATCH, rounds + 1))
-            _add(session, run, names, numbers, swaps)
+            _add(session, run, names, numbers, public_steps)
         session.execute(
             insert(TrafficRow),
             [
@@ -59,7 +61,9 @@ def _writing(engine: Engine) -> Iterator[Session]:
         yield session
 
 
-def _add(session: Session, run: str, names: Sequence[str], numbers: range, swaps: int) -> None:
+def _add(
+    session: Session, run: str, names: Sequence[str], numbers: range, public_steps: int
+) -> None:
     where = [{"run_id": run, "round": number} for number in numbers]
     done = {"adapter": DIGEST, "drift": {"pairwise": 1.0, "from_mean": 0.5}}
     table = [
@@ -91,17 +95,17 @@ def _add(session: Session, run: str, names: Sequence[str], numbers: range, swaps
         ],
     )
     session.execute(
-        insert(SwapRow),
+        insert(PublicStepRow),
         [
             key
             | {
-                "swap": swap,
+                "public_step": public_step,
                 "closed": True,
                 "first_at": now(),
-                "summary": summary(key, names, swap),
+                "summary": summary(key, names, public_step),
             }
             for key in where
-            for swap in range(1, swaps + 1)
+            for public_step in range(1, public_steps + 1)
         ],
     )
 
@@ -112,11 +116,11 @@ def evaluation(round_: int) -> dict[str, object]:
     return {"pass_at_1": score, "by_topic": {"say": score}, "problems": 5, "seconds": 1.0}
 
 
-def summary(key: dict[str, object], names: Sequence[str], swap: int) -> dict[str, object]:
+def summary(key: dict[str, object], names: Sequence[str], public_step: int) -> dict[str, object]:
     """An exchange's summary."""
     replaced = int(str(key["round"])) % 5
     return {
-        "swap": swap,
+        "public_step": public_step,
         "clients": len(names),
         "replaced": replaced * len(names),
         "replaced_share": dict.fromkeys(names, replaced / 8),
@@ -169,8 +173,8 @@ def crowd(engine: Engine, run: str, count: int, since: int) -> list[str]:
         for round_ in range(since, last):
             values = summary({"round": round_}, names, 1)
             session.execute(
-                update(SwapRow)
-                .where(SwapRow.run_id == run, SwapRow.round == round_)
+                update(PublicStepRow)
+                .where(PublicStepRow.run_id == run, PublicStepRow.round == round_)
                 .values(summary=values)
             )
     return names

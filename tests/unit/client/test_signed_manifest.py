@@ -142,7 +142,7 @@ def cut(folder: Path) -> None:
     (folder / NAMES[1]).write_bytes((folder / NAMES[1]).read_bytes()[:-1])
 
 
-def swap(folder: Path) -> None:
+def public_step(folder: Path) -> None:
     (folder / NAMES[0]).rename(folder / "third")
     (folder / NAMES[1]).rename(folder / NAMES[0])
     (folder / "third").rename(folder / NAMES[1])
@@ -180,7 +180,7 @@ def name_in_case(folder: Path) -> None:
 MUTATIONS = {
     change: ["changed: README.md"],
     cut: ["changed: adapter_model.safetensors"],
-    swap: ["changed: README.md", "changed: adapter_model.safetensors"],
+    public_step: ["changed: README.md", "changed: adapter_model.safetensors"],
     link_file: ["changed: README.md"],
     link_folder: ["added: wheels"],
     link_manifest: ["not a regular file: SHA256SUMS"],

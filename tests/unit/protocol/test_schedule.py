@@ -13,7 +13,7 @@ from pubswap_protocol.schedule import (
     private_prompts,
     private_steps_per_round,
     public_batch,
-    public_step,
+    public_step_number,
     public_steps_per_round,
     staleness,
     update_order,
@@ -23,7 +23,7 @@ from pubswap_protocol.settings import GrpoSettings, RunSettings
 
 
 def settings(period: int = 2, **fields: Any) -> RunSettings:
-    """Settings with this swap period and a tau of 10."""
+    """Settings with this public_step period and a tau of 10."""
     return RunSettings(**{"local_steps": 10, "method": PubSwap(period=period), **fields})
 
 
@@ -34,7 +34,7 @@ def settings(period: int = 2, **fields: Any) -> RunSettings:
 def test_the_last_step_of_each_period_is_public(period: int, public: list[int]) -> None:
     """Step s of 1..tau is public if s mod period = 0; public steps are numbered from 1."""
     run = settings(period)
-    found = {s: public_step(run, s) for s in range(1, 11)}
+    found = {s: public_step_number(run, s) for s in range(1, 11)}
     assert [s for s, k in found.items() if k is not None] == public
     assert [k for k in found.values() if k is not None] == list(range(1, len(public) + 1))
     assert public_steps_per_round(run) == len(public)
@@ -45,7 +45,7 @@ def test_the_last_step_of_each_period_is_public(period: int, public: list[int]) 
 def test_the_baselines_have_no_public_step(method: str) -> None:
     """Every step is private."""
     run = settings(method=method)
-    assert all(public_step(run, s) is None for s in range(1, 11))
+    assert all(public_step_number(run, s) is None for s in range(1, 11))
     assert (public_steps_per_round(run), private_steps_per_round(run)) == (0, 10)
 
 
@@ -62,7 +62,7 @@ def test_an_epoch_takes_each_problem_once(size: int, count: int) -> None:
 def test_private_batches_go_on_from_round_to_round() -> None:
     """Over two rounds, no private problem repeats before all have been used."""
     run = settings(grpo=GrpoSettings(prompts_per_step=4))
-    steps = [s for s in range(1, 11) if public_step(run, s) is None]
+    steps = [s for s in range(1, 11) if public_step_number(run, s) is None]
     places = [private_position(run, r, s) for r in (1, 2) for s in steps]
     assert places == list(range(0, 40, 4))
     seen = [i for place in places for i in private_prompts(run, "a", 40, place, 4)]
@@ -98,7 +98,7 @@ def test_a_pipelined_public_step_is_overtaken_once(
         before = overtaken(run, step)
         assert (before is not None) == (step in order and order.index(step) < step - 1)
         assert staleness(run, step) == max(0, order.index(step) + 1 - step)
-    private = [step for step in order if public_step(run, step) is None]
+    private = [step for step in order if public_step_number(run, step) is None]
     assert private == sorted(private)
 
 

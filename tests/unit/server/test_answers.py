@@ -210,8 +210,8 @@ def test_exchanges_that_were_asked_for_leave_half_of_the_files_to_connections(
 
     async def ask() -> int:
         kept = Answers(blobs)
-        for swap in range(SHELLS):
-            await kept.answer(("run", 0, 1, swap), "a", load)
+        for public_step in range(SHELLS):
+            await kept.answer(("run", 0, 1, public_step), "a", load)
         return open_files()
 
     before = open_files()

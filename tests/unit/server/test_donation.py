@@ -154,7 +154,7 @@ def test_no_strategy_gives_what_peers_may_not_get() -> None:
     """One's own responses take its places, and the counts are those of the groups."""
     correct = {name: np.ones((1, 4), bool) for name in ("a", "b")}
     may = np.array([[True, False, True, False]])
-    pool = Pool(seed=0, round=1, swap=1, prompts=[0], correct=correct, donatable={"b": may})
+    pool = Pool(seed=0, round=1, public_step=1, prompts=[0], correct=correct, donatable={"b": may})
     [group] = Generous().choices(pool, "a")
     assert [choice.client for choice in group] == ["b", "a", "b", "a"]
     assert [choice.index for choice in group] == [0, 1, 2, 3]

@@ -143,11 +143,11 @@ def _falling(result: Result) -> Result:
     """The result with alpha falling by 0.04 per public step, a little less for larger seeds."""
     rounds = []
     for summary in result.run.rounds:
-        swaps = []
-        for swap in summary.swaps:
-            share = 0.5 - (0.04 - 1e-4 * result.seed) * (swap.swap - 1)
-            shares = dict.fromkeys(swap.replaced_share, share)
-            swaps.append(swap.model_copy(update={"replaced_share": shares}))
-        rounds.append(summary.model_copy(update={"swaps": swaps}))
+        public_steps = []
+        for public_step in summary.public_steps:
+            share = 0.5 - (0.04 - 1e-4 * result.seed) * (public_step.public_step - 1)
+            shares = dict.fromkeys(public_step.replaced_share, share)
+            public_steps.append(public_step.model_copy(update={"replaced_share": shares}))
+        rounds.append(summary.model_copy(update={"public_steps": public_steps}))
     run = result.run.model_copy(update={"rounds": rounds})
     return result.model_copy(update={"run": run})

@@ -32,7 +32,7 @@ class Pool:
 
     seed: int
     round: int
-    swap: int
+    public_step: int
     prompts: Sequence[int]
     correct: Mapping[str, Verdicts]
     donatable: Mapping[str, Verdicts] = field(default_factory=dict)
@@ -79,5 +79,5 @@ class Pool:
 
     def rng(self, word: str, position: int, receiver: str | None = None) -> np.random.Generator:
         """The draws for a prompt, or one client's; `word` keeps strategies apart."""
-        key = (self.seed, word, self.round, self.swap, self.prompts[position])
+        key = (self.seed, word, self.round, self.public_step, self.prompts[position])
         return rng_for(*key) if receiver is None else rng_for(*key, receiver)

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from pubswap_protocol import paths
 from pubswap_protocol.errors import InvalidResponses
-from pubswap_protocol.messages import PublicPrompt, Receipt, SwapPrompts
+from pubswap_protocol.messages import PublicPrompt, PublicStepPrompts, Receipt
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.tensors.response_form import ResponseForm
 from pubswap_protocol.tensors.responses import UNVERIFIED, ResponseRules, decode_responses
@@ -19,7 +19,7 @@ from pubswap_server.database.tables import MemberRow, RunRow, SetRow, Submission
 from pubswap_server.exchange import exchanges
 from pubswap_server.exchange.sampling import check_seeds, sampling_seed
 from pubswap_server.http.bodies import EXCHANGED_REPLIES, RESPONSES, binary_body
-from pubswap_server.http.dependencies import ClientRun, Number, Rollbacks, SwapNumber, Wait
+from pubswap_server.http.dependencies import ClientRun, Number, PublicStepNumber, Rollbacks, Wait
 from pubswap_server.http.plain_json import PlainJsonRoute
 from pubswap_server.http.upload_body import receive
 from pubswap_server.runs import runs, traffic
@@ -29,42 +29,48 @@ from pubswap_server.runs.snapshot import RunSnapshot, settled, waits_for
 router = APIRouter(tags=["public steps"], route_class=PlainJsonRoute)
 
 
-@router.get(paths.SWAP, summary="Get the prompts of a public step")
-async def get_swap(
-    run: ClientRun, round: Number, swap: SwapNumber, rollbacks: Rollbacks = None
-) -> SwapPrompts:
+@router.get(paths.PUBLIC_STEP, summary="Get the prompts of a public step")
+async def get_public_step(
+    run: ClientRun, round: Number, public_step: PublicStepNumber, rollbacks: Rollbacks = None
+) -> PublicStepPrompts:
     """The same for every client, except for its sampling seed: they follow from the run's seed."""
 
     def asked(session: Session, row: RunRow) -> tuple[RunRow, ResponseRules, str]:
-        return _asked(session, row, round, swap, rollbacks)
+        return _asked(session, row, round, public_step, rollbacks)
 
     row, rules, digest = await run.read(asked)
     problems = await to_thread.run_sync(run.services.problems, digest)
     prompts = [PublicPrompt(index=index, problem=problems[index]) for index in rules.prompts]
-    seed = _seed(row, run.principal.name, round, swap)
-    return SwapPrompts(round=round, swap=swap, prompts=prompts, sampling_seed=seed)
+    seed = _seed(row, run.principal.name, round, public_step)
+    return PublicStepPrompts(
+        round=round, public_step=public_step, prompts=prompts, sampling_seed=seed
+    )
 
 
-def _seed(row: RunRow, member: str, round_: int, swap: int) -> int | None:
+def _seed(row: RunRow, member: str, round_: int, public_step: int) -> int | None:
     secret = row.sampling_secret
-    return sampling_seed(secret, member, round_, swap) if secret is not None else None
+    return sampling_seed(secret, member, round_, public_step) if secret is not None else None
 
 
 def _asked(
-    session: Session, row: RunRow, round: int, swap: int, rollbacks: int | None
+    session: Session, row: RunRow, round: int, public_step: int, rollbacks: int | None
 ) -> tuple[RunRow, ResponseRules, str]:
     """A public step's run and response rules, and the public set's digest."""
-    rules = exchanges.rules_of(session, row, round, swap, rollbacks)
+    rules = exchanges.rules_of(session, row, round, public_step, rollbacks)
     return row, rules, session.get_one(SetRow, (row.id, "public")).digest
 
 
 @router.post(
-    paths.SWAP_RESPONSES,
+    paths.PUBLIC_STEP_RESPONSES,
     summary="Hand in responses to public prompts",
     openapi_extra=binary_body(paths.TENSORS_TYPE, RESPONSES),
 )
 async def submit_responses(
-    run: ClientRun, round: Number, swap: SwapNumber, request: Request, rollbacks: Rollbacks = None
+    run: ClientRun,
+    round: Number,
+    public_step: PublicStepNumber,
+    request: Request,
+    rollbacks: Rollbacks = None,
 ) -> Receipt:
     """The coordinator verifies them from their tokens. Late ones get `late, unused`.
 
@@ -77,8 +83,8 @@ async def submit_responses(
     def asked(
         session: Session, row: RunRow
     ) -> tuple[RunRow, ResponseRules, str, SubmissionRow | None]:
-        existing = exchanges.submitted(session, row, member, round, swap)
-        step = _asked(session, row, round, swap, rollbacks)
+        existing = exchanges.submitted(session, row, member, round, public_step)
+        step = _asked(session, row, round, public_step, rollbacks)
         if existing is None:
             runs.require_resumed(row)
         return *step, existing
@@ -86,7 +92,7 @@ async def submit_responses(
     row, rules, public, existing = await run.read(asked)
     received = await receive(services, request, rules.max_bytes())
     arrived, settings = now(), row.settings
-    seed = _seed(row, member.name, round, swap)
+    seed = _seed(row, member.name, round, public_step)
 
     def opened() -> tuple[list[list[ModelResponse]], list[Problem]]:
         groups, public_problems = _decode(received.path, rules, seed), services.problems(public)
@@ -95,7 +101,7 @@ async def submit_responses(
     longest = rules.form.longest
 
     def refused(session: Session, locked: RunRow, reason: str) -> None:
-        step = (session, locked, member, round, swap)
+        step = (session, locked, member, round, public_step)
         exchanges.refuse(*step, reason, arrived=arrived, rollbacks=rollbacks)
 
     try:
@@ -120,14 +126,14 @@ async def submit_responses(
             unverified = groups[0][0].seed == UNVERIFIED
             session.get_one(MemberRow, member.id).unverified = unverified
         return exchanges.submit(
-            *(session, locked, member, round, swap, received.digest, correct, donatable),
+            *(session, locked, member, round, public_step, received.digest, correct, donatable),
             arrived=arrived,
             rollbacks=rollbacks,
         )
 
     receipt = await run.write(work)
     if correct is None:
-        services.verification.add((row.id, round, swap, member.name))
+        services.verification.add((row.id, round, public_step, member.name))
     return receipt
 
 
@@ -153,13 +159,17 @@ def _decode(path: Path, rules: ResponseRules, seed: int | None) -> list[list[Mod
 
 
 @router.get(
-    paths.SWAP_EXCHANGED,
+    paths.PUBLIC_STEP_EXCHANGED,
     summary="Get the responses to train on",
     response_class=Response,
     responses=EXCHANGED_REPLIES,
 )
 async def get_exchanged(
-    run: ClientRun, round: Number, swap: SwapNumber, wait: Wait = 0, seeds: bool = False
+    run: ClientRun,
+    round: Number,
+    public_step: PublicStepNumber,
+    wait: Wait = 0,
+    seeds: bool = False,
 ) -> Response:
     """204 while the exchange is open. 409 `round_closed`: train on your own responses.
 
@@ -173,18 +183,18 @@ async def get_exchanged(
         return await services.snapshots.get(run.name)
 
     def ready(snapshot: RunSnapshot) -> bool:
-        return settled(snapshot, member, round, swap)
+        return settled(snapshot, member, round, public_step)
 
     seconds = min(wait, services.settings.max_wait_seconds)
     with services.metrics.waiting.track_inprogress():
         snapshot = await services.changes.until(run.name, current, ready, seconds)
     if not ready(snapshot):
-        reason = waits_for(snapshot, swap)
+        reason = waits_for(snapshot, public_step)
         return Response(status_code=204, headers={paths.WAITS_HEADER: reason})
     data = await services.answers.answer(
-        (run.name, snapshot.rollbacks, round, swap),
+        (run.name, snapshot.rollbacks, round, public_step),
         member.name,
-        partial(run.read_for_all, partial(exchanges.closed, round_=round, swap=swap)),
+        partial(run.read_for_all, partial(exchanges.closed, round_=round, public_step=public_step)),
         seeds,
     )
     services.heartbeats.downloaded(member, round, "responses_down", len(data))

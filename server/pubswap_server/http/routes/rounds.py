@@ -86,13 +86,15 @@ async def _count_received(run: RunAccess[MemberPrincipal], round_: int) -> Count
     Exchanges whose responses are gone are skipped, as they are for an update after its round.
     """
     services, member, received = run.services, run.principal.name, Counter[str]()
-    rollbacks, swaps = await run.read(
+    rollbacks, public_steps = await run.read(
         lambda session, row: (row.rollbacks, exchanges.closed_steps(session, row, round_))
     )
-    for swap in swaps:
-        load = partial(run.read_for_all, partial(exchanges.closed, round_=round_, swap=swap))
+    for public_step in public_steps:
+        load = partial(
+            run.read_for_all, partial(exchanges.closed, round_=round_, public_step=public_step)
+        )
         with suppress(RoundClosed, NotFound):
-            key = run.name, rollbacks, round_, swap
+            key = run.name, rollbacks, round_, public_step
             received += await services.answers.gifts(key, member, load)
     return received
 

@@ -23,7 +23,7 @@ from support.client.terms import with_terms
 from support.coordinator.coordinator import good_hello, merged
 
 URL = "https://c.example"
-ANSWERS = paths.SWAP_RESPONSES.format(run="r", round=1, swap=1)
+ANSWERS = paths.PUBLIC_STEP_RESPONSES.format(run="r", round=1, public_step=1)
 
 
 class Api:

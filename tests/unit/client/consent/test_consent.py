@@ -39,13 +39,17 @@ from support.client.terms import with_terms
 from support.coordinator.coordinator import merged
 
 URL = "https://c.example"
-ANSWERS = ("POST", paths.SWAP_RESPONSES.format(run="r", round=1, swap=1), paths.TENSORS_TYPE)
+ANSWERS = (
+    "POST",
+    paths.PUBLIC_STEP_RESPONSES.format(run="r", round=1, public_step=1),
+    paths.TENSORS_TYPE,
+)
 CHUNK = ("PATCH", paths.UPLOAD.format(run="r", upload="u"), paths.BYTES_TYPE)
 UPLOAD = ("POST", paths.UPLOADS.format(run="r") + "?direct=true", "application/json")
 PART = ("PUT", "https://s3.example/bucket/uploads/u/0", paths.BYTES_TYPE)
 BEAT = ("POST", paths.HEARTBEAT.format(run="r"), "application/json")
 UPDATE = ("POST", paths.UPDATE.format(run="r", round=1), "application/json")
-PROMPTS = ("GET", paths.SWAP.format(run="r", round=1, swap=1), "")
+PROMPTS = ("GET", paths.PUBLIC_STEP.format(run="r", round=1, public_step=1), "")
 AWAY = ("POST", paths.AWAY.format(run="r"), "application/json")
 HELLO = ("POST", paths.HELLO.format(run="r"), "application/json")
 TASK = ("GET", paths.TASK.format(run="r") + "?wait=25", "")

@@ -12,7 +12,7 @@ from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import InvalidResponses, RoundClosed
 from pubswap_protocol.messages import Receipt
 from pubswap_protocol.methods.method import PubSwap
-from pubswap_protocol.schedule import public_step
+from pubswap_protocol.schedule import public_step_number
 from support.client.one_client import ROUNDS, STEPS, World, kill_again_and_again
 
 MODES = [PubSwap(), PubSwap(mode="pipelined")]
@@ -53,7 +53,9 @@ def spoil(one: World) -> None:
 def trained_on_its_own(one: World) -> bool:
     """Whether each public step's groups were those that the client had sent."""
     steps = [
-        step for step in range(1, STEPS + 1) if public_step(one.coordinator.run.settings, step)
+        step
+        for step in range(1, STEPS + 1)
+        if public_step_number(one.coordinator.run.settings, step)
     ]
     own = {
         (round_, step): {digest_of(one.coordinator.submitted[round_, number])}
@@ -63,16 +65,16 @@ def trained_on_its_own(one: World) -> bool:
     return {key: one.trained_on[key] for key in own} == own
 
 
-@pytest.mark.parametrize("swap", MODES, ids=["synchronous", "pipelined"])
+@pytest.mark.parametrize("method", MODES, ids=["synchronous", "pipelined"])
 @pytest.mark.parametrize("fault", [refuse, spoil])
 def test_a_client_trains_on_its_own_responses_and_goes_on(
     world: Callable[..., World],
     caplog: pytest.LogCaptureFixture,
     fault: Callable[[World], None],
-    swap: PubSwap,
+    method: PubSwap,
 ) -> None:
     """The log says why; a client that is killed again and again hands in the same adapters."""
-    undisturbed, killed = world(method=swap), world(method=swap)
+    undisturbed, killed = world(method=method), world(method=method)
     fault(undisturbed)
     fault(killed)
     with caplog.at_level(logging.WARNING):

@@ -44,16 +44,16 @@ from pubswap_protocol.errors import (
 )
 from pubswap_protocol.messages import (
     Progress,
+    PublicStepPrompts,
     Receipt,
     ReceiptStatus,
     RunState,
     SubmitUpdate,
-    SwapPrompts,
     Task,
     TaskKind,
 )
 from pubswap_protocol.methods.method import PubSwap
-from pubswap_protocol.schedule import public_step, update_order
+from pubswap_protocol.schedule import public_step_number, update_order
 from pubswap_protocol.settings import WireSettings
 from pubswap_protocol.tensors.adapter import (
     encode_adapter,
@@ -217,7 +217,9 @@ def test_rewards_are_those_on_its_own_problems(world: Callable[..., World], mode
     one.live(recorder(one))
     run = one.coordinator.run
     found, status = read(one.state / HISTORY, run.id, RoundFigures), read_status(one.state, run.id)
-    public = [public_step(run.settings, step) is not None for step in update_order(run.settings)]
+    public = [
+        public_step_number(run.settings, step) is not None for step in update_order(run.settings)
+    ]
     assert sum(public) == 2
     for each in found:
         assert [reward is None for reward in each.rewards] == public
@@ -265,16 +267,16 @@ def test_the_last_step_before_the_hand_in_is_marked(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("swap", [PubSwap(), PIPELINED], ids=["synchronous", "pipelined"])
-def test_a_process_may_be_killed_at_any_point(world: Callable[..., World], swap: PubSwap) -> None:
+@pytest.mark.parametrize("method", [PubSwap(), PIPELINED], ids=["synchronous", "pipelined"])
+def test_a_process_may_be_killed_at_any_point(world: Callable[..., World], method: PubSwap) -> None:
     """After one kill, at every 47th point, the next process hands in the same adapters."""
-    undisturbed = world(method=swap)
+    undisturbed = world(method=method)
     undisturbed.points.passed = 0
     undisturbed.live()
     total = undisturbed.points.passed
     assert total > 100
     for point in range(1, total + 1, 47):
-        killed = world(method=swap)
+        killed = world(method=method)
         killed.points.remaining = point
         with pytest.raises(Killed):
             killed.live()
@@ -360,8 +362,8 @@ def test_an_overtaken_step_that_closed_without_us_trains_on_our_own(
         setattr(one.coordinator, how, True)
         one.coordinator.closed = True
         one.live()
-        for (round_, swap), sent in one.coordinator.submitted.items():
-            assert one.trained_on[round_, 2 * swap] == {digest_of(sent)}
+        for (round_, public_step), sent in one.coordinator.submitted.items():
+            assert one.trained_on[round_, 2 * public_step] == {digest_of(sent)}
 
 
 def test_the_responses_of_an_overtaken_step_may_be_lost(world: Callable[..., World]) -> None:
@@ -633,14 +635,14 @@ def test_new_rounds_need_no_pause_but_repeated_ones_do(
     assert paused == [IDLE_SECONDS] * 3
 
 
-@pytest.mark.parametrize("another", [{"round": 2}, {"swap": 7}, {"prompts": []}])
+@pytest.mark.parametrize("another", [{"round": 2}, {"public_step": 7}, {"prompts": []}])
 def test_prompts_of_another_public_step_are_not_answered(
     world: Callable[..., World], caplog: pytest.LogCaptureFixture, another: dict[str, Any]
 ) -> None:
     """A policy counts rounds by the public steps whose responses were sent."""
     one = world()
-    given = one.coordinator.swap_prompts("r1", 1, 1).model_copy(update=another)
-    one.coordinator.swap_prompts = lambda *_: given  # type: ignore[method-assign]
+    given = one.coordinator.public_step_prompts("r1", 1, 1).model_copy(update=another)
+    one.coordinator.public_step_prompts = lambda *_: given  # type: ignore[method-assign]
     worked(one, training(one))
     assert "asked for public step 1 of round 1, and answered with another or none" in caplog.text
     assert not one.coordinator.sent
@@ -777,7 +779,7 @@ def test_a_public_step_has_the_exchange_s_number(world: Callable[..., World]) ->
     one = world()
     one.live(Listening())
     told = {what.partition(":")[0] for what in heard if what.startswith("public step")}
-    numbers = {swap for _, swap in one.coordinator.submitted}
+    numbers = {public_step for _, public_step in one.coordinator.submitted}
     assert told == {f"public step {number}" for number in numbers}
 
 
@@ -788,13 +790,13 @@ def test_responses_to_other_prompts_are_not_sent_again(world: Callable[..., Worl
     with pytest.raises(Killed):
         one.live()
     del one.coordinator.exchanged  # type: ignore[attr-defined]
-    asked = one.coordinator.swap_prompts
+    asked = one.coordinator.public_step_prompts
 
-    def others(*args: Any) -> SwapPrompts:
+    def others(*args: Any) -> PublicStepPrompts:
         found = asked(*args)
         return found.model_copy(update={"prompts": found.prompts[1:]})
 
-    one.coordinator.swap_prompts = others  # type: ignore[method-assign]
+    one.coordinator.public_step_prompts = others  # type: ignore[method-assign]
     one.coordinator.late = True
     one.coordinator.submitted.clear()
     one.live()

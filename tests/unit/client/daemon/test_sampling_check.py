@@ -33,11 +33,11 @@ def checked(world: Callable[..., World], *engine: Any) -> World:
     return made
 
 
-def sent(one: World, swap: int) -> list[list[Response]]:
+def sent(one: World, public_step: int) -> list[list[Response]]:
     """Our responses to a public step of round 1, as the coordinator received them."""
     run = one.coordinator.run
     rules = ResponseRules.of(run.model, run.settings, PUBLIC)
-    return decode_responses(one.coordinator.submitted[1, swap], rules)
+    return decode_responses(one.coordinator.submitted[1, public_step], rules)
 
 
 def reports(one: World) -> list[list[DonorEvidence]]:
@@ -52,8 +52,8 @@ def test_a_client_says_its_seeds_and_reports_its_donors(world: Callable[..., Wor
     """
     one = checked(world)
     one.live()
-    for swap in (1, 2):
-        seeds = [[response.seed for response in group] for group in sent(one, swap)]
+    for public_step in (1, 2):
+        seeds = [[response.seed for response in group] for group in sent(one, public_step)]
         assert seeds == [[response_seed(SEED, p, k) for k in range(4)] for p in range(3)]
     for report in reports(one):
         # Two public steps of three prompts, with one response of each donor to each.

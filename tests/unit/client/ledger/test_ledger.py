@@ -50,10 +50,10 @@ def written(state: Path, *days: int) -> Path:
 
 def test_a_request_is_described_by_what_it_is_for() -> None:
     """Kind, run, round and exchange come from the path, whatever the query."""
-    path = paths.SWAP_RESPONSES.format(run="r1", round=3, swap=2)
+    path = paths.PUBLIC_STEP_RESPONSES.format(run="r1", round=3, public_step=2)
     found = described("POST", path)
     assert found == {"kind": "responses", "run": "r1", "round": 3, "exchange": 2}
-    prompts = described("GET", paths.SWAP.format(run="r1", round=3, swap=2))
+    prompts = described("GET", paths.PUBLIC_STEP.format(run="r1", round=3, public_step=2))
     assert prompts == {"kind": "question", "run": "r1", "round": 3, "exchange": 2}
     asked = described("GET", paths.TASK.format(run="r1") + "?wait=25")
     assert asked == {"kind": "question", "run": "r1"}
@@ -87,7 +87,7 @@ def test_what_is_kept_of_each_body(tmp_path: Path) -> None:
     """Responses are kept readable, adapters and invites never."""
     responses = [Response(np.array([5, 6], np.int32), np.zeros(2, np.float32)) for _ in range(2)]
     body = encode_responses([7], [responses])
-    where = paths.SWAP_RESPONSES.format(run="r", round=1, swap=1)
+    where = paths.PUBLIC_STEP_RESPONSES.format(run="r", round=1, public_step=1)
     chunk = ("PATCH", paths.UPLOAD.format(run="r", upload="u"), paths.BYTES_TYPE, [b"wx", b"yz"])
     invite = ("POST", paths.ENROLL, "application/json", [b'{"invite": "secret-code"}'])
     ledger = Ledger(tmp_path)
@@ -335,7 +335,11 @@ def test_the_disk_may_be_full_at_each_of_an_entry_s_files(
     continues later.
     """
     real = os.write
-    answers = ("POST", paths.SWAP_RESPONSES.format(run="r", round=1, swap=1), paths.TENSORS_TYPE)
+    answers = (
+        "POST",
+        paths.PUBLIC_STEP_RESPONSES.format(run="r", round=1, public_step=1),
+        paths.TENSORS_TYPE,
+    )
     for begun in (False, True):
         for number, name in enumerate(("head.tmp", ".jsonl", "bodies/")):
             state = tmp_path / f"{begun}{number}"

@@ -330,7 +330,7 @@ def test_each_setting_of_a_sweep_has_its_recipe(tmp_path: Path) -> None:
     assert not list(repeated(read_recipe(path)))
 
 
-def test_a_baseline_of_one_client_swaps_with_nobody(tmp_path: Path) -> None:
+def test_a_baseline_of_one_client_exchanges_with_nobody(tmp_path: Path) -> None:
     """A grid that combines single members with the method pubswap is refused."""
     text = GRID.replace("members =", 'method = "pubswap"\nmembers =').replace("8", "4")
     found = list(impossible(read_recipe(write(tmp_path, text))))

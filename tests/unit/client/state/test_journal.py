@@ -22,7 +22,7 @@ from pubswap_client.training.trainer import Snapshot
 OWNER = JournalOwner(run="r1", client="a", terms="blake3:" + "1" * 64)
 START = "blake3:" + "2" * 64
 ROUND = RoundKey(1, START)
-STEP = ExchangeKey(ROUND, swap=1, prompts=[4, 2])
+STEP = ExchangeKey(ROUND, public_step=1, prompts=[4, 2])
 METRICS = StepMetrics(0.1, 1e-9, 0.0, 1 / 3, 0.5, 7.25, 58, 0.123456789, float("inf"))
 
 
@@ -94,10 +94,10 @@ def test_a_public_step_s_batch_comes_back_until_its_step_is_saved(tmp_path: Path
         replace(STEP, key=ROUND._replace(round=2)),
         replace(STEP, key=ROUND._replace(start="blake3:" + "3" * 64)),
         replace(STEP, key=ROUND._replace(rollbacks=1)),
-        replace(STEP, swap=2),
+        replace(STEP, public_step=2),
         replace(STEP, prompts=[2, 4]),
     ],
-    ids=["round", "start", "rollbacks", "swap", "prompts"],
+    ids=["round", "start", "rollbacks", "public_step", "prompts"],
 )
 def test_another_step_s_batch_is_not_taken(tmp_path: Path, other: ExchangeKey) -> None:
     """A file that a crash left behind is ignored and overwritten."""
