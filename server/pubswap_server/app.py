@@ -40,13 +40,25 @@ from pubswap_server.runs import events
 from pubswap_server.runs.runs import ask_again
 from pubswap_server.services import Services
 from pubswap_server.settings import ServerSettings
-from pubswap_server.web import forms, pages
+from pubswap_server.web import comparing, forms, pages
 from pubswap_server.web.rendering import STATIC
 
 log = structlog.get_logger(__name__)
 
 # Routes are tried in this order, so those that members call most come first.
-GROUPS = (exchanges, uploads, rounds, blobs, members, health, runs, viewers, pages, forms)
+GROUPS = (
+    exchanges,
+    uploads,
+    rounds,
+    blobs,
+    members,
+    health,
+    runs,
+    viewers,
+    comparing,
+    pages,
+    forms,
+)
 
 
 def create_app(settings: ServerSettings) -> FastAPI:

@@ -113,7 +113,7 @@ class Chart {
         y: { range: (plot) => this.range(plot) },
       },
       axes: [
-        { ...axis, space: 60, size: 32, values: (_, ticks) => ticks.map((tick) => (tick % 1 ? "" : short(tick))) },
+        { ...axis, space: 60, size: 32, values: (_, ticks) => ticks.map((tick) => (tick % 1 && !this.group.after ? "" : short(tick))) },
         { ...axis, size: 62, values: (_, ticks) => ticks.map(short) },
       ],
       series: [{}, ...lines, ...(this.chart.low ? [edge, edge] : [])],
@@ -216,7 +216,7 @@ class Chart {
 
   place(x) {
     const tau = this.group.steps;
-    if (!tau) return `${this.group.of} ${x}`;
+    if (!tau) return this.group.after ? `${short(x)} ${this.group.of}` : `${this.group.of} ${x}`;
     return `round ${Math.floor((x - 1) / tau) + 1}, step ${((x - 1) % tau) + 1}`;
   }
 
@@ -249,7 +249,8 @@ class Group {
 
   show(group) {
     const changed = JSON.stringify(group.names) !== JSON.stringify(this.names);
-    Object.assign(this, { x: group.x, of: group.of, steps: group.steps, names: group.names });
+    Object.assign(this, { x: group.x, of: group.of, after: group.after, steps: group.steps });
+    Object.assign(this, { names: group.names, choice: group.legend || "Members" });
     if (changed) this.choose();
     this.more.textContent = group.more
       ? `Of the first ${group.names.length} members by name; ${group.more} more are not drawn.`
@@ -290,7 +291,7 @@ class Group {
         this.toggle(this.names[index], shown);
       });
     });
-    this.legend.replaceChildren(made("legend", "", "Members"), ...boxes.map(([, label]) => label), all);
+    this.legend.replaceChildren(made("legend", "", this.choice), ...boxes.map(([, label]) => label), all);
   }
 
   toggle(name, shown) {
@@ -347,7 +348,7 @@ function follow(root) {
   }
 
   const live = document.getElementById("live");
-  for (const part of ["progress", "results"]) live.addEventListener(part, soon);
+  for (const part of ["progress", "results"]) live?.addEventListener(part, soon);
   document.addEventListener("visibilitychange", () => stale && refresh());
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
     for (const group of groups.values()) group.charts.forEach((chart) => chart.clear());
