@@ -111,10 +111,10 @@ def read_summary(session: Session, run: RunRow) -> str:
         sum(getattr(each.traffic, way) for each in clients) // max(1, len(clients))
         for way in ("up", "down")
     )
-    first, last = history.first_and_last_evaluation(session, run.id)
+    evaluated = history.first_and_last_evaluation(session, run.id)
     scores = "It was not evaluated. An evaluator that enrols now still measures all rounds."
-    if first is not None and last is not None:
-        before, after = (evaluations.in_words(each) for each in (first, last))
+    if evaluated:
+        before, after = (evaluations.in_words(each) for _, each in evaluated)
         scores = f"pass@1 on the test problems: {before} before, {after} after."
     return (
         f"{run.name} is finished: {len(clients)} organisations trained {run.model.source} "

@@ -185,16 +185,14 @@ def expected_end(
     return max(ends[-1] + usual, now) + (remaining - 1) * usual
 
 
-def first_and_last_evaluation(
-    session: Session, run: str
-) -> tuple[Evaluation | None, Evaluation | None]:
-    query = select(RoundRow.evaluation).where(
+def first_and_last_evaluation(session: Session, run: str) -> list[tuple[int, Evaluation]]:
+    """The round and the evaluation of both, the same twice if there is one; [] without any."""
+    query = select(RoundRow.round, RoundRow.evaluation).where(
         RoundRow.run_id == run, RoundRow.evaluation.is_not(None)
     )
     ends = (RoundRow.round, RoundRow.round.desc())
-    evaluations = [session.scalar(query.order_by(end).limit(1)) for end in ends]
-    first, last = (Evaluation(**each) if each else None for each in evaluations)
-    return first, last
+    rows = [session.execute(query.order_by(end).limit(1)).first() for end in ends]
+    return [(row[0], Evaluation(**row[1])) for row in rows if row is not None]
 
 
 def means_of(session: Session, run: str, round_: int, updates: Sequence[UpdateRow]) -> RoundMeans:

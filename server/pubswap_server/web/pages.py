@@ -84,11 +84,11 @@ def _members(database: Session, row: RunRow) -> Values:
 
 def _results(database: Session, row: RunRow) -> Values:
     """Each topic's pass@1, first and last, and the charts that have no point yet."""
-    first, last = history.first_and_last_evaluation(database, row.id)
     test = database.get(SetRow, (row.id, SetKind.TEST))
     return {
         "missing": missing(history.curves(database, row.id)),
-        "evaluations": (first, last) if first and last else None,
+        "evaluations": history.first_and_last_evaluation(database, row.id),
+        "readable": evaluations.readable(database, row.id),
         "test": test and test.digest,
     }
 
@@ -255,8 +255,16 @@ async def show_exchange(
 
 
 @router.get("/runs/{run}/rounds/{round}/responses")
-async def show_responses(run: WebRun, session: OperatorSession, round: Number) -> Response:
-    """Responses to the test set, as inert text. A viewer may belong to a member, so not for it."""
+async def show_responses(
+    run: WebRun,
+    session: OperatorSession,
+    round: Number,
+    topic: Word = "",
+) -> Response:
+    """Responses to the test set, as inert text, of all topics or of one.
+
+    A viewer may belong to a member, so not for it.
+    """
 
     def work(database: Session, row: RunRow) -> Values:
         return {
@@ -265,7 +273,7 @@ async def show_responses(run: WebRun, session: OperatorSession, round: Number) -
             "readable": evaluations.readable(database, row.id),
         }
 
-    return page("evaluation.html", session=session, round=round, **await run.read(work))
+    return page("evaluation.html", session=session, round=round, only=topic, **await run.read(work))
 
 
 @router.get("/runs/{run}/adapters/{which}")

@@ -92,7 +92,7 @@ def test_a_rounds_means_are_drawn(server: Server, browser: httpx.Client) -> None
     assert right["high"] == pytest.approx([0.1611, 0.8881], abs=1e-4)
     page = browser.get(f"/runs/{fed.run.id}").text
     assert rows(page)[:4] == [
-        ["Topic", "First", "Last"],
+        ["Topic", "Before training", "Round 1"],
         ["All", "0.000 (0.00 to 0.16, n = 20)", "0.750 (0.53 to 0.89, n = 20)"],
         ["old", "0.000", "0.750"],  # not in the test set, so its number of problems is unknown
         ["say", "0.000 (0.00 to 0.43, n = 5)", "0.750 (0.34 to 0.95, n = 5)"],
