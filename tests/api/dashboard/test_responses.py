@@ -50,7 +50,7 @@ def test_the_run_s_page_leads_to_them(server: Server, browser: httpx.Client) -> 
     assert calm.count(path) == 4 and "Suspicious" not in calm
     fed = evaluated(server, warning=WARNING)
     page = browser.get(f"/runs/{fed.run.id}").text
-    assert page.count(f"/runs/{fed.run.id}/rounds/0/responses") == 5
+    assert page.count(f"/runs/{fed.run.id}/rounds/0/responses") == 7
     assert f"Suspicious: {WARNING}, in round 0." in unescape(page)
     assert "<i>repeat</i>" not in page
     responses = browser.get(f"/runs/{fed.run.id}/rounds/0/responses").text
