@@ -19,6 +19,7 @@ from pubswap_client.ledger.commands import audit_commands
 from pubswap_client.operator import ending, members, runs, viewers
 from pubswap_client.operator.connecting import Url
 from pubswap_client.operator.exporting import export, verify
+from pubswap_client.operator.model_cards import model_commands
 from pubswap_client.options import CommonOptions, Data, Engine, Processes, computing
 from pubswap_client.organisation.commands import adapter, leave, status
 from pubswap_client.personal.command import personalize
@@ -83,6 +84,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(recipe_commands, name="recipe")
     app.add_typer(verifier_commands, name="verifier")
     app.add_typer(run_commands, name="run")
+    app.add_typer(model_commands, name="model")
     app.add_typer(export_commands, name="export")
     app.add_typer(member_commands, name="member")
     app.add_typer(viewer_commands, name="viewer")

@@ -40,7 +40,7 @@ from pubswap_server.runs import events
 from pubswap_server.runs.runs import ask_again
 from pubswap_server.services import Services
 from pubswap_server.settings import ServerSettings
-from pubswap_server.web import comparing, forms, pages
+from pubswap_server.web import comparing, drafting, forms, pages
 from pubswap_server.web.rendering import STATIC
 
 log = structlog.get_logger(__name__)
@@ -56,6 +56,7 @@ GROUPS = (
     runs,
     viewers,
     comparing,
+    drafting,
     pages,
     forms,
 )
@@ -85,6 +86,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
     )
     for group in GROUPS:
         app.include_router(group.router)
+    app.include_router(drafting.uploads)
     app.mount("/static", StaticFiles(directory=STATIC))
     problems.install(app)
     app.add_middleware(RequestChecks)

@@ -70,21 +70,36 @@ def create(session: Session, request: CreateRun, key: str | None = None) -> RunR
             raise IdempotencyMismatch(f"This key was used for the run {existing.name!r}.")
         return existing
     check_name(session, request.name)
-    rules = request.settings.exchange
-    checked = rules is not None and rules.sampling_check != "off"
     row = RunRow(
         id=id_,
         name=request.name,
         state=RunState.CREATED,
         settings=request.settings,
         model=request.model,
-        sampling_secret=secrets.token_hex(32) if checked else None,
+        sampling_secret=_sampling_secret(request.settings),
         verifier_version=version,
     )
     session.add(row)
     session.flush()
     record(session, row.id, "created", name=request.name)
     return row
+
+
+def revise(session: Session, run: RunRow, request: CreateRun) -> None:
+    """Give a run that is not open yet another name and other settings; raises WrongState."""
+    opened(status_of(run))
+    if run.name != request.name:
+        check_name(session, request.name)
+    run.name, run.settings = request.name, request.settings
+    run.sampling_secret = _sampling_secret(request.settings)
+    run.verifier_version = verifier_version(request.settings.verifier)
+    record(session, run.id, "revised", name=request.name)
+
+
+def _sampling_secret(settings: RunSettings) -> str | None:
+    rules = settings.exchange
+    checked = rules is not None and rules.sampling_check != "off"
+    return secrets.token_hex(32) if checked else None
 
 
 def check_name(session: Session, name: str) -> None:

@@ -17,6 +17,8 @@ from pubswap_protocol.terms import given
 from pubswap_server.database.tables import RunRow, SetRow
 from pubswap_server.runs import runs
 
+# Settings that the model's card depends on: the adapter's shapes, and what a prompt's tokens are.
+OF_THE_MODEL = ("lora.rank", "lora.target_modules", "chat_template", "system_prompt", "few_shot")
 # Keys of a run file that are ignored here, because the model and the problem sets stay.
 IGNORED_KEYS = ("about", "data", "extends", "model", "sweep", "total_steps")
 
@@ -35,10 +37,13 @@ class Wish:
 
 
 def run_file(run: RunRow) -> str:
-    """The run as a run file: a new name, and the settings that differ from the defaults."""
+    """The run as a run file: the settings that differ from the defaults, and a new name if the
+    run is not a draft.
+    """
     values = spelled(flat(given(run.settings)))
     lines = [f"{key} = {value_text(value)}" for key, value in values.items()]
-    return "\n".join([f"name = {value_text(f'{run.name[:61]}-2')}", *lines, ""])
+    name = run.name if run.state == RunState.CREATED else f"{run.name[:61]}-2"
+    return "\n".join([f"name = {value_text(name)}", *lines, ""])
 
 
 def read_wish(run: RunRow, text: str) -> Wish:
@@ -72,10 +77,11 @@ def read_wish(run: RunRow, text: str) -> Wish:
 
 def _check_model_fits(old: RunSettings, new: RunSettings) -> None:
     """Refuse changes that need the model's files, because only `pubswap run create` has them."""
-    command = "use `pubswap run create`, which reads the model's files"
-    for key in ("rank", "target_modules"):
-        if getattr(old.lora, key) != getattr(new.lora, key):
-            raise InvalidSettings(f"lora.{key} cannot be changed here; {command}.")
+    command = "use `pubswap run create` or `pubswap model card`, which read the model's files"
+    before, after = (flat(each.model_dump(mode="json")) for each in (old, new))
+    for key in (key for key in {**before, **after} if key.startswith(OF_THE_MODEL)):
+        if before.get(key) != after.get(key):
+            raise InvalidSettings(f"{key} cannot be changed here; {command}.")
     if new.grpo.longest_row > old.grpo.longest_row:
         raise InvalidSettings(
             f"A prompt and its response would have up to {new.grpo.longest_row} tokens, more than "

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from pubswap_protocol.bounds import Word
 from pubswap_protocol.errors import Forbidden, PubSwapError, Unauthenticated
-from pubswap_protocol.messages import SetKind
+from pubswap_protocol.messages import RunState, SetKind
 from pubswap_server.database.tables import RunRow
 from pubswap_server.http.dependencies import PeerDep, ServicesDep
 from pubswap_server.rate_limits import Use
@@ -175,6 +175,9 @@ async def create(form: TypedForm, run: WebRun, session: OperatorSession) -> Resp
         await to_thread.run_sync(services.check_judged, settings.verifier, digests)
         if row.tokenizer is not None:
             await to_thread.run_sync(services.check_lengths, settings, row.tokenizer, digests)
+        if form.get("sure") and row.state == RunState.CREATED:
+            await run.write(partial(runs.revise, request=wish.request))
+            return RedirectResponse(f"/runs/{row.id}", 303)
         if form.get("sure"):
             initial = await to_thread.run_sync(services.initial_adapter, layout, settings)
             open_it = partial(
@@ -183,7 +186,8 @@ async def create(form: TypedForm, run: WebRun, session: OperatorSession) -> Resp
             created = await run.write(open_it)
             return RedirectResponse(f"/runs/{created}", 303)
         name = wish.request.name
-        await run.read(lambda database, row: runs.check_name(database, name))
+        if row.state != RunState.CREATED or name != row.name:
+            await run.read(lambda database, row: runs.check_name(database, name))
     except PubSwapError as error:
         wish, problem = None, error.problem()
     status = problem.status if problem else 200

@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.bounds import MAX_COUNT, Word
+from pubswap_protocol.command_line.amounts import counted
 from pubswap_protocol.command_line.keys import flat
 from pubswap_protocol.errors import NotFound, PubSwapError
 from pubswap_protocol.messages import RunState, RunView, SetKind
@@ -122,8 +123,32 @@ LIVE = ("progress", "members")  # parts that change with heartbeats, which are n
 
 @router.get("/runs/{run}")
 async def show_run(run: WebRun, session: SessionDep) -> Response:
-    """A run's page."""
+    """A run's page; the operator's form for its files while it is a draft."""
+    draft = None if session.viewer else await run.read(_draft)
+    if draft is not None:
+        return page("draft.html", session=session, **draft)
     return page("run.html", **await _read(run, session, *PARTS), parts=list(PARTS))
+
+
+def _draft(database: Session, row: RunRow) -> Values | None:
+    """What the form needs; None once the run is open."""
+    if row.state != RunState.CREATED:
+        return None
+    sets = runs.sets_of(database, row)
+    counts = {kind: counted(each.problems, "problem") for kind, each in sets.items()}
+    files = (
+        ("tokenizer", "The base model's tokenizer.json", "sent" if row.tokenizer else ""),
+        (SetKind.PUBLIC, "The public set (JSONL)", counts.get(SetKind.PUBLIC, "")),
+        (SetKind.TEST, "The test set (JSONL)", counts.get(SetKind.TEST, "")),
+    )
+    differing = flat(given(row.settings))
+    return {
+        "run": runs.view(database, row),
+        "files": files,
+        "complete": all(has for *_, has in files),
+        "differing": differing,
+        "meanings": meanings(differing),
+    }
 
 
 @router.get("/runs/{run}/parts/{part}")
