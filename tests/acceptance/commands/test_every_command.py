@@ -113,7 +113,7 @@ CALLS: dict[str, dict[tuple[str, ...], str]] = {
     "recipe list": {},
     "recipe show": {(NAMES,): "none"},
     "recipe check": {(NAMES,): "{spare}/bad.toml"},
-    "model card": {DISK: "{model} --out {new}/card.json", (NAMES,): "none"},
+    "model card": {DISK: "{model} --out {new}", (NAMES,): "none"},
     "verifier test": {(NAMES,): "nothing --data {private}"},
     "run create": {
         DISK: "{spare}/good.toml --data {new}",
