@@ -21,7 +21,7 @@ from pubswap_client.operator.connecting import Url
 from pubswap_client.operator.exporting import export, verify
 from pubswap_client.operator.model_cards import model_commands
 from pubswap_client.options import CommonOptions, Data, Engine, Processes, computing
-from pubswap_client.organisation.commands import adapter, leave, status
+from pubswap_client.organisation.commands import adapter, leave, link, status
 from pubswap_client.personal.command import personalize
 from pubswap_client.privacy.commands import privacy_commands
 from pubswap_client.recipes.commands import recipe_commands
@@ -76,6 +76,7 @@ def register(app: typer.Typer) -> None:
     client_commands.command("approve")(approve)
     client_commands.command("deny")(deny)
     client_commands.command("status")(status)
+    client_commands.command("link")(link)
     client_commands.command("leave")(leave)
     client_commands.command("adapter")(adapter)
     client_commands.command("personalize")(personalize)

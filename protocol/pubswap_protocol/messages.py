@@ -322,6 +322,13 @@ class MemberView(Strict):
     )
 
 
+class OwnLink(Strict):
+    """A link by which a browser sees the run as this member may see it."""
+
+    path: Url = Field(description="Relative to the coordinator's address; works once.")
+    seconds: Seconds = Field(description="How long it can be used.")
+
+
 class RoundList(Strict):
     """A page of a run's rounds, in order; an empty page follows the last one."""
 

@@ -40,7 +40,7 @@ from pubswap_server.runs import events
 from pubswap_server.runs.runs import ask_again
 from pubswap_server.services import Services
 from pubswap_server.settings import ServerSettings
-from pubswap_server.web import comparing, drafting, forms, pages
+from pubswap_server.web import comparing, drafting, forms, own_run, pages
 from pubswap_server.web.rendering import STATIC
 
 log = structlog.get_logger(__name__)
@@ -59,6 +59,7 @@ GROUPS = (
     drafting,
     pages,
     forms,
+    own_run,
 )
 
 

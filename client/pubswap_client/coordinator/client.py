@@ -228,6 +228,10 @@ class CoordinatorClient(Connection):
         """Declare this member away until its next hello, so that nobody waits for it, and why."""
         self.request("POST", paths.AWAY.format(run=run), reason)
 
+    def link(self, run: str) -> messages.OwnLink:
+        """A link for a browser to this member's own page."""
+        return self.call(messages.OwnLink, "POST", paths.LINK.format(run=run))
+
     def task(self, run: str, wait: float = LONG_POLL_SECONDS) -> messages.Task:
         """The next task; the answer may take up to `wait` seconds.
 

@@ -18,6 +18,7 @@ KINDS = {
     ("POST", paths.HELLO): "hello",
     ("POST", paths.HEARTBEAT): "heartbeat",
     ("POST", paths.AWAY): "away",
+    ("POST", paths.LINK): "question",
     ("POST", paths.UPLOADS): "upload",
     ("PATCH", paths.UPLOAD): "adapter",
     ("PUT", paths.UPLOAD): "upload",

@@ -1,4 +1,4 @@
-"""`pubswap client status`, `leave` and `adapter`."""
+"""`pubswap client status`, `link`, `leave` and `adapter`."""
 
 from pathlib import Path
 from shlex import quote
@@ -55,6 +55,22 @@ def status(
             watch(read, console)
         else:
             console.print(read()[0])
+
+
+def link(config: Config = None, state: State = None) -> None:
+    """Print a link to this organisation's own page of the run, for a browser.
+
+    The page shows the run's means, this organisation's own figures and what was approved; when the
+    run is over, also the adapter. The link works once, within ten minutes.
+    """
+    from pubswap_client.consent.member_client import member_client
+    from pubswap_client.settings import load_settings
+
+    folder = load_settings(config, state=state).state
+    stored = load_membership(folder)
+    with member_client(folder, stored, ONCE) as api:
+        made = api.link(stored.membership.run)
+    typer.echo(f"{stored.coordinator.rstrip('/')}{made.path}")
 
 
 def leave(config: Config = None, state: State = None) -> None:

@@ -1,5 +1,6 @@
 """Members: invited once, enrolled with a token of their own, revoked at will."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -340,6 +341,15 @@ def count(session: Session, run: str) -> int:
 def views(session: Session, run: str, first: int | None = None) -> list[MemberView]:
     """The members by name; only the first `first`, if given."""
     query = select(MemberRow).where(MemberRow.run_id == run).order_by(MemberRow.name).limit(first)
+    return _views(session, run, session.scalars(query))
+
+
+def view_of(session: Session, member: MemberRow) -> MemberView:
+    """One member."""
+    return _views(session, member.run_id, [member])[0]
+
+
+def _views(session: Session, run: str, rows: Iterable[MemberRow]) -> list[MemberView]:
     sizes, standings = traffic.by_member(session, run), doubts.standings(session, run)
     return [
         MemberView(
@@ -357,7 +367,7 @@ def views(session: Session, run: str, first: int | None = None) -> list[MemberVi
             traffic=sizes.get(row.name, Traffic()),
             sampling=standings.get(row.name),
         )
-        for row in session.scalars(query)
+        for row in rows
     ]
 
 

@@ -53,15 +53,18 @@ TIMES: dict[str, Callable[[CurvePoint], float | None]] = {
 
 def read_points(session: Session, run: RunRow) -> list[dict[str, Any]]:
     """The groups of charts that have points: inside the last rounds, and by round."""
-    groups = [_by_step(session, run), by_round(history.curves(session, run.id))]
+    groups = [
+        by_step(session, run, members.client_names(session, run.id)),
+        by_round(history.curves(session, run.id)),
+    ]
     if run.state in ENDED:
         groups.reverse()
     return [group for group in groups if group["charts"]]
 
 
-def _by_step(session: Session, run: RunRow) -> dict[str, Any]:
-    """A curve for each member, by the steps of the run counted through."""
-    tau, clients = run.settings.local_steps, members.client_names(session, run.id)
+def by_step(session: Session, run: RunRow, clients: Sequence[str]) -> dict[str, Any]:
+    """A curve for each of these members, by the steps of the run counted through."""
+    tau = run.settings.local_steps
     names = clients[:MEMBERS_DRAWN]
     every = Kept.of(run.settings).every
     every *= -(-tau // (every * STEPS_DRAWN))

@@ -62,7 +62,9 @@ class PageRoute(APIRoute):
                 unknown = isinstance(error, UnknownRun)
                 run = None if unknown else request.path_params.get("run")
                 problem = error.problem()
-                return page("error.html", error.status, problem=problem, session=None, run=run)
+                own = request.url.path.startswith("/own")  # a member has no other page
+                values = {"problem": problem, "session": None, "run": run, "own": own}
+                return page("error.html", error.status, **values)
 
         return answer
 

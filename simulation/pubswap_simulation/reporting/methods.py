@@ -36,7 +36,7 @@ NAMED = {
 # A seed is no setting, and a simulation's quorums follow from its clients.
 _FOLLOWING = {"seed", "method.quorum", "aggregation.quorum"}
 # These axes change the method. Any other changes the problem, so each of its values has a section.
-_OF_METHOD = ("method.", "public_step.", "aggregation.", "wire.", "grpo.", "lora.")
+_OF_METHOD = ("method.", "swap.", "aggregation.", "wire.", "grpo.", "lora.")
 # The wording of a value on an axis; other axes use the last part of their name.
 _WORDS = {
     "members": "public prompts in every private set",  # the one value that is no row by itself
@@ -178,7 +178,7 @@ def method_of(result: Result, usual: Mapping[str, Value | None]) -> Arm:
     settings = result.run.settings
     exchange = settings.exchange
     # An older result may have varied a setting that its method does not have.
-    idle: list[str] = [] if exchange else ["public_step.", "method."]
+    idle: list[str] = [] if exchange else ["swap.", "method."]
     if result.members in ("alone", "pooled"):
         idle += ["aggregation."]
     variant: Variant = tuple(

@@ -93,6 +93,7 @@ CALLS: dict[str, dict[tuple[str, ...], str]] = {
         (NAMES,): "--state none --data none",
     },
     "client status": {(NAMES,): "--state none"},
+    "client link": {(COORDINATOR,): "--state state", (NAMES,): "--state none"},
     "client leave": {(READ_ONLY, COORDINATOR): "--state state", (NAMES,): "--state none"},
     "client adapter": {
         DISK: "--state {spare}/member --round 0 --out {new}",

@@ -14,6 +14,7 @@ from pubswap_protocol.messages import (
     Invite,
     MemberList,
     Membership,
+    OwnLink,
     Progress,
     Reissue,
     Role,
@@ -27,7 +28,7 @@ from pubswap_server.http.dependencies import (
 )
 from pubswap_server.http.plain_json import PlainJsonRoute
 from pubswap_server.rate_limits import Use
-from pubswap_server.runs import members, runs
+from pubswap_server.runs import links, members, runs
 from pubswap_server.runs.auth import (
     issued_token,
     require_going,
@@ -140,6 +141,14 @@ async def say_away(run: Word, body: Away, member: MemberDep, services: ServicesD
     # Each may lock the run and wake everybody, so a member may not send as many as other requests.
     services.limits.members.charge(member.id, services.limits.members.rate.per_second)
     return Response(status_code=204)
+
+
+@router.post(paths.LINK, status_code=201, summary="Create a link to this member's own page")
+async def create_link(run: Word, member: MemberDep, services: ServicesDep) -> OwnLink:
+    """A browser that follows it within minutes, once, sees the run's means and this member."""
+    require_own(run, member)
+    code = links.new_link(services.operator_sha256, member)
+    return OwnLink(path=f"/own/link?code={code}", seconds=links.LINK_SECONDS)
 
 
 @router.post(paths.HEARTBEAT, status_code=204, summary="Send a heartbeat")
