@@ -52,32 +52,6 @@ rule.combine([rows[number] for number in chosen], [1 / 3] * 3, out)
 assert out.tolist() == [2.0, 2.0, 2.0]
 """,
     ),
-    "A strategy": (
-        "first_correct",
-        "method.strategy=first_correct",
-        """
-import numpy as np
-from pubswap_protocol.methods.strategies import Choice, Pool
-from pubswap_protocol.settings import RunSettings
-strategy = RunSettings.model_validate({"method": {"strategy": "first_correct"}}).method.strategy
-correct = {"a": np.array([[False, False]]), "b": np.array([[False, True]])}
-pool = Pool(seed=0, round=1, public_step=1, prompts=[0], correct=correct)
-assert strategy.choices(pool, "a") == [[Choice("b", 1), Choice("a", 0)]]
-assert strategy.choices(pool, "b") == [[Choice("b", 1), Choice("b", 0)]]
-assert strategy.replaced(pool) == {"a": 1, "b": 0}
-""",
-    ),
-    "An advantage": (
-        "by_largest",
-        "grpo.advantage=by_largest",
-        """
-import torch
-from pubswap_protocol.settings import RunSettings
-advantage = RunSettings.model_validate({"grpo": {"advantage": "by_largest"}}).grpo.advantage
-advantages = advantage.of(torch.tensor([[2.0, 0.0], [0.0, 0.0]]))
-assert torch.allclose(advantages, torch.tensor([[0.5, -0.5], [0.0, 0.0]]))
-""",
-    ),
     "A setting": (
         "enough",
         "evaluation.enough=0.75",
@@ -125,8 +99,6 @@ def follow(step: tuple[str, str, str], tree: Path) -> None:
     text = path.read_text()
     if what == "import in":
         path.write_text(imported(text, code))
-    elif what == "end of":
-        path.write_text(f"{text}\n\n{code}")
     else:
         (table,) = re.fullmatch(r"end of class (\w+)", what).groups()  # type: ignore[union-attr]
         lines = text.splitlines(keepends=True)

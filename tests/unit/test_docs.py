@@ -202,15 +202,6 @@ def test_every_path_and_make_target_in_a_document_exists(page: Path) -> None:
             assert word.split()[1] in targets, f"{page.name}: {word}"
 
 
-def test_contributing_names_the_recipes_that_make_study_runs() -> None:
-    """All of them, so that nobody is surprised by what takes hours."""
-    found = re.search(r"^STUDY = (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert found is not None
-    said = re.search(r"`make study` simulates .*? of `", (ROOT / "CONTRIBUTING.md").read_text())
-    assert said is not None
-    assert re.findall(r"`(\w+)\.toml`", said[0]) == found[1].split()
-
-
 def test_the_site_s_sources_are_complete(tmp_path: Path) -> None:
     """Links lead to files, every setting is described, and each reference page has its table."""
     spec = importlib.util.spec_from_file_location("docs_site", ROOT / "scripts/docs_site.py")
