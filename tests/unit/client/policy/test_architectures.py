@@ -33,7 +33,6 @@ from support.client.architectures import CASES, VOCABULARY, policy_of, random_mo
 ROWS = ((7, (14, 1)), (20, (3, 22)), (1, (1, 2)))  # prompt and response lengths; windows are 16
 TEMPERATURE = 0.7
 COMMON = ("Qwen3", "Llama 3.2", "Mistral", "Gemma 2", "Gemma 3", "Granite", "BLOOM", "Qwen3-MoE")
-PAGE = Path(__file__).parents[4] / "docs/models.md"
 
 
 def settings(targets: Sequence[str] | str = "all-linear") -> RunSettings:
@@ -181,17 +180,3 @@ def test_the_sizes_of_each_architecture_are_read_from_its_own_config(kind: str) 
         return
     shape = Shape.of(AutoConfig.for_model(kind), torch.float32)
     assert shape.intermediate > 0 and shape.layers > 0 and shape.head_dim > 0
-
-
-def test_the_page_lists_the_architectures() -> None:
-    """docs/models.md lists each architecture with the path tested here."""
-    listed: dict[str, tuple[str, str | None]] = {}
-    for line in PAGE.read_text().splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if len(cells) == 3 and cells[0] in ("packed", "padded", "refused"):
-            way, named, names = cells
-            trains = named if named in ("packed", "padded") else None
-            listed |= dict.fromkeys(names.split("; "), (way, trains))
-    expected = {name: (case.way, case.named) for name, case in CASES.items()}
-    assert listed == expected
-    assert len(listed) >= 24
