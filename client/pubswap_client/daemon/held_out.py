@@ -64,6 +64,8 @@ class HeldOut:
         append(path, score)
         log.info(
             "The global adapter after round %d: pass@1 %.3f on our %d held-out problems.",
-            *(round_, pass_at_1, len(self.problems)),
+            round_,
+            pass_at_1,
+            len(self.problems),
         )
         return pass_at_1

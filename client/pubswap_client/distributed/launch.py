@@ -178,12 +178,11 @@ def run_follower(settings: ClientSettings) -> None:
     die_with_the_leader()
     with open_process_group(settings) as process_group:
         assert process_group is not None
-        policy_of_run: tuple[Path, ModelCard, RunSettings] | None
-        policy_of_run = process_group.broadcast_object(None)
-        if policy_of_run is None:
+        shared: tuple[Path, ModelCard, RunSettings] | None = process_group.broadcast_object(None)
+        if shared is None:
             return
-        policy = load_policy(settings, *policy_of_run, process_group)
+        folder, card, run = shared
+        policy = load_policy(settings, folder, card, run, process_group)
         check_packed_path(policy, settings.gradient_checkpointing)
-        folder, rank = policy_of_run[0], process_group.rank
-        start = partial(start_engine, settings, policy, folder, rank=rank)
+        start = partial(start_engine, settings, policy, folder, rank=process_group.rank)
         follow(process_group, policy, start, settings.gradient_checkpointing)

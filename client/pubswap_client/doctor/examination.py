@@ -294,11 +294,16 @@ class Examination:
                 if not (names and problems and idle and self._good("rollout engine")):
                     self._skip("the engine, private problems, and no other daemon", *names)
                     return
-                member = self._stored.membership.name if self._stored else "member"
-                score = partial(pool.score_many, run.settings.verifier)
                 trial = try_step(
-                    *(self.settings, run.id, folder, policy, group),
-                    *(member, problems, score, self._stage),
+                    settings=self.settings,
+                    run=run.id,
+                    folder=folder,
+                    policy=policy,
+                    process_group=group,
+                    member=self._stored.membership.name if self._stored else "member",
+                    problems=problems,
+                    scorer=partial(pool.score_many, run.settings.verifier),
+                    stage=self._stage,
                 )
                 self.findings[names.pop(0)] = check_trial(trial, run.settings)
                 self._prediction = predict(trial, run.settings, run.model.layout, self.settings)

@@ -67,7 +67,14 @@ def try_step(
     ):
         privacy = open_privacy(settings.state, run, private_settings, len(problems))
         trainer = make_trainer(
-            settings, policy, engine, member, problems, score, process_group, privacy
+            settings=settings,
+            policy=policy,
+            engine=engine,
+            client=member,
+            problems=problems,
+            scorer=score,
+            process_group=process_group,
+            privacy=privacy,
         )
         trial = _timed(trainer, 1, announce)
         return trial if trial.seconds > QUICK_SECONDS else _timed(trainer, 2, announce)

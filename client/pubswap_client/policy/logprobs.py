@@ -224,14 +224,9 @@ def score_pack(
     for start in range(0, len(hidden), size):
         chunk = slice(start, min(start + size, len(hidden)))
         look = None if observe is None else partial(observe, chunk)
+        score = partial(_own_scores, policy, temperature=temperature, entropy=entropy, look=look)
         # Recompute the logits in the backward pass, because all tokens' logits do not fit.
-        parts.append(
-            checkpoint(
-                *(_own_scores, policy, hidden[chunk], pack.tokens[chunk], temperature, entropy),
-                look,
-                use_reentrant=False,
-            )
-        )
+        parts.append(checkpoint(score, hidden[chunk], pack.tokens[chunk], use_reentrant=False))
     logprobs, entropies = (torch.cat(each) for each in zip(*parts, strict=True))
     return Scores(logprobs, entropies if entropy else None)
 

@@ -42,17 +42,26 @@ def attend(
     output = query.new_empty((rows, 1, heads, width))
     padded = triton.next_power_of_2(width)
     _attend[(rows * key_heads, parts)](
-        *(query, key, value, first, last, sums, largest, totals),
-        *(scale, key_heads, group, width, parts, *key.stride()[:3]),
+        query,
+        key,
+        value,
+        first,
+        last,
+        sums,
+        largest,
+        totals,
+        scale,
+        key_heads,
+        group,
+        width,
+        parts,
+        *key.stride()[:3],
         GROUP=max(16, triton.next_power_of_2(group)),
         WIDTH=padded,
         BLOCK=min(BLOCK, VALUES // padded),
     )
-    _join[(rows * heads,)](
-        *(sums, largest, totals, output, width, parts),
-        PARTS=triton.next_power_of_2(parts),
-        WIDTH=padded,
-    )
+    size = triton.next_power_of_2(parts)
+    _join[(rows * heads,)](sums, largest, totals, output, width, parts, PARTS=size, WIDTH=padded)
     return output
 
 

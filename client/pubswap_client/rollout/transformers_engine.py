@@ -288,8 +288,12 @@ class TransformersEngine(RolloutEngine):
 
     def _new_step(self, state: "_State") -> StaticStep:
         return StaticStep(
-            *(self.policy.model, state.cache, state.cursor, state.mask, state.positions),
-            self.fused,
+            model=self.policy.model,
+            cache=state.cache,
+            cursor=state.cursor,
+            mask=state.mask,
+            positions=state.positions,
+            fused=self.fused,
         )
 
     def _recorded(self, step: StaticStep, tokens: Tensor) -> Tensor:

@@ -182,7 +182,11 @@ def estimate_memory(
                 settings.model_copy(
                     update={"vllm": settings.vllm.model_copy(update={"sleep": sleep})}
                 ),
-                *(run, card, folder, device, evaluator),
+                run=run,
+                card=card,
+                folder=folder,
+                device=device,
+                evaluator=evaluator,
             )
             for sleep in (False, True)
         )

@@ -98,24 +98,21 @@ async def submit_responses(
         groups, public_problems = _decode(received.path, rules, seed), services.problems(public)
         return groups, [public_problems[index] for index in rules.prompts]
 
-    longest = rules.form.longest
-
-    def refused(session: Session, locked: RunRow, reason: str) -> None:
-        step = (session, locked, member, round, public_step)
-        exchanges.refuse(*step, reason, arrived=arrived, rollbacks=rollbacks)
-
     try:
         if existing is not None:
             return exchanges.same_receipt(existing, received.digest)
         try:
             groups, problems = await to_thread.run_sync(opened)
         except InvalidResponses as error:
-            await run.write(partial(refused, reason=error.detail))
+            refuse = partial(exchanges.refuse, member=member, round_=round, public_step=public_step)
+            await run.write(
+                partial(refuse, reason=error.detail, arrived=arrived, rollbacks=rollbacks)
+            )
             raise
         correct = await services.verification.at_once(
             settings, row.tokenizer or "", rules.form, problems, groups
         )
-        donatable = await to_thread.run_sync(_donatable, groups, rules.form, longest)
+        donatable = await to_thread.run_sync(_donatable, groups, rules.form)
         await to_thread.run_sync(services.blobs.keep, received.path, received.digest)
     finally:
         received.discard()
@@ -126,7 +123,14 @@ async def submit_responses(
             unverified = groups[0][0].seed == UNVERIFIED
             session.get_one(MemberRow, member.id).unverified = unverified
         return exchanges.submit(
-            *(session, locked, member, round, public_step, received.digest, correct, donatable),
+            session,
+            locked,
+            member,
+            round_=round,
+            public_step=public_step,
+            digest=received.digest,
+            correct=correct,
+            donatable=donatable,
             arrived=arrived,
             rollbacks=rollbacks,
         )
@@ -137,12 +141,10 @@ async def submit_responses(
     return receipt
 
 
-def _donatable(
-    groups: list[list[ModelResponse]], form: ResponseForm, longest: int
-) -> exchanges.Verdicts | None:
+def _donatable(groups: list[list[ModelResponse]], form: ResponseForm) -> exchanges.Verdicts | None:
     """Which responses (P, K) peers may get; None if all."""
     marks = [
-        [len(each.tokens) <= longest and form.donatable(each.tokens) for each in group]
+        [len(each.tokens) <= form.longest and form.donatable(each.tokens) for each in group]
         for group in groups
     ]
     return None if all(map(all, marks)) else marks
