@@ -17,7 +17,7 @@ from pubswap_client.rollout.transformers_engine import (
 )
 from pubswap_client.training.memory import TokenBudget, default_budget
 from pubswap_client.training.trainer import LocalTrainer
-from pubswap_client.training.update import update
+from pubswap_client.training.update import UpdateContext, update
 from pubswap_protocol.model import model_card
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import RunSettings
@@ -34,7 +34,8 @@ class OurSide:
         self.policy = Policy.load(folder, card, settings, device)  # type: ignore[arg-type]
         self.start = start_adapter(card.layout)
         # The client's default.
-        self.budget = TokenBudget(default_budget(self.policy, checkpointing=False))
+        budget = TokenBudget(default_budget(self.policy, checkpointing=False))
+        self.updates = UpdateContext(self.policy, budget)
         self.clock = Clock(self.policy.device)
         self.reset()
 
@@ -53,9 +54,7 @@ class OurSide:
         groups = frozen_groups(workload)
         started = self.clock()
         batch = collate(groups, AsTrl())
-        metrics = update(
-            self.policy, self._optimizer, batch, self.settings, self._round_start, self.budget
-        )
+        metrics = update(self.updates, self._optimizer, batch, self._round_start)
         times = Times(rollout=0.0, update=self.clock() - started)
         return Outcome(times, metrics.loss, metrics.grad_norm, self.policy.adapter())
 
@@ -73,9 +72,7 @@ class OurSide:
             }
             return [next(rewards_left[problem.id]) for _, problem in cases]
 
-        trainer = LocalTrainer(
-            self.policy, engine, self.settings, "benchmark", problems, rewards, self.budget
-        )
+        trainer = LocalTrainer(self.updates, engine, "benchmark", problems, rewards)
         trainer.begin_round(1, self.start)
         started = self.clock()
         trainer.private_step(1)

@@ -44,7 +44,7 @@ from pubswap_client.rollout.transformers_engine import SamplingParameters, Trans
 from pubswap_client.training.evidence import response_evidence
 from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.trainer import LocalTrainer, seeded
-from pubswap_client.training.update import update
+from pubswap_client.training.update import UpdateContext, update
 from pubswap_protocol.draws import seed_for
 from pubswap_protocol.model import model_card
 from pubswap_protocol.problems import Problem
@@ -89,8 +89,8 @@ class Lab:
 
     def _trainer(self, name: str, private: Sequence[Problem]) -> LocalTrainer:
         policy = self._load()
-        engine, budget = TransformersEngine(policy), TokenBudget(4096)
-        return LocalTrainer(policy, engine, self.settings, name, private, self.scored, budget)
+        updates, engine = UpdateContext(policy, TokenBudget(4096)), TransformersEngine(policy)
+        return LocalTrainer(updates, engine, name, private, self.scored)
 
     def scored(self, cases: Sequence[tuple[str, Problem]]) -> list[float]:
         """Rewards, computed in this process because the problems' verifiers are fast."""
@@ -274,7 +274,7 @@ def cost_share(repeats: int) -> float:
         for name, batch in batches.items():
             optimizer = torch.optim.AdamW(lab.policy.trainable(), lr=0.0)
             began = time.process_time()
-            update(lab.policy, optimizer, batch, lab.settings, [], TokenBudget(4096))
+            update(UpdateContext(lab.policy, TokenBudget(4096)), optimizer, batch, [])
             times[name].append(time.process_time() - began)
     # Compare neighbours in time, because the machine's speed varies.
     pairs = zip(times["checked"], times["plain"], strict=True)

@@ -12,7 +12,7 @@ from pubswap_client.policy.groups import Batch, collate
 from pubswap_client.policy.memory import Shape
 from pubswap_client.policy.policy import Policy
 from pubswap_client.training.memory import TokenBudget, factor_bytes, update_bytes
-from pubswap_client.training.update import update
+from pubswap_client.training.update import UpdateContext, update
 from pubswap_protocol.tensors.adapter import Adapter
 
 LENGTHS = Lengths(prompts=(40, 80), median=200, sigma=0.5, cut=400)
@@ -56,7 +56,7 @@ def updated(policy: Policy, batch: Batch, budget: TokenBudget) -> Adapter:
     """The adapter after an update of two epochs."""
     start = [factor.detach().clone() for factor in policy.trainable()]
     optimizer = torch.optim.SGD(policy.trainable(), lr=1.0)
-    update(policy, optimizer, batch, policy.settings, start, budget)
+    update(UpdateContext(policy, budget), optimizer, batch, start)
     return policy.adapter()
 
 
@@ -97,9 +97,7 @@ def test_an_update_takes_no_more_than_estimated(
     start = [factor.detach().clone() for factor in policy.trainable()]
     optimizer = torch.optim.AdamW(policy.trainable(), lr=1e-5)
     budget = TokenBudget(tokens)
-    metrics = update(
-        policy, optimizer, batch, policy.settings, start, budget, checkpointing=checkpointing
-    )
+    metrics = update(UpdateContext(policy, budget, checkpointing), optimizer, batch, start)
     shape = Shape.of(policy.model.config, policy.dtype)
     estimate = update_bytes(shape, tokens, checkpointing, cuda=True)
     estimate += factor_bytes(policy.card.layout.parameters)

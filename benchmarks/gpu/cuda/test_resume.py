@@ -13,6 +13,7 @@ from pubswap_client.rollout.transformers_engine import TransformersEngine
 from pubswap_client.state.journal import Checkpoint, Journal, JournalOwner, RoundKey
 from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.trainer import LocalTrainer
+from pubswap_client.training.update import UpdateContext
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.problems import Problem
 
@@ -24,7 +25,8 @@ def trainer_of(context: Context) -> LocalTrainer:
     prompts = context.workload(policy).prompts
     problems = [Problem(id=str(n), prompt=text(p), answer="-") for n, p in enumerate(prompts)]
     engine = TransformersEngine(policy)
-    trainer = LocalTrainer(policy, engine, policy.settings, "a", problems, coin, TokenBudget(4096))
+    updates = UpdateContext(policy, TokenBudget(4096))
+    trainer = LocalTrainer(updates, engine, "a", problems, coin)
     trainer.begin_round(1, start_adapter(policy.card.layout))
     return trainer
 

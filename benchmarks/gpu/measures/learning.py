@@ -13,6 +13,7 @@ from pubswap_client.policy.self_check import check_packed_path
 from pubswap_client.rollout.transformers_engine import TransformersEngine
 from pubswap_client.training.memory import TokenBudget, default_budget
 from pubswap_client.training.trainer import LocalTrainer
+from pubswap_client.training.update import UpdateContext
 from pubswap_protocol.model import model_card
 from pubswap_protocol.problems import Problem, read_problems
 from pubswap_protocol.settings import RunSettings
@@ -46,9 +47,8 @@ def learning(context: Context, model: str) -> dict[str, Any]:
     policy = Policy.load(MODEL, card, settings, context.device)
     check_packed_path(policy)
     engine = TransformersEngine(policy)
-    trainer = LocalTrainer(
-        policy, engine, settings, "gpu", private, exact, TokenBudget(default_budget(policy, False))
-    )
+    updates = UpdateContext(policy, TokenBudget(default_budget(policy, False)))
+    trainer = LocalTrainer(updates, engine, "gpu", private, exact)
     clock = Clock(context.device)
     started = clock()
     adapter = initial_adapter(card.layout, settings.seed)

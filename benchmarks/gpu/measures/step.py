@@ -16,6 +16,7 @@ from pubswap_client.state.journal import Checkpoint, Journal, JournalOwner, Roun
 from pubswap_client.training.memory import TokenBudget, default_budget
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.trainer import LocalTrainer
+from pubswap_client.training.update import UpdateContext
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.problems import Problem
 
@@ -27,8 +28,7 @@ def step(context: Context, model: str) -> dict[str, Any]:
     prompts = context.workload(policy).prompts
     problems = [Problem(id=str(n), prompt=text(p), answer="-") for n, p in enumerate(prompts)]
     budget = TokenBudget(default_budget(policy, checkpointing=False))
-    settings = policy.settings
-    trainer = LocalTrainer(policy, engine, settings, "gpu", problems, coin, budget)
+    trainer = LocalTrainer(UpdateContext(policy, budget), engine, "gpu", problems, coin)
     trainer.begin_round(1, start_adapter(policy.card.layout))
     phases = Phases(Clock(context.device))
     engine.generate = phases.of("rollout", engine.generate)  # type: ignore[method-assign]

@@ -20,6 +20,7 @@ from pubswap_client.training.memory import (
     update_bytes,
 )
 from pubswap_client.training.metrics import StepMetrics
+from pubswap_client.training.update import UpdateContext
 from pubswap_client.training.update import update as run_update
 
 # The makers' FLOP/s of dense bfloat16 products, by a part of the GPU's name.
@@ -56,7 +57,8 @@ def update(
     done: list[StepMetrics] = []
 
     def work() -> None:
-        done.append(run_update(policy, optimizer, batch, settings, start, budget, checkpointing))
+        context = UpdateContext(policy, budget, checkpointing)
+        done.append(run_update(context, optimizer, batch, start))
 
     reset_peak(context.device)  # forget the peak of earlier measurements
     with attend_by(policy, attention) as path:

@@ -18,6 +18,7 @@ from pubswap_client.training.memory import TokenBudget, default_budget
 from pubswap_client.training.mismatch import rounding_limit
 from pubswap_client.training.team import SINGLE
 from pubswap_client.training.trainer import LocalTrainer, Scorer
+from pubswap_client.training.update import UpdateContext
 from pubswap_protocol.command_line.logs import values
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import RunSettings
@@ -32,27 +33,29 @@ def make_trainer(
     client: str,
     problems: Sequence[Problem],
     scorer: Scorer,
-    process_group: ProcessGroup | None,
-    privacy: PrivacyBudget | None,
+    process_group: ProcessGroup | None = None,
+    privacy: PrivacyBudget | None = None,
 ) -> LocalTrainer:
     """The trainer of `client`; raises InvalidProblems if a private prompt is too long."""
     checkpointing, run = settings.gradient_checkpointing, policy.settings
-    limit = settings.vllm.max_mismatch or rounding_limit(policy.dtype, run.grpo.temperature)
     tokens = settings.micro_batch_tokens or default_budget(policy, checkpointing)
+    updates = UpdateContext(
+        policy=policy,
+        budget=TokenBudget(tokens),
+        checkpointing=checkpointing,
+        team=process_group or SINGLE,
+        own_rank=own_rank(settings, run),
+    )
+    limit = settings.vllm.max_mismatch or rounding_limit(policy.dtype, run.grpo.temperature)
     return LocalTrainer(
-        policy,
-        engine,
-        run,
-        client,
-        problems,
-        scorer,
-        TokenBudget(tokens),
-        checkpointing,
-        process_group or SINGLE,
+        updates=updates,
+        engine=engine,
+        client=client,
+        problems=problems,
+        scorer=scorer,
         # transformers samples from the trained weights themselves, merged on a GPU.
         max_mismatch=None if chosen_engine(settings, run) == "transformers" else limit,
         privacy=privacy.draws if privacy else None,
-        own_rank=own_rank(settings, run),
         own_grpo=own_settings(settings, run).grpo,
     )
 

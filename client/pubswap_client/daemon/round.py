@@ -185,7 +185,7 @@ class LocalRound:
         settings, factors, base = self.run.settings, self.trainer.adapter(), self._base
         layout = sent_layout(self.run.model.layout, settings.aggregation.rule)
         adapter = {name: factors[name] for name in layout.tensors}
-        if (rank := self.trainer.own_rank) is not None:
+        if (rank := self.trainer.updates.own_rank) is not None:
             layout = at_rank(layout, rank)
             adapter, base = leading(adapter, rank), leading(base, rank)
         return encode_update(layout, settings.wire.precision, adapter, base)

@@ -90,9 +90,13 @@ def personalize(
         policy = load_policy(settings, folder, run.model, rules)
         check_packed_path(policy, settings.gradient_checkpointing)
         with closing(make_engine(settings, policy, folder)) as engine:
-            score = partial(pool.score_many, rules.verifier)
             trainer = make_trainer(
-                settings, policy, engine, member.name, problems, score, None, None
+                settings=settings,
+                policy=policy,
+                engine=engine,
+                client=member.name,
+                problems=problems,
+                scorer=partial(pool.score_many, rules.verifier),
             )
             trainer.rebase([source])
             start = initial_adapter(run.model.layout, rules.seed)  # B = 0: the shared one alone

@@ -18,15 +18,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pubswap_client.policy.groups import Group, collate
-from pubswap_client.policy.policy import Policy, copy_to_host
+from pubswap_client.policy.policy import copy_to_host
 from pubswap_client.rollout.transformers_engine import RolloutEngine, SamplingParameters
 from pubswap_client.training.evidence import response_evidence
-from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.privacy import PrivateDraws, StepNoise
 from pubswap_client.training.private_rollout import PrivateGroup, PrivateRollout, sample_private
-from pubswap_client.training.team import SINGLE, Team
-from pubswap_client.training.update import update
+from pubswap_client.training.update import UpdateContext, update
 from pubswap_protocol.draws import response_seed, seed_for
 from pubswap_protocol.errors import EngineFault, WrongState
 from pubswap_protocol.problems import Problem
@@ -98,18 +96,13 @@ class LocalTrainer:
     A member may have its own rank, and its own b and K for private steps.
     """
 
-    policy: Policy
+    updates: UpdateContext
     engine: RolloutEngine
-    settings: RunSettings
     client: str
     problems: Sequence[Problem]
     scorer: Scorer
-    budget: TokenBudget
-    checkpointing: bool = False
-    team: Team = SINGLE
     max_mismatch: float | None = None
     privacy: PrivateDraws | None = None
-    own_rank: int | None = None
     own_grpo: GrpoSettings | None = None
     round: int = field(default=0, init=False)
     _optimizer: torch.optim.Optimizer = field(init=False)
@@ -124,6 +117,8 @@ class LocalTrainer:
 
     def __post_init__(self) -> None:
         """Raises InvalidProblems if a private prompt is too long: now rather than during a run."""
+        self.policy = self.updates.policy
+        self.settings = self.policy.settings
         if (self.settings.privacy is None) != (self.privacy is None):
             raise WrongState("Private draws must be given if and only if privacy.epsilon is set.")
         for problem in self.problems:
@@ -328,7 +323,8 @@ class LocalTrainer:
         prompt = self.policy.encode(problems[0].prompt)
         group = Group(prompt, seeded(groups, seed)[0], [0.0] * len(groups[0]))
         temperature = self.settings.grpo.temperature
-        evidence = response_evidence(self.policy, collate([group]), temperature, self.budget.tokens)
+        tokens = self.updates.budget.tokens
+        evidence = response_evidence(self.policy, collate([group]), temperature, tokens)
         return float(evidence.sum()) < 0
 
     def _rollout(
@@ -362,15 +358,10 @@ class LocalTrainer:
             self.settings.grpo.advantage,
         )
         return update(
-            self.policy,
+            self.updates,
             self._optimizer,
             batch,
-            self.settings,
             self._round_start,
-            budget=self.budget,
-            checkpointing=self.checkpointing,
-            team=self.team,
             max_mismatch=max_mismatch,
             noise=noise,
-            own_rank=self.own_rank,
         )

@@ -30,26 +30,32 @@ from pubswap_client.training.team import SINGLE, Team, Update
 from pubswap_protocol.errors import Diverged, OutOfMemory
 from pubswap_protocol.methods.advantages import zero_variance
 from pubswap_protocol.methods.method import FedProx
-from pubswap_protocol.settings import GrpoSettings, RunSettings
+from pubswap_protocol.settings import GrpoSettings
 from pubswap_protocol.tensors.responses import UNVERIFIED
 
 FIGURES = 4  # of a pass: loss, KL, clip share, and clip share of donated tokens
 
 
+@dataclass(frozen=True)
+class UpdateContext:
+    """What a member's updates have in common; the run's settings are the policy's."""
+
+    policy: Policy
+    budget: TokenBudget
+    checkpointing: bool = False
+    team: Team = SINGLE
+    own_rank: int | None = None
+
+
 def update(
-    policy: Policy,
+    context: UpdateContext,
     optimizer: torch.optim.Optimizer,
     batch: Batch,
-    settings: RunSettings,
     round_start: Sequence[Tensor],
-    budget: TokenBudget | None = None,
-    checkpointing: bool = False,
-    team: Team = SINGLE,
     max_mismatch: float | None = None,
     noise: StepNoise | None = None,
-    own_rank: int | None = None,
 ) -> StepMetrics:
-    """Take `gradient_epochs` optimizer steps on the whole batch, at most `budget` tokens at a time.
+    """Take `gradient_epochs` optimizer steps on the whole batch, at most a budget's tokens at once.
 
     `round_start` holds the factors at the round's start, in the order of `policy.trainable()`.
     FedProx is anchored to them, and with `own_rank` so are the other directions of the adapter.
@@ -60,23 +66,24 @@ def update(
     mismatch.py), and Diverged, before the step, if a loss or gradient is not finite.
     """
     started = time.monotonic()
-    budget = budget or TokenBudget(1 << 30)
+    policy, team, own_rank = context.policy, context.team, context.own_rank
+    grpo = policy.settings.grpo
     clipping = noise.clipping if noise else None
-    team.announce(Update(batch, budget.tokens, clipping), policy.factors())
-    passes = _Passes(policy, batch, settings, budget, team, clipping)
-    with policy.packed(checkpointing):
+    team.announce(Update(batch, context.budget.tokens, clipping), policy.factors())
+    passes = _Passes(context, batch, clipping)
+    with policy.packed(context.checkpointing):
         passes.score_reference()
         epochs = []
-        for number in range(settings.grpo.gradient_epochs):
+        for number in range(grpo.gradient_epochs):
             sums = passes.accumulate(first=number == 0)
             if number == 0 and max_mismatch is not None:
                 check(passes.mismatch(), max_mismatch)
             if noise is not None:
                 noise.add_to(gradients_of(policy), number)
-            penalty = _backward_fedprox(policy, settings, round_start)
+            penalty = _backward_fedprox(policy, round_start)
             if own_rank is not None:
                 clear_others(policy, own_rank, gradients_of(policy))
-            norm = torch.nn.utils.clip_grad_norm_(policy.trainable(), settings.grpo.max_grad_norm)
+            norm = torch.nn.utils.clip_grad_norm_(policy.trainable(), grpo.max_grad_norm)
             # One transfer, because this is the only wait for the GPU's work.
             loss, kl, clipped, donated, gradient_norm = torch.cat([sums, norm[None]]).tolist()
             _check_finite(team, loss=loss, kl=kl, gradient_norm=gradient_norm)
@@ -100,12 +107,11 @@ def _check_finite(team: Team, **values: float) -> None:
 
 def follow_update(policy: Policy, shared: Update, checkpointing: bool, team: Team) -> None:
     """A follower's part in an update: its packs' gradients. The leader takes the steps."""
-    grpo = policy.settings.grpo
-    budget = TokenBudget(shared.tokens)
-    passes = _Passes(policy, shared.batch, policy.settings, budget, team, shared.clipping)
+    context = UpdateContext(policy, TokenBudget(shared.tokens), checkpointing, team)
+    passes = _Passes(context, shared.batch, shared.clipping)
     with policy.packed(checkpointing):
         passes.score_reference()
-        for number in range(grpo.gradient_epochs):
+        for number in range(policy.settings.grpo.gradient_epochs):
             passes.accumulate(first=number == 0)
             if team.any(False):  # the leader's step has diverged
                 return
@@ -120,16 +126,14 @@ Work = Callable[[Pack, Sequence[int]], None]
 class _Passes:
     """The passes of one update over its batch; (B, T) tensors are kept flat."""
 
-    policy: Policy
+    context: UpdateContext
     batch: Batch
-    run: RunSettings
-    budget: TokenBudget
-    team: Team
     clipping: GroupClipping | None
 
     def __post_init__(self) -> None:
-        exchange = self.run.exchange
-        self.settings = self.run.grpo
+        self.policy, self.team = self.context.policy, self.context.team
+        run = self.policy.settings
+        exchange, self.settings = run.exchange, run.grpo
         self.decoupled = exchange is not None and exchange.donor_ratio == "decoupled"
         batch, device = self.batch, self.policy.device
         self.rows = _rows(batch, self.settings)
@@ -249,7 +253,7 @@ class _Passes:
         while True:
             if not self.team.any(self._exhausted(rows, work)):
                 return
-            self.budget.halve()
+            self.context.budget.halve()
             for tensor in clear:
                 tensor.zero_()
 
@@ -266,8 +270,8 @@ class _Passes:
             if self.team.lockstep:
                 # The other processes wait in the layer that we did not finish, so we cannot retry.
                 raise OutOfMemory(
-                    f"Memory ran out with {self.budget.tokens} tokens in a micro-batch of a "
-                    "sharded model. Set a smaller micro_batch_tokens, or gradient_checkpointing "
+                    f"Memory ran out with {self.context.budget.tokens} tokens in a micro-batch of "
+                    "a sharded model. Set a smaller micro_batch_tokens, or gradient_checkpointing "
                     "= true, and start again: training continues at this step."
                 ) from None
             return True
@@ -278,7 +282,7 @@ class _Passes:
         everything = sum(self.batch.prompt_lengths) + sum(self.batch.lengths)
         if self.clipping is not None:
             everything = -(-everything * rows // max(1, self.batch.rows))
-        return min(self.budget.tokens, -(-everything // self.team.size))
+        return min(self.context.budget.tokens, -(-everything // self.team.size))
 
 
 def gradients_of(policy: Policy) -> list[Tensor]:
@@ -323,12 +327,11 @@ def _targets(batch: Batch, settings: GrpoSettings, device: torch.device) -> Targ
     )
 
 
-def _backward_fedprox(
-    policy: Policy, settings: RunSettings, round_start: Sequence[Tensor]
-) -> float:
+def _backward_fedprox(policy: Policy, round_start: Sequence[Tensor]) -> float:
     """Add the proximal term's gradient, once for the whole batch; returns its value."""
-    if not isinstance(settings.method, FedProx):
+    method = policy.settings.method
+    if not isinstance(method, FedProx):
         return 0.0
-    penalty = fedprox_penalty(policy.trainable(), round_start, settings.method.mu)
+    penalty = fedprox_penalty(policy.trainable(), round_start, method.mu)
     penalty.backward()  # type: ignore[no-untyped-call]
     return penalty.item()

@@ -14,7 +14,7 @@ import torch
 from pubswap_client.policy.groups import Group, collate
 from pubswap_client.policy.policy import Policy
 from pubswap_client.training.memory import TokenBudget
-from pubswap_client.training.update import update
+from pubswap_client.training.update import UpdateContext, update
 from pubswap_protocol.model import model_card
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.responses import Response
@@ -51,7 +51,7 @@ def main(folder: Path, out: Path) -> None:
             pages = int(Path("/proc/self/statm").read_text().split()[0])
             limit = pages * resource.getpagesize() + HEADROOM
             resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-        update(policy, optimizer, batch, settings, [], budget)
+        update(UpdateContext(policy, budget), optimizer, batch, [])
         np.savez(out / f"{name}.npz", **policy.adapter())
     print(budget.tokens)  # noqa: T201
 

@@ -32,7 +32,7 @@ from pubswap_client.settings import ClientSettings, VllmSettings
 from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.privacy import GroupClipping, StepNoise
 from pubswap_client.training.team import SINGLE, Team
-from pubswap_client.training.update import update
+from pubswap_client.training.update import UpdateContext, update
 from pubswap_protocol.draws import SecretDraws
 from pubswap_protocol.model import model_card
 from pubswap_protocol.settings import RunSettings
@@ -132,10 +132,8 @@ def _lead(policy: Policy, engine: RolloutEngine, team: Team, kind: str) -> dict[
         prompts, rewards = PROMPTS[: 3 if step == 0 else 1], [1.0, *[0.0] * (rows - 1)]
         fixed = [Group(prompt, _fixed(rng, rows), rewards) for prompt in prompts]
         batch = collate(fixed)
-        budget = TokenBudget(40)
-        metrics = update(
-            policy, optimizer, batch, policy.settings, [], budget, team=team, noise=noise
-        )
+        context = UpdateContext(policy, TokenBudget(40), team=team)
+        metrics = update(context, optimizer, batch, [], noise=noise)
         losses.append(metrics.loss)
     factors = {name: array.tolist() for name, array in policy.adapter().items()}
     held = sum(_local(parameter).numel() for parameter in policy.model.parameters())

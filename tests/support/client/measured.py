@@ -21,7 +21,7 @@ from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.memory import Lengths, rollout_bytes
 from pubswap_client.rollout.transformers_engine import SamplingParameters, TransformersEngine
 from pubswap_client.training.memory import TokenBudget, factor_bytes, update_bytes
-from pubswap_client.training.update import update
+from pubswap_client.training.update import UpdateContext, update
 from pubswap_protocol.model import model_card
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.responses import Response
@@ -81,7 +81,8 @@ def main(folder: Path, length: int, prompts: int, checkpointing: bool) -> None:
     def step(width: int, number: int, rate: float) -> None:
         batch = collate(groups(width, number, policy.card.vocabulary))
         optimizer = torch.optim.AdamW(policy.trainable(), lr=rate)
-        update(policy, optimizer, batch, settings, start, TokenBudget(tokens), checkpointing)
+        context = UpdateContext(policy, TokenBudget(tokens), checkpointing)
+        update(context, optimizer, batch, start)
 
     def sample(width: int) -> None:
         prompt = list(range(3, 3 + PROMPT))

@@ -125,7 +125,8 @@ def test_an_update_multiplies_what_is_counted(
     from torch.utils.flop_counter import FlopCounterMode
 
     from pubswap_client.policy.groups import Group, collate
-    from pubswap_client.training.update import update
+    from pubswap_client.training.memory import TokenBudget
+    from pubswap_client.training.update import UpdateContext, update
 
     if half:
         for name, parameter in policy.model.named_parameters():
@@ -146,7 +147,8 @@ def test_an_update_multiplies_what_is_counted(
     aten = torch.ops.aten
     counter = FlopCounterMode(display=False, custom_mapping={aten.addmm_: in_place})
     with counter:
-        update(policy, torch.optim.AdamW(policy.trainable()), batch, settings, [])
+        context = UpdateContext(policy, TokenBudget(1 << 20))
+        update(context, torch.optim.AdamW(policy.trainable()), batch, [])
     counted = counter.get_flop_counts()["Global"]
     products = sum(counted.get(op, 0) for op in (aten.mm, aten.addmm, aten.addmm_))
     epochs, reference = settings.grpo.gradient_epochs, settings.grpo.kl_beta != 0

@@ -18,6 +18,7 @@ from pubswap_client.rollout.transformers_engine import TransformersEngine
 from pubswap_client.state.privacy import PrivacyBudget
 from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.trainer import LocalTrainer
+from pubswap_client.training.update import UpdateContext
 from pubswap_protocol import files
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.messages import RunState, RunView
@@ -94,13 +95,11 @@ def world(
         def trainer(privacy: PrivacyBudget | None = None) -> LocalTrainer:
             policy = copy.deepcopy(loaded)  # like loading it in a new process, but ten times faster
             return LocalTrainer(
-                policy,
+                UpdateContext(policy, TokenBudget(400)),
                 engine(policy),
-                settings,
                 "a",
                 problems,
                 even_scorer,
-                TokenBudget(400),
                 privacy=privacy and privacy.draws,
             )
 

@@ -17,7 +17,7 @@ from pubswap_client.policy.loading import load_model
 from pubswap_client.policy.lora import fuse_products, product, sum_of_products
 from pubswap_client.policy.policy import Policy
 from pubswap_client.training.memory import TokenBudget
-from pubswap_client.training.update import update
+from pubswap_client.training.update import UpdateContext, update
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import Adapter
@@ -206,7 +206,8 @@ def test_an_updates_gradient_is_the_plain_one_in_packs_and_recomputed(
     errors = []
     for fused in (True, False):
         policy = load(settings, fused=fused)
-        update(policy, still(policy), batch, settings, [], TokenBudget(budget), checkpointing)
+        context = UpdateContext(policy, TokenBudget(budget), checkpointing)
+        update(context, still(policy), batch, [])
         found = [factor.grad for factor in policy.trainable() if factor.grad is not None]
         assert len(found) == len(policy.trainable()) == len(wanted)
         assert all(gradient.dtype == torch.float32 for gradient in found)

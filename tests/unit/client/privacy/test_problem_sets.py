@@ -22,6 +22,7 @@ from pubswap_client.settings import ClientSettings
 from pubswap_client.state.history import RoundFigures
 from pubswap_client.training import trainer as training
 from pubswap_client.training.memory import TokenBudget
+from pubswap_client.training.update import UpdateContext
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
 from pubswap_protocol.messages import RoundSummary
@@ -70,10 +71,9 @@ def test_drawn_is_what_the_trainer_takes(
     monkeypatch.setattr(training, "private_prompts", recorded)
     problems, settings = numbered(0, 30), run_settings.model_copy(update={"local_steps": 3})
     own = own_settings(ClientSettings(prompts_per_step=2), settings)
-    trainer = training.LocalTrainer(
-        *(policy, TransformersEngine(policy), settings, "a", problems, even, TokenBudget(100)),
-        own_grpo=own.grpo,
-    )
+    policy.settings = settings
+    updates, engine = UpdateContext(policy, TokenBudget(100)), TransformersEngine(policy)
+    trainer = training.LocalTrainer(updates, engine, "a", problems, even, own_grpo=own.grpo)
     for round_, steps in ((1, (1, 3)), (3, (1,))):
         trainer.begin_round(round_, initial_adapter(policy.card.layout, 1))
         for step in steps:

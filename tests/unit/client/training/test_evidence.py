@@ -23,7 +23,7 @@ from pubswap_client.training.evidence import (
 )
 from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.trainer import seeded
-from pubswap_client.training.update import update
+from pubswap_client.training.update import UpdateContext, update
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import Adapter
 from pubswap_protocol.tensors.responses import Response
@@ -197,10 +197,8 @@ def test_the_update_finds_the_evidence_in_its_own_pass(
     for seeds in (batch.seeds, torch.full_like(batch.seeds, -1)):
         policy.load_adapter(start)
         optimizer = torch.optim.SGD(policy.trainable(), lr=0.1)
-        metrics = update(
-            *(policy, optimizer, replace(batch, seeds=seeds), run_settings, []),
-            TokenBudget(tokens),
-        )
+        context = UpdateContext(policy, TokenBudget(tokens))
+        metrics = update(context, optimizer, replace(batch, seeds=seeds), [])
         adapters.append(policy.adapter())
         if seeds is batch.seeds:
             found = metrics.donors

@@ -12,7 +12,7 @@ from pubswap_client.policy.groups import Batch, Group, collate
 from pubswap_client.policy.policy import Policy
 from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.metrics import StepMetrics
-from pubswap_client.training.update import update
+from pubswap_client.training.update import UpdateContext, update
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import Adapter
@@ -68,7 +68,9 @@ def both(
     reached = policy.adapter()
     policy.load_adapter(start)
     gradients: list[list[torch.Tensor]] = []
-    metrics = update(policy, recording(policy, gradients), batch, settings, round_start, **how)
+    policy.settings = settings
+    context = UpdateContext(policy, **{"budget": TokenBudget(1 << 20)} | how)
+    metrics = update(context, recording(policy, gradients), batch, round_start)
     return expected, metrics, gradients, reached, policy.adapter()
 
 
@@ -167,7 +169,7 @@ def test_checkpointing_computes_every_layer_once_more(
         calls.clear()
         optimizer = torch.optim.SGD(policy.trainable(), lr=RATE)
         batch = random_batch(make_responses, seed=0)
-        update(policy, optimizer, batch, run_settings, [], checkpointing=checkpointing)
+        update(UpdateContext(policy, TokenBudget(1 << 20), checkpointing), optimizer, batch, [])
         policy.load_adapter(start)
         counts.append(len(calls))
     handle.remove()
@@ -187,7 +189,8 @@ def test_dropped_groups_leave_the_others_as_they_are(
     adapters = []
     for changes in ({"kl_beta": 0.0}, {"kl_beta": 0.1}):
         optimizer = torch.optim.SGD(policy.trainable(), lr=RATE)
-        update(policy, optimizer, batch, changed(run_settings, **changes), [])
+        policy.settings = changed(run_settings, **changes)
+        update(UpdateContext(policy, TokenBudget(1 << 20)), optimizer, batch, [])
         adapters.append(policy.adapter())
         policy.load_adapter(start)
     handle.remove()

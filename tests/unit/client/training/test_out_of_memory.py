@@ -16,7 +16,7 @@ from pubswap_client.policy.memory import is_out_of_memory
 from pubswap_client.policy.policy import Policy
 from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.team import Team
-from pubswap_client.training.update import update
+from pubswap_client.training.update import UpdateContext, update
 from pubswap_protocol.errors import OutOfMemory
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.responses import Response
@@ -74,7 +74,7 @@ def test_there_is_an_end_to_halving(
     failing(policy, torch.OutOfMemoryError("CUDA out of memory."), most=0)
     optimizer = torch.optim.SGD(policy.trainable(), lr=0.1)
     with pytest.raises(OutOfMemory, match="gradient_checkpointing"):
-        update(policy, optimizer, batch, run_settings, [], TokenBudget(64))
+        update(UpdateContext(policy, TokenBudget(64)), optimizer, batch, [])
 
 
 def test_other_errors_are_not_taken_for_a_lack_of_memory(
@@ -85,7 +85,7 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory(
     budget = TokenBudget(64)
     optimizer = torch.optim.SGD(policy.trainable(), lr=0.1)
     with pytest.raises(RuntimeError, match="shape mismatch"):
-        update(policy, optimizer, batch, run_settings, [], budget)
+        update(UpdateContext(policy, budget), optimizer, batch, [])
     assert budget.tokens == 64
     assert is_out_of_memory(MemoryError())
     for said in ("CUDA error: out of memory", "cuBLAS error: CUBLAS_STATUS_ALLOC_FAILED"):
@@ -104,7 +104,7 @@ def test_a_process_of_a_sharded_model_does_not_retry_alone(
     optimizer = torch.optim.SGD(policy.trainable(), lr=0.1)
     budget = TokenBudget(64)
     with pytest.raises(OutOfMemory, match="smaller micro_batch_tokens"):
-        update(policy, optimizer, batch, run_settings, [], budget, team=Lockstep())
+        update(UpdateContext(policy, budget, team=Lockstep()), optimizer, batch, [])
     assert budget.tokens == 64
 
 
@@ -115,5 +115,5 @@ def test_a_budget_that_shrank_stays_small(
     failing(policy, torch.OutOfMemoryError("CUDA out of memory."), most=20)
     budget = TokenBudget(64)
     optimizer = torch.optim.SGD(policy.trainable(), lr=0.1)
-    update(policy, optimizer, batch, run_settings, [], budget)
+    update(UpdateContext(policy, budget), optimizer, batch, [])
     assert budget.tokens == 16

@@ -14,6 +14,7 @@ from pubswap_client.rollout.transformers_engine import TransformersEngine
 from pubswap_client.settings import ClientSettings
 from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.trainer import LocalTrainer
+from pubswap_client.training.update import UpdateContext
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.problems import Problem
@@ -37,11 +38,9 @@ def made(
     def make(**own: Any) -> LocalTrainer:
         torch.set_num_threads(1)
         policy = Policy.load(tiny_qwen3, card_of(tiny_qwen3), run_settings, device="cpu")
-        return LocalTrainer(
-            *(policy, TransformersEngine(policy), run_settings, "a", problems, even_scorer),
-            TokenBudget(60),
-            **own,
-        )
+        updates = UpdateContext(policy, TokenBudget(60), own_rank=own.pop("own_rank", None))
+        engine = TransformersEngine(policy)
+        return LocalTrainer(updates, engine, "a", problems, even_scorer, **own)
 
     return make
 

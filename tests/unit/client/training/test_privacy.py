@@ -16,7 +16,7 @@ from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.objective import objective
 from pubswap_client.training.privacy import GroupClipping, PrivateDraws, StepNoise
 from pubswap_client.training.trainer import LocalTrainer
-from pubswap_client.training.update import update
+from pubswap_client.training.update import UpdateContext, update
 from pubswap_protocol.draws import SecretDraws
 from pubswap_protocol.errors import WrongState
 from pubswap_protocol.model import ModelCard
@@ -59,7 +59,8 @@ def trained(
     start = policy.adapter()
     optimizer = torch.optim.SGD(policy.trainable(), lr=RATE)
     batch = collate(groups)
-    update(policy, optimizer, batch, settings, [], TokenBudget(budget), noise=noise)
+    policy.settings = settings
+    update(UpdateContext(policy, TokenBudget(budget)), optimizer, batch, [], noise=noise)
     end = policy.adapter()
     policy.load_adapter(start)
     return end
@@ -208,13 +209,11 @@ def make_trainer(
         policy = Policy.load(tiny_qwen3, card_of(tiny_qwen3), settings, device="cpu")
         draws = PrivateDraws(GroupClipping(1.0, 3), 1.0, rate, DRAWS)
         return LocalTrainer(
-            policy,
+            UpdateContext(policy, TokenBudget(60)),
             TransformersEngine(policy),
-            settings,
             "a",
             problems,
             even_scorer,
-            TokenBudget(60),
             privacy=draws if private else None,
         )
 

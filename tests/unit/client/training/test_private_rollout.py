@@ -13,6 +13,7 @@ from pubswap_client.rollout.transformers_engine import TransformersEngine
 from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.private_rollout import PrivateGroup, sample_private
 from pubswap_client.training.trainer import LocalTrainer
+from pubswap_client.training.update import UpdateContext
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.schedule import private_prompts
@@ -95,9 +96,8 @@ def make(
             update={"grpo": grpo, "method": "fedavg", "local_steps": 4}
         )
         policy = Policy.load(tiny_qwen3, card_of(tiny_qwen3), settings, device="cpu")
-        trainer = LocalTrainer(
-            policy, TransformersEngine(policy), settings, "a", sums, scorer, TokenBudget(400)
-        )
+        updates, engine = UpdateContext(policy, TokenBudget(400)), TransformersEngine(policy)
+        trainer = LocalTrainer(updates, engine, "a", sums, scorer)
         trainer.begin_round(1, initial_adapter(policy.card.layout, settings.seed))
         return trainer
 

@@ -13,6 +13,7 @@ from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.transformers_engine import TransformersEngine
 from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.trainer import LocalTrainer
+from pubswap_client.training.update import UpdateContext
 from pubswap_protocol.bounds import MAX_FACTOR, SMALLEST
 from pubswap_protocol.errors import InvalidProblems, StaleAdapter
 from pubswap_protocol.methods.method import PubSwap
@@ -42,11 +43,8 @@ def make_trainer(
     ) -> LocalTrainer:
         torch.set_num_threads(1)
         policy = Policy.load(tiny_qwen3, card_of(tiny_qwen3), settings, device="cpu")
-        engine = TransformersEngine(policy)
-        budget = TokenBudget(60)
-        return LocalTrainer(
-            policy, engine, settings, client, [*problems, *more], even_scorer, budget
-        )
+        updates, engine = UpdateContext(policy, TokenBudget(60)), TransformersEngine(policy)
+        return LocalTrainer(updates, engine, client, [*problems, *more], even_scorer)
 
     return make
 

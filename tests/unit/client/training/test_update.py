@@ -18,7 +18,7 @@ from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.objective import objective
 from pubswap_client.training.team import Team, Update
-from pubswap_client.training.update import follow_update, update
+from pubswap_client.training.update import UpdateContext, follow_update, update
 from pubswap_protocol.errors import Diverged, StaleAdapter
 from pubswap_protocol.methods.method import FedProx, PubSwap
 from pubswap_protocol.model import ModelCard
@@ -61,7 +61,9 @@ def one_update(
     start = policy.adapter()
     optimizer = torch.optim.SGD(policy.trainable(), lr=rate)
     round_start = [torch.zeros_like(factor) for factor in policy.trainable()]
-    metrics = update(policy, optimizer, batch, settings, round_start, TokenBudget(budget))
+    policy.settings = settings
+    context = UpdateContext(policy, TokenBudget(budget))
+    metrics = update(context, optimizer, batch, round_start)
     trained = policy.adapter()
     policy.load_adapter(start)
     return metrics, trained
@@ -273,15 +275,15 @@ def test_tokens_that_another_policy_sampled_are_noticed_before_any_step(
 ) -> None:
     """The mismatch with the engine is measured on own tokens, and refused if large."""
     optimizer = torch.optim.SGD(policy.trainable(), lr=0.1)
-    start = policy.adapter()
+    context, start = UpdateContext(policy, TokenBudget(1 << 20)), policy.adapter()
     with pytest.raises(StaleAdapter, match="serves another adapter"):
-        update(policy, optimizer, batch, run_settings, [], max_mismatch=0.05)
+        update(context, optimizer, batch, [], max_mismatch=0.05)
     assert distance(policy.adapter(), start) == 0
     with torch.no_grad():
         sampled = padded_scores(policy, batch, 0.7).logprobs
     donors = batch.donated[:, None]
     honest = replace(batch, behaviour=torch.where(donors, batch.behaviour, sampled + 0.01))
-    metrics = update(policy, optimizer, honest, run_settings, [], max_mismatch=0.05)
+    metrics = update(context, optimizer, honest, [], max_mismatch=0.05)
     assert metrics.mismatch == pytest.approx(0.01, abs=1e-5)
 
 
@@ -343,5 +345,6 @@ def test_every_process_leaves_a_step_that_diverges(
         follower = OneOfTwo(1, meeting, said)
         followed = pool.submit(follow_update, copy.deepcopy(policy), shared, False, follower)
         with pytest.raises(Diverged):
-            update(policy, optimizer, batch, run_settings, [], team=OneOfTwo(0, meeting, said))
+            leader = OneOfTwo(0, meeting, said)
+            update(UpdateContext(policy, TokenBudget(1 << 20), team=leader), optimizer, batch, [])
         followed.result()
