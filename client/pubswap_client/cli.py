@@ -1,6 +1,7 @@
 """Commands for organisations and operators. Only those that train import torch."""
 
 import logging
+import math
 import sys
 import time
 from pathlib import Path
@@ -159,7 +160,7 @@ def start(
     Exit status: 0 if the run has finished, 3 if it was cancelled, 75 if the time of --until is up,
     130 if you stopped it, 1 after an error.
     """
-    end = time.monotonic() + seconds_of(until, "--until") if until is not None else None
+    end = time.monotonic() + seconds_of(until, "--until") if until is not None else math.inf
     settings = options.settings(data=data, engine=engine, processes=processes)
     log_to(sys.stderr, settings.log_format)
     with until_stopped(end):

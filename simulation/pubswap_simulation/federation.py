@@ -5,13 +5,13 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Self
 
 from pubswap_client.coordinator.client import CoordinatorClient
-from pubswap_client.daemon.daemon import Daemon
 from pubswap_client.daemon.evaluator import Evaluator, Judged, pass_at_1
 from pubswap_client.daemon.factories import make_engine
 from pubswap_client.daemon.reporters import LogLines, Reporters
@@ -169,8 +169,9 @@ class Federation:
         log = StepLog(settings.state / "rewards", self._on_progress)
         self._logs[name] = log
         reporter = Reporters([log, LogLines()])
-        daemon: Daemon = make_daemon(settings, session, self._job.problems(name), reporter)
-        daemon.trainer = trainer_in_turns(daemon.trainer, self._shared.member())
+        daemon = make_daemon(settings, session, self._job.problems(name), reporter)
+        trainer = trainer_in_turns(daemon.context.trainer, self._shared.member())
+        daemon.context = replace(daemon.context, trainer=trainer)
         return partial(_named, name, daemon.work)
 
     def _evaluator(self, stack: ExitStack) -> Callable[[], object]:

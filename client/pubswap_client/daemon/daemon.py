@@ -1,20 +1,15 @@
 """An organisation's daemon: ask for a task, train a round, hand it in, repeat."""
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pubswap_client.consent.attendance import Attendance
-from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.coordinator.retry import Pace
 from pubswap_client.coordinator.route import LONG_POLL_SECONDS
-from pubswap_client.daemon.held_out import HeldOut
-from pubswap_client.daemon.own_settings import RoundLimits
-from pubswap_client.daemon.reporters import ASKING, Reporter
+from pubswap_client.daemon.context import MemberContext
 from pubswap_client.daemon.round import LocalRound
-from pubswap_client.state.journal import Journal, RoundKey
-from pubswap_client.state.privacy import PrivacyBudget
-from pubswap_client.training.trainer import LocalTrainer
+from pubswap_client.daemon.signals import time_is_up
+from pubswap_client.state.journal import RoundKey
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import (
     Diverged,
@@ -27,45 +22,40 @@ from pubswap_protocol.errors import (
     UnknownBlob,
     WrongState,
 )
-from pubswap_protocol.messages import RunState, RunView, Task, TaskKind
-from pubswap_protocol.problems import Problem
+from pubswap_protocol.messages import RunState, Task, TaskKind
 from pubswap_protocol.tensors.adapter import decode_adapter
 
 log = logging.getLogger(__name__)
 
+ASKING = "asking for work"  # the activity between two tasks
+
 
 @dataclass
 class Daemon:
-    """The main loop of one member of one run, with all its dependencies passed in."""
+    """The main loop of one member of one run."""
 
-    api: CoordinatorClient
-    run: RunView
-    trainer: LocalTrainer
-    journal: Journal
-    reporter: Reporter
-    examples: int
+    context: MemberContext
     attendance: Attendance | None = None
-    privacy: PrivacyBudget | None = None
-    held_out: HeldOut | None = None
-    limits: RoundLimits = field(default_factory=RoundLimits)
-    public: Sequence[Problem] = ()
 
     def work(self) -> RunState:
         """Work on tasks until the run is finished or cancelled; returns that state."""
+        api, run, reporter = self.context.api, self.context.run, self.context.reporter
         doing, wait, pace = ASKING, 0.0, Pace()
         while True:
-            self.reporter.doing(doing)
+            if self.context.deadline.over:
+                time_is_up()
+            reporter.doing(doing)
             try:
-                task = self.api.task(self.run.id, wait)
+                task = api.task(run.id, wait)
             except RefusedByPolicy:
                 if self.attendance is None:
                     raise
-                self.attendance.wait(self.reporter.doing)
+                self.attendance.wait(reporter.doing)
                 continue
             if task.kind is TaskKind.FINISHED:
                 if task.state is RunState.FINISHED:
                     self._measure_final()
-                self.reporter.doing(f"the run is {task.state}")
+                reporter.doing(f"the run is {task.state}")
                 log.info("The run is %s.", task.state)
                 return task.state
             doing = f"waiting for {task.waits_for}" if task.waits_for else ASKING
@@ -74,11 +64,9 @@ class Daemon:
             progressed = False
             # Until the start the operator may change the terms, which then need another approval.
             if task.state is RunState.OPEN and self.attendance is not None:
-                self.attendance.wait(self.reporter.doing)
+                self.attendance.wait(reporter.doing)
             if task.kind is TaskKind.TRAIN:
-                if self.attendance is not None and self.attendance.wait(
-                    self.reporter.doing, task.round
-                ):
+                if self.attendance is not None and self.attendance.wait(reporter.doing, task.round):
                     continue  # the round may be another by now
                 try:
                     progressed = self.train_round(task)
@@ -92,7 +80,7 @@ class Daemon:
                     if self.attendance is None:
                         raise
                     log.error("Round %d diverges: %s", task.round, error.detail)
-                    self.attendance.sit_out(task, error.detail, self.reporter.doing)
+                    self.attendance.sit_out(task, error.detail, reporter.doing)
                 # After a rollback the coordinator no longer has the blob that we uploaded.
                 except (RoundClosed, WrongState, IdempotencyMismatch, UnknownBlob) as error:
                     log.warning("Round %d goes on without us: %s", task.round, error.detail)
@@ -108,31 +96,23 @@ class Daemon:
         """
         if task.adapter is None or task.round < 1:  # organisations' policies count rounds from 1
             raise WrongState("The coordinator gave a training task without an adapter or a round.")
-        local = LocalRound(
-            self.api,
-            self.run,
-            self.trainer,
-            self.journal,
-            self.reporter,
-            RoundKey(task.round, task.adapter, task.rollbacks),
-            self.privacy,
-            self.held_out,
-            self.limits,
-            self.public,
-        )
+        local = LocalRound(self.context, RoundKey(task.round, task.adapter, task.rollbacks))
         progressed = local.train()
-        local.hand_in(self.examples)
+        local.hand_in()
         return progressed
 
     def _measure_final(self) -> None:
         """Score the last round's adapter on the held-out problems."""
-        if self.held_out is None:
+        context = self.context
+        if context.held_out is None:
             return
-        layout = self.run.model.layout
+        layout = context.run.model.layout
         try:
-            number, data = self.api.adapter_of_round(self.run.id, "final", layout.file_bytes)
+            number, data = context.api.adapter_of_round(context.run.id, "final", layout.file_bytes)
             adapter = decode_adapter(layout, data)
         except PubSwapError as error:
             log.warning("The last round was not measured on held-out problems: %s", error.detail)
             return
-        self.held_out.measure(self.trainer, self.reporter, number, digest_of(data), adapter)
+        context.held_out.measure(
+            context.trainer, context.reporter, number, digest_of(data), adapter
+        )

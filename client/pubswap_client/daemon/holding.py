@@ -5,10 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.coordinator.retry import Pace
 from pubswap_client.coordinator.route import LONG_POLL_SECONDS
-from pubswap_client.daemon.reporters import Reporter
+from pubswap_client.daemon.context import MemberContext
 from pubswap_protocol.errors import RunPaused
 from pubswap_protocol.messages import held_text
 
@@ -24,9 +23,7 @@ class Gate:
     `report` tells the operator what is held: see `Progress.holds`; None for nothing any more.
     """
 
-    api: CoordinatorClient
-    run: str
-    reporter: Reporter
+    context: MemberContext
     report: Callable[[int | None], None]
 
     def send(self, holds: int, send: Callable[[], T]) -> T:
@@ -45,13 +42,14 @@ class Gate:
 
     def _wait(self, holds: int) -> None:
         """Wait while the run is paused; logged once, however long that takes."""
-        if not self.api.paused(self.run):
+        api, run = self.context.api, self.context.run.id
+        if not api.paused(run):
             return
         what, pace = held_text(holds), Pace()
         log.info("The operator has paused the run: this member holds %s.", what)
-        self.reporter.doing(f"holding {what}, because the operator has paused the run")
+        self.context.reporter.doing(f"holding {what}, because the operator has paused the run")
         self.report(holds)
-        while self.api.paused(self.run, LONG_POLL_SECONDS):
+        while api.paused(run, LONG_POLL_SECONDS):
             pace.idle()
         log.info("The run goes on: this member sends %s.", what)
         self.report(None)

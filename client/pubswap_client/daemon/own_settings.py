@@ -1,5 +1,7 @@
-"""A member's own prompts, responses, rank and steps, at most the run's."""
+"""A member's own prompts, responses, rank and steps, at most the run's; and its deadline."""
 
+import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -69,3 +71,21 @@ class RoundLimits:
     def over(self, done: Sequence[StepMetrics]) -> bool:
         """Whether the round ends after these steps, including those of earlier processes."""
         return self.steps is not None and len(done) >= self.steps
+
+
+@dataclass
+class Deadline:
+    """The time by which a process ends by itself, before a scheduler ends it.
+
+    It is `over` once another step may not fit, which is assumed to take as long as the longest of
+    the round, without waits for peers: interrupting a wait loses nothing, and if waits counted,
+    after one longer than a job each job would make only one step. `until_stopped` interrupts
+    whatever still runs when the time is up: a wait, or a step that took longer.
+    """
+
+    end: float = math.inf  # a time of time.monotonic()
+    over: bool = False  # at first, because every process makes a step if it can
+
+    def look(self, done: Sequence[StepMetrics]) -> None:
+        """Decide after a step, the last of these of its round."""
+        self.over = time.monotonic() + max(step.seconds for step in done) > self.end

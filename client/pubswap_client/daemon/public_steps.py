@@ -6,16 +6,14 @@ private step, so that peers can answer meanwhile. Our responses stay on disk unt
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from pubswap_client.coordinator.client import CoordinatorClient
+from pubswap_client.daemon.context import MemberContext
 from pubswap_client.daemon.holding import Gate
-from pubswap_client.daemon.reporters import Reporter
-from pubswap_client.state.journal import ExchangeKey, Journal, RoundKey
+from pubswap_client.state.journal import ExchangeKey, RoundKey
 from pubswap_client.training.metrics import StepMetrics
-from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol.errors import (
     IdempotencyMismatch,
     InvalidProblems,
@@ -23,7 +21,7 @@ from pubswap_protocol.errors import (
     RoundClosed,
     WrongState,
 )
-from pubswap_protocol.messages import PublicStepPrompts, ReceiptStatus, RunView
+from pubswap_protocol.messages import PublicStepPrompts, ReceiptStatus
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.schedule import public_step_number, staleness
 from pubswap_protocol.tensors.responses import (
@@ -38,22 +36,17 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class PublicSteps:
-    """A round's public steps.
+    """A round's public steps; `until_saved` waits until the local step before is on disk."""
 
-    `until_saved` waits until the local step before is on disk. `public` is the approved public set,
-    which all prompts must come from.
-    """
-
-    api: CoordinatorClient
-    run: RunView
-    trainer: LocalTrainer
-    journal: Journal
-    reporter: Reporter
+    context: MemberContext
     key: RoundKey
-    until_saved: Callable[[], None]
     gate: Gate
-    public: Sequence[Problem]
+    until_saved: Callable[[], None]
     _ahead: dict[int, tuple[PublicStepPrompts, bytes]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.api, self.run = self.context.api, self.context.run
+        self.trainer, self.reporter = self.context.trainer, self.context.reporter
 
     def send_ahead(self, step: int) -> None:
         """Sample a public step and send our responses, before a private step overtakes it."""
@@ -81,7 +74,7 @@ class PublicSteps:
         self.reporter.doing(f"public step {public_step}: sampling")
         prompts = self._prompts(public_step)
         problems, key, rules = _problems(prompts), self._key(prompts), self._rules(prompts)
-        saved = self.journal.sampled(key)
+        saved = self.context.journal.sampled(key)
         if saved is not None:
             self.trainer.resume_rollout(problems, decode_responses(saved, rules))
             return prompts, saved
@@ -91,7 +84,7 @@ class PublicSteps:
         # The engine's responses were checked already, by the same form.
         decode_responses(body, rules)
         self.until_saved()
-        self.journal.save_sampled(key, body)
+        self.context.journal.save_sampled(key, body)
         return prompts, body
 
     def _prompts(self, public_step: int) -> PublicStepPrompts:
@@ -118,7 +111,7 @@ class PublicSteps:
                 f"step, but the run has {limit}. None was sampled or sent; ask its operator."
             )
         for entry in prompts.prompts:
-            if [entry.problem] != [*self.public[entry.index : entry.index + 1]]:
+            if [entry.problem] != [*self.context.public[entry.index : entry.index + 1]]:
                 raise InvalidProblems(
                     f"The coordinator asks for responses to a prompt that is not number "
                     f"{entry.index} of the run's public set. None was sampled or sent; ask its "
@@ -136,7 +129,7 @@ class PublicSteps:
         that final, too.
         """
         key, rules = self._key(prompts), self._rules(prompts)
-        body = saved = self.journal.received(key)
+        body = saved = self.context.journal.received(key)
         waited, refused, began = 0.0, False, time.monotonic()
         try:
             if body is None:
@@ -147,12 +140,13 @@ class PublicSteps:
             log.warning(
                 "The coordinator's answer to public step %d is refused; training on our own "
                 "responses. Tell its operator: %s",
-                *(prompts.public_step, error.detail),
+                prompts.public_step,
+                error.detail,
             )
             refused, waited = True, time.monotonic() - began
             body, groups = responses, decode_responses(responses, rules)
         if body is not saved:
-            self.journal.save_received(key, body)
+            self.context.journal.save_received(key, body)
         return GroupsReceived(groups, waited, refused)
 
     def _exchange(
@@ -166,7 +160,9 @@ class PublicSteps:
         try:
             waiting = f"public step {prompts.public_step}: waiting for"
             answer = self.api.exchanged(
-                *(self.run.id, self.key.round, prompts.public_step),
+                self.run.id,
+                self.key.round,
+                prompts.public_step,
                 lambda reason: self.reporter.doing(f"{waiting} {reason}"),
                 seeds=prompts.sampling_seed is not None,
                 max_bytes=self._rules(prompts).max_bytes(),
@@ -192,7 +188,8 @@ class PublicSteps:
             log.warning(
                 "The coordinator refuses our responses to public step %d; training on them alone. "
                 "Tell its operator: %s",
-                *(prompts.public_step, error.detail),
+                prompts.public_step,
+                error.detail,
             )
             return False
         if receipt.status is ReceiptStatus.LATE:

@@ -1,12 +1,7 @@
-"""Reporters of a daemon's progress: log lines, a live display, trackers.
-
-`Deadline` ends the process in time, before a scheduler does.
-"""
+"""Reporters of a daemon's progress: log lines, a live display, trackers."""
 
 import logging
 import math
-import os
-import signal
 import sys
 import time
 from collections import defaultdict, deque
@@ -36,8 +31,6 @@ from pubswap_protocol.files import private_folder
 
 log = logging.getLogger(__name__)
 
-ASKING = "asking for work"  # the daemon's activity between two tasks
-
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
@@ -49,7 +42,6 @@ class StepReport:
     steps: int
     public: bool
     completed: Sequence[StepMetrics]  # of the round's steps so far, up to this one
-    last: bool = False  # the round's last step: the adapter is handed in next
 
     @property
     def metrics(self) -> StepMetrics:
@@ -153,33 +145,6 @@ class Reporters(Reporter):
     def late(self) -> None:
         for reporter in self.reporters:
             reporter.late()
-
-
-class Deadline(Reporter):
-    """Ends the process before its time is up, once a step is saved and another may not fit.
-
-    The next step is assumed to take as long as the longest of the round, without waits for peers:
-    interrupting a wait loses nothing, and if waits counted, after one longer than a job each job
-    would make only one step. After a round's last step, the adapter is handed in first.
-    `until_stopped` interrupts whatever still runs when the time is up: a wait, or a step that took
-    longer.
-    """
-
-    def __init__(self, end: float) -> None:
-        """`end` is a time of time.monotonic()."""
-        self._end = end
-        self._over = False
-
-    def step(self, report: StepReport) -> None:
-        longest = max(metrics.seconds for metrics in report.completed)
-        self._over = time.monotonic() + longest > self._end
-        if self._over and not report.last:
-            os.kill(os.getpid(), signal.SIGALRM)
-
-    def doing(self, what: str) -> None:
-        """End after a round's hand-in, when the daemon asks for more work."""
-        if self._over and what == ASKING:
-            os.kill(os.getpid(), signal.SIGALRM)
 
 
 WIDTH = 40  # steps in a sparkline

@@ -9,33 +9,27 @@ import math
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
-from pubswap_client.coordinator.client import CoordinatorClient
+from pubswap_client.daemon.context import MemberContext
 from pubswap_client.daemon.heartbeats import Heartbeats
-from pubswap_client.daemon.held_out import HeldOut
 from pubswap_client.daemon.holding import Gate
-from pubswap_client.daemon.own_settings import RoundLimits
 from pubswap_client.daemon.public_steps import PublicSteps
 from pubswap_client.daemon.reporters import MEANS, Reporter, Reporters, StepReport, total
-from pubswap_client.state.journal import Checkpoint, Journal, RoundKey
-from pubswap_client.state.privacy import PrivacyBudget
+from pubswap_client.daemon.signals import time_is_up
+from pubswap_client.state.journal import Checkpoint, RoundKey
 from pubswap_client.training.metrics import StepMetrics
-from pubswap_client.training.trainer import LocalTrainer, Snapshot
 from pubswap_protocol.bounds import MAX_REPORTED_DONORS, MAX_REPORTED_STEPS
 from pubswap_protocol.errors import IdempotencyMismatch, PubSwapError
 from pubswap_protocol.messages import (
     DonorEvidence,
     Progress,
     ReceiptStatus,
-    RunView,
     SubmitUpdate,
     UpdateMetrics,
 )
-from pubswap_protocol.problems import Problem
 from pubswap_protocol.schedule import overtaken, public_step_number, update_order
 from pubswap_protocol.tensors.adapter import Adapter, decode_adapter, sent_layout
 from pubswap_protocol.tensors.ranks import at_rank, leading
@@ -56,37 +50,18 @@ class LocalRound:
     round starts over, even from the same adapter.
     """
 
-    api: CoordinatorClient
-    run: RunView
-    trainer: LocalTrainer
-    journal: Journal
-    reporter: Reporter
+    context: MemberContext
     key: RoundKey
-    privacy: PrivacyBudget | None = None
-    held_out: HeldOut | None = None
-    limits: RoundLimits = field(default_factory=RoundLimits)
-    public: Sequence[Problem] = ()
     _done: list[StepMetrics] = field(default_factory=list)
     _base: Adapter = field(default_factory=dict)
     _transfer: float = 0.0  # seconds spent on adapters, in this process
     _keeping: Future[None] | None = None  # the last step's write
 
     def __post_init__(self) -> None:
-        self._heartbeats = self._new_heartbeats(self._begun)
-        self._gate = Gate(
-            self.api, self.run.id, self.reporter, lambda holds: self._heartbeats.holds(holds)
-        )
-        self._public = PublicSteps(
-            self.api,
-            self.run,
-            self.trainer,
-            self.journal,
-            self.reporter,
-            self.key,
-            self._wait_until_saved,
-            self._gate,
-            self.public,
-        )
+        self.api, self.run = self.context.api, self.context.run
+        self.trainer, self.reporter = self.context.trainer, self.context.reporter
+        self._gate = Gate(self.context, lambda holds: self._heartbeats.holds(holds))
+        self._public = PublicSteps(self.context, self.key, self._gate, self._wait_until_saved)
 
     def train(self) -> bool:
         """Make the local steps that are not done yet, or as many as the limits allow.
@@ -95,41 +70,40 @@ class LocalRound:
         """
         self._begin()
         resumed_steps = len(self._done)
-        self._heartbeats = self._new_heartbeats(self._begun)
+        self._heartbeats = self._new_heartbeats(
+            Progress(round=self.key.round, step=resumed_steps, steps=self.run.settings.local_steps)
+        )
         with self._heartbeats, ThreadPoolExecutor(1, threading.current_thread().name) as thread:
             reporter = Reporters([self.reporter, self._heartbeats])
             for step in update_order(self.run.settings)[len(self._done) :]:
-                if self.limits.over(self._done):
+                if self.context.limits.over(self._done):
                     log.info(
                         "Round %d is handed in after step %d.", self.key.round, len(self._done)
                     )
                     break
+                if self.context.deadline.over:
+                    self._wait_until_saved()
+                    time_is_up()
                 metrics = self.step(step)
                 self._wait_until_saved()
                 self._done.append(metrics)
-                snapshot = self.trainer.snapshot()
-                checkpoint = self._checkpoint(snapshot)
-                self._keeping = thread.submit(self.keep, step, checkpoint, reporter)
+                self.context.deadline.look(self._done)
+                self._keeping = thread.submit(self.keep, step, self._checkpoint(), reporter)
             self._wait_until_saved()
         self.reporter.trained(self.key, self._done)
         return len(self._done) > resumed_steps
-
-    @property
-    def _begun(self) -> Progress:
-        steps = self.run.settings.local_steps
-        return Progress(round=self.key.round, step=len(self._done), steps=steps)
 
     def _new_heartbeats(self, begun: Progress) -> Heartbeats:
         send = partial(self.api.heartbeat, self.run.id)
         return Heartbeats(send, begun, private=self._silent)
 
-    def _checkpoint(self, snapshot: Snapshot) -> Checkpoint:
-        return Checkpoint(self.key, tuple(self._done), snapshot)
+    def _checkpoint(self) -> Checkpoint:
+        return Checkpoint(self.key, tuple(self._done), self.trainer.snapshot())
 
     def keep(self, step: int, checkpoint: Checkpoint, reporter: Reporter) -> None:
         """Write a checkpoint, then report its last step; runs in a thread of its own."""
         settings = self.run.settings
-        self.journal.save(checkpoint, under_way=overtaken(settings, step) is not None)
+        self.context.journal.save(checkpoint, under_way=overtaken(settings, step) is not None)
         reporter.step(
             StepReport(
                 round=self.key.round,
@@ -138,8 +112,6 @@ class LocalRound:
                 steps=settings.local_steps,
                 public=public_step_number(settings, step) is not None,
                 completed=checkpoint.steps,
-                last=len(checkpoint.steps) == settings.local_steps
-                or self.limits.over(checkpoint.steps),
             )
         )
 
@@ -149,12 +121,12 @@ class LocalRound:
         if keeping is not None:
             keeping.result()
 
-    def hand_in(self, examples: int) -> None:
-        """Send the adapter that `train` has made; `examples` is the private set's size."""
+    def hand_in(self) -> None:
+        """Send the adapter that `train` has made."""
         self._heartbeats = self._new_heartbeats(self._heartbeats.newest)
         try:
             with self._heartbeats:
-                status = self._submit(examples)
+                status = self._submit()
         except IdempotencyMismatch:  # an earlier update of ours counts
             raise
         except PubSwapError:
@@ -164,10 +136,10 @@ class LocalRound:
             self.reporter.late()
         log.info("Round %d handed in: %s.", self.key.round, status)
 
-    def _submit(self, examples: int) -> ReceiptStatus:
+    def _submit(self) -> ReceiptStatus:
         body = self._update()
         digest = self._gate.send(UPDATE, partial(self._upload, body))
-        update = SubmitUpdate(adapter=digest, metrics=self._summary(examples))
+        update = SubmitUpdate(adapter=digest, metrics=self._summary())
         hand_in = partial(self.api.submit_update, self.run.id, self.key.round, update)
         receipt = self._gate.send(UPDATE, partial(hand_in, self.key.start, self.key.rollbacks))
         return receipt.status
@@ -199,13 +171,15 @@ class LocalRound:
         adapter = decode_adapter(layout, data)
         if self.run.settings.wire.precision != "float32":
             self._base = adapter  # the update is sent as the difference from it
-        if self.held_out is not None:
+        if self.context.held_out is not None:
             previous = self.key.round - 1
-            self.held_out.measure(self.trainer, self.reporter, previous, self.key.start, adapter)
-        checkpoint = self.journal.checkpoint()
+            self.context.held_out.measure(
+                self.trainer, self.reporter, previous, self.key.start, adapter
+            )
+        checkpoint = self.context.journal.checkpoint()
         if checkpoint is not None:
-            if self.privacy is not None:
-                self.privacy.pay(checkpoint.snapshot.beginning)
+            if self.context.privacy is not None:
+                self.context.privacy.pay(checkpoint.snapshot.beginning)
             # Restores the prompts drawn, and the optimizer if kept; `begin` replaces the rest.
             self.trainer.restore(checkpoint.snapshot)
         begin = partial(
@@ -223,13 +197,13 @@ class LocalRound:
             self._done = list(checkpoint.steps)
             log.info("Round %d continues after step %d.", self.key.round, len(self._done))
             return
-        if self.privacy is not None:
-            beginning = self.privacy.next_beginning()
+        if self.context.privacy is not None:
+            beginning = self.context.privacy.next_beginning()
             begin(beginning=beginning)
             # Save before paying: after a kill in between, the restart pays for this beginning.
             # In the other order it would begin the round, and pay, once more.
-            self.journal.save(self._checkpoint(self.trainer.snapshot()))
-            self.privacy.pay(beginning)
+            self.context.journal.save(self._checkpoint())
+            self.context.privacy.pay(beginning)
         else:
             begin()
 
@@ -245,7 +219,8 @@ class LocalRound:
             log.warning(
                 "Private step %d taught nothing: each of %d prompts had equal rewards for all its "
                 "responses. If this persists, the private problems are too easy or too hard.",
-                *(step, metrics.prompts_sampled),
+                step,
+                metrics.prompts_sampled,
             )
         return metrics
 
@@ -254,9 +229,9 @@ class LocalRound:
         """Whether figures of private steps stay here."""
         verifier = self.run.settings.verifier
         own = any(foreign(problem, verifier) for problem in self.trainer.problems)
-        return own or self.privacy is not None
+        return own or self.context.privacy is not None
 
-    def _summary(self, examples: int) -> UpdateMetrics:
+    def _summary(self) -> UpdateMetrics:
         """The round's metrics to report. With privacy, figures cover public steps only.
 
         Figures of private steps are functions of private prompts that no noise covers, or of the
@@ -271,7 +246,7 @@ class LocalRound:
         ]
         steps = [metrics for metrics in reported if metrics is not None]
         return UpdateMetrics(
-            examples=examples,
+            examples=len(self.trainer.problems),
             steps=len(self._done),
             seconds=None if self._silent else total(steps, "seconds"),
             sampling_seconds=None if self._silent else total(steps, "sampling"),
@@ -279,7 +254,7 @@ class LocalRound:
             transfer_seconds=self._transfer,
             exchanges_refused=int(total(self._done, "exchange_refused")),
             step_rewards=[metrics and metrics.reward for metrics in reported[:MAX_REPORTED_STEPS]],
-            epsilon=self.privacy.epsilon if self.privacy else None,
+            epsilon=self.context.privacy.epsilon if self.context.privacy else None,
             donors=_donors(steps)[:MAX_REPORTED_DONORS],
             **{name: total(steps, name) / len(steps) if steps else None for name in MEANS},
         )

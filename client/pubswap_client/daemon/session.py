@@ -1,6 +1,7 @@
 """Wire the parts of `pubswap client start` and `pubswap evaluate` together."""
 
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -14,20 +15,14 @@ from pubswap_client.consent.attendance import Attendance
 from pubswap_client.consent.consent import Consent, adopt
 from pubswap_client.consent.local_policy import allows_unconfined
 from pubswap_client.coordinator.client import CoordinatorClient
+from pubswap_client.daemon.context import MemberContext
 from pubswap_client.daemon.daemon import Daemon
 from pubswap_client.daemon.evaluator import Evaluator, Judged, judge
 from pubswap_client.daemon.factories import make_engine, make_trainer, open_privacy
 from pubswap_client.daemon.held_out import HeldOut
-from pubswap_client.daemon.own_settings import RoundLimits, own_rank, own_settings
+from pubswap_client.daemon.own_settings import Deadline, RoundLimits, own_rank, own_settings
 from pubswap_client.daemon.recorder import Recorder
-from pubswap_client.daemon.reporters import (
-    Deadline,
-    LiveDisplay,
-    LogLines,
-    Reporter,
-    Reporters,
-    tracking,
-)
+from pubswap_client.daemon.reporters import LiveDisplay, LogLines, Reporter, Reporters, tracking
 from pubswap_client.data.holdout import split
 from pubswap_client.distributed.launch import (
     launched_rank,
@@ -92,7 +87,7 @@ class Session:
         return self.pool.judge_many(self.run.settings.verifier, cases)
 
 
-def run_client(settings: ClientSettings, end: float | None = None) -> RunState | None:
+def run_client(settings: ClientSettings, end: float = math.inf) -> RunState | None:
     """Train for one organisation until the run ends; returns the run's final state.
 
     In a process group, only the leader returns it; the others help, and return None. No step begins
@@ -108,9 +103,12 @@ def run_client(settings: ClientSettings, end: float | None = None) -> RunState |
     with (
         open_process_group(settings) as process_group,
         _open_session(settings, Role.CLIENT, process_group) as session,
-        _reporter(settings, session, prompts_digest(trained), end) as reporter,
+        _reporter(settings, session, prompts_digest(trained)) as reporter,
     ):
-        return make_daemon(settings, session, problems, reporter, process_group).work()
+        daemon = make_daemon(
+            settings, session, problems, reporter, process_group=process_group, end=end
+        )
+        return daemon.work()
 
 
 def make_daemon(
@@ -119,6 +117,7 @@ def make_daemon(
     problems: Sequence[Problem],
     reporter: Reporter,
     process_group: ProcessGroup | None = None,
+    end: float = math.inf,
 ) -> Daemon:
     """A client's daemon, with its journal in the state folder.
 
@@ -138,34 +137,35 @@ def make_daemon(
         )
     exchanges = run.settings.exchange is not None
     public = _problem_set(session, SetKind.PUBLIC) if exchanges else []
-    policy, engine, score = session.policy, session.engine, session.score
     privacy = open_privacy(settings.state, run.id, private_settings, len(problems))
     verifier = verifier_version(run.settings.verifier)
-    return Daemon(
-        session.api,
-        run,
-        make_trainer(
-            *(settings, policy, engine, session.name, problems, score, process_group, privacy)
+    context = MemberContext(
+        api=session.api,
+        run=run,
+        trainer=make_trainer(
+            settings=settings,
+            policy=session.policy,
+            engine=session.engine,
+            client=session.name,
+            problems=problems,
+            scorer=session.score,
+            process_group=process_group,
+            privacy=privacy,
         ),
-        Journal(settings.state / "progress", JournalOwner.of(run, session.name)),
-        reporter,
-        examples=len(problems),
-        attendance=session.attendance,
+        journal=Journal(settings.state / "progress", JournalOwner.of(run, session.name)),
+        reporter=reporter,
         privacy=privacy,
         held_out=HeldOut(settings.state, run.id, held_out, verifier) if held_out else None,
         limits=RoundLimits.of(settings, run.settings),
+        deadline=Deadline(end),
         public=public,
     )
+    return Daemon(context, session.attendance)
 
 
 @contextmanager
-def _reporter(
-    settings: ClientSettings, session: Session, problems: Digest, end: float | None
-) -> Iterator[Reporter]:
-    """Report to the state folder, to the terminal or as log lines, and to the settings' trackers.
-
-    With `end`, also end this process in time.
-    """
+def _reporter(settings: ClientSettings, session: Session, problems: Digest) -> Iterator[Reporter]:
+    """Report to the state folder, the terminal or as log lines, and to the settings' trackers."""
     console, run = Console(stderr=True, markup=False), session.run
     with ExitStack() as stack:
         reporters: list[Reporter] = [
@@ -182,8 +182,6 @@ def _reporter(
             reporters.append(
                 stack.enter_context(tracking(settings.track, run.name, folder, described))
             )
-        if end is not None:
-            reporters.append(Deadline(end))
         yield Reporters(reporters)
 
 

@@ -4,12 +4,14 @@ The signal raises wherever the main thread is, and `with` blocks clean up. Only 
 being written is waited for; files are replaced atomically, so none is left incomplete.
 """
 
+import math
 import os
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import NoReturn
 
 import typer
 
@@ -27,15 +29,20 @@ class Stop(BaseException):
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM, signal.SIGHUP)
 
 
-def _raise(number: int, frame: FrameType | None) -> None:
+def _raise(number: int, frame: FrameType | None = None) -> NoReturn:
     # A second signal must not interrupt the cleanup after the first.
     for name in _SIGNALS:
         signal.signal(name, signal.SIG_IGN)
     raise Stop(number)
 
 
+def time_is_up() -> NoReturn:
+    """End the block of `until_stopped` as its alarm does; called in the main thread."""
+    _raise(signal.SIGALRM)
+
+
 @contextmanager
-def until_stopped(end: float | None = None) -> Iterator[None]:
+def until_stopped(end: float = math.inf) -> Iterator[None]:
     """Run the block; a signal to stop ends the command with status 130.
 
     At `end`, a time of time.monotonic(), SIGALRM does so with status 75. Of several processes, only
@@ -44,7 +51,7 @@ def until_stopped(end: float | None = None) -> Iterator[None]:
     # A command begun with nohup goes on when its terminal is closed.
     kept = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()
     previous = {name: signal.signal(name, _raise) for name in _SIGNALS if name not in kept}
-    if end is not None and os.environ.get("RANK", "0") == "0":
+    if end < math.inf and os.environ.get("RANK", "0") == "0":
         signal.setitimer(signal.ITIMER_REAL, max(0.001, end - time.monotonic()))
     try:
         yield

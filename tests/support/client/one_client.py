@@ -5,13 +5,15 @@ This is cheaper than SIGKILL and reaches every point, but unlike SIGKILL it runs
 
 import dataclasses
 import itertools
+import math
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from pubswap_client.daemon.context import MemberContext
 from pubswap_client.daemon.held_out import HeldOut
-from pubswap_client.daemon.own_settings import RoundLimits
+from pubswap_client.daemon.own_settings import Deadline, RoundLimits
 from pubswap_client.daemon.reporters import LogLines, Reporter
 from pubswap_client.daemon.round import LocalRound
 from pubswap_client.state.journal import Journal, JournalOwner, RoundKey
@@ -186,6 +188,7 @@ class World:
     privacy: Callable[[], PrivacyBudget | None] = lambda: None
     held_out: Sequence[Problem] = ()
     limits: RoundLimits = dataclasses.field(default_factory=RoundLimits)
+    end: float = math.inf  # of each process, a time of time.monotonic()
     public: Sequence[Problem] | None = None  # as it was downloaded, if not the coordinator's
 
     def live(self, reporter: Reporter | None = None) -> None:
@@ -193,6 +196,7 @@ class World:
         run, privacy = self.coordinator.run, self.privacy()
         trainer = self.trainer(privacy)
         journal = Journal(self.state, JournalOwner.of(run, "a"))
+        deadline = Deadline(self.end)
         self._watch(trainer)
         layout = run.model.layout
         start = self.coordinator.put_blob(
@@ -205,13 +209,21 @@ class World:
                 held_out = (
                     HeldOut(self.state, run.id, self.held_out, "1") if self.held_out else None
                 )
-                local_round = LocalRound(
-                    *(api, run, trainer, journal, log, RoundKey(number, start, api.rollbacks)),
-                    *(privacy, held_out, self.limits),
-                    self.coordinator.problems if self.public is None else self.public,
+                context = MemberContext(
+                    api=api,
+                    run=run,
+                    trainer=trainer,
+                    journal=journal,
+                    reporter=log,
+                    privacy=privacy,
+                    held_out=held_out,
+                    limits=self.limits,
+                    deadline=deadline,
+                    public=self.coordinator.problems if self.public is None else self.public,
                 )
+                local_round = LocalRound(context, RoundKey(number, start, api.rollbacks))
                 local_round.train()
-                local_round.hand_in(examples=8)
+                local_round.hand_in()
             start = self.coordinator.publish(number, start)
 
     def _watch(self, trainer: LocalTrainer) -> None:

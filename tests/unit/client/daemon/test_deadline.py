@@ -2,12 +2,11 @@
 
 import signal
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
-from pubswap_client.daemon.reporters import ASKING, Deadline, StepReport
+from pubswap_client.daemon.own_settings import Deadline
 from pubswap_client.daemon.signals import until_stopped
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_protocol.command_line.amounts import seconds_of
@@ -16,52 +15,29 @@ from pubswap_protocol.errors import InvalidSettings
 STEP = StepMetrics(0, 0, 0, 0, 0, 0, 0, seconds=10.0, grad_norm=0)
 
 
-@pytest.fixture
-def asked() -> Iterator[list[int]]:
-    """The alarms received, which do not end this process."""
-    came: list[int] = []
-    before = signal.signal(signal.SIGALRM, lambda number, frame: came.append(number))
-    yield came
-    signal.signal(signal.SIGALRM, before)
+def over(left: float, *seconds: float) -> bool:
+    """Whether the deadline is over so many seconds before it, after steps of these durations."""
+    deadline = Deadline(time.monotonic() + left)
+    deadline.look([replace(STEP, seconds=each) for each in seconds])
+    return deadline.over
 
 
-def report(step: int, *seconds: float, last: int = 4) -> StepReport:
-    """The report of a round's step after steps of these durations; `last` is the member's last
-    step.
-    """
-    completed = [replace(STEP, seconds=each) for each in seconds]
-    return StepReport(
-        round=1, rounds=2, step=step, steps=4, public=False, completed=completed, last=step == last
-    )
-
-
-def test_no_step_is_begun_that_may_not_fit(asked: list[int]) -> None:
-    """A step is assumed to take as long as the round's longest; after the last one, the adapter is
-    handed in first.
-    """
+def test_no_step_is_begun_that_may_not_fit() -> None:
+    """A step is assumed to take as long as the round's longest; waits for peers do not count."""
+    assert not over(30, 10)
+    assert not over(30, 10, 25)
+    assert over(30, 10, 31, 1)
     deadline = Deadline(time.monotonic() + 30)
-    deadline.step(report(1, 10))
-    deadline.step(report(2, 10, 25))
-    assert asked == []
-    deadline.step(report(3, 10, 31, 1))
-    assert asked == [signal.SIGALRM]
-    deadline.step(report(4, 10, 31, 1, 1))
-    deadline.doing("handing the adapter in")
-    assert asked == [signal.SIGALRM]
-    deadline.doing(ASKING)
-    assert asked == [signal.SIGALRM] * 2
+    deadline.look([replace(STEP, seconds=10, waited=100)])
+    assert not deadline.over
 
 
-def test_a_member_that_makes_fewer_steps_hands_in_after_its_own_last(asked: list[int]) -> None:
-    """Its own last step counts, even if the others make more."""
-    deadline = Deadline(time.monotonic() + 15)
-    deadline.step(report(1, 10, last=2))
-    assert asked == []
-    deadline.step(report(2, 10, 16, last=2))
-    deadline.doing("handing the adapter in")
-    assert asked == []
-    deadline.doing(ASKING)
-    assert asked == [signal.SIGALRM]
+def test_a_process_without_a_deadline_or_a_step_goes_on() -> None:
+    """Otherwise jobs shorter than a step would end at once, one after the other."""
+    assert not Deadline(0.0).over
+    endless = Deadline()
+    endless.look([replace(STEP, seconds=1e9)])
+    assert not endless.over
 
 
 def test_a_waiting_daemon_stops_at_the_deadline(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pubswap_client.daemon.context import MemberContext
 from pubswap_client.daemon.daemon import Daemon
 from pubswap_client.daemon.held_out import HeldOut
 from pubswap_client.daemon.reporters import LogLines
@@ -125,7 +126,8 @@ def test_the_last_adapter_is_measured_when_the_run_is_finished(
     nothing: Any = None
     held_out = HeldOut(one.state, run.id, HELD_OUT, "1")
     one.state.mkdir()
-    daemon = Daemon(api, run, trainer, nothing, LogLines(), 8, held_out=held_out)
+    context = MemberContext(api, run, trainer, nothing, LogLines(), held_out=held_out)
+    daemon = Daemon(context)
     for _ in range(2):
         assert daemon.work() is RunState.FINISHED
     measured = served == "adapter"

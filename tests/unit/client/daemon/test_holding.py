@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -55,7 +56,9 @@ def held(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> A
     def send(coordinator: Any, holds: int) -> tuple[list[int | None], list[str], list[str]]:
         reports: list[int | None] = []
         told = Told()
-        gate = Gate(coordinator, "r", told, reports.append)
+        run = SimpleNamespace(id="r")
+        context: Any = SimpleNamespace(api=coordinator, run=run, reporter=told)
+        gate = Gate(context, reports.append)
         assert gate.send(holds, coordinator.take) == "receipt"
         return reports, told.words, [record.getMessage() for record in caplog.records]
 

@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from pubswap_client.daemon.context import MemberContext
 from pubswap_client.daemon.reporters import LogLines
 from pubswap_client.daemon.round import LocalRound
 from pubswap_client.state.journal import Journal, JournalOwner, RoundKey
@@ -111,14 +112,19 @@ def rounds(one: World, *numbers: int) -> list[bytes]:
     layout = run.model.layout
     first = encode_adapter(layout, initial_adapter(layout, run.settings.seed))
     start = one.coordinator.put_blob(run.id, first)
-    found, api = [], one.coordinator
+    found, api = [], cast(Any, one.coordinator)
     for number in numbers:
         key = RoundKey(number, start)
-        local: Any = LocalRound(
-            *(api, run, trainer, journal, LogLines(), key, budget),  # type: ignore[arg-type]
+        context = MemberContext(
+            api=api,
+            run=run,
+            trainer=trainer,
+            journal=journal,
+            reporter=LogLines(),
+            privacy=budget,
             public=api.problems,
         )
-        local.train()
+        LocalRound(context, key).train()
         found.append(encode_adapter(layout, trainer.adapter()))
     return found
 

@@ -15,10 +15,12 @@ from pubswap_client.consent.attendance import Attendance
 from pubswap_client.coordinator import retry
 from pubswap_client.coordinator.retry import IDLE_SECONDS
 from pubswap_client.coordinator.route import LONG_POLL_SECONDS
+from pubswap_client.daemon.context import MemberContext
 from pubswap_client.daemon.daemon import Daemon
-from pubswap_client.daemon.own_settings import RoundLimits
+from pubswap_client.daemon.own_settings import Deadline, RoundLimits
 from pubswap_client.daemon.recorder import Recorder
-from pubswap_client.daemon.reporters import LogLines, Reporter, Reporters, StepReport
+from pubswap_client.daemon.reporters import LogLines, Reporters, StepReport
+from pubswap_client.daemon.signals import until_stopped
 from pubswap_client.rollout.transformers_engine import (
     Prompts,
     SamplingParameters,
@@ -104,8 +106,17 @@ def worked(one: World, *tasks: Task, state: RunState = RunState.FINISHED) -> lis
     api.task = task
     journal = Journal(one.state, JournalOwner.of(run, "a"))
     reporter = Reporters([LogLines(), recorder(one)])
-    member = Daemon(*(api, run, one.trainer(None), journal, reporter, 8), public=api.problems)
-    assert member.work() is state
+    context = MemberContext(
+        api=api,
+        run=run,
+        trainer=one.trainer(None),
+        journal=journal,
+        reporter=reporter,
+        limits=one.limits,
+        deadline=Deadline(one.end),
+        public=api.problems,
+    )
+    assert Daemon(context).work() is state
     assert next(given, None) is None
     return waits
 
@@ -153,7 +164,7 @@ def test_a_round_that_diverges_is_sat_out_until_another_task(
         return made(number)
 
     monkeypatch.setattr(trainer, "private_step", step)
-    member = Daemon(*(fake, run, trainer, journal, LogLines(), 8), public=api.problems)
+    member = Daemon(MemberContext(fake, run, trainer, journal, LogLines(), public=api.problems))
     with pytest.raises(Diverged):  # in a simulation, which has no policy
         member.work()
     member.attendance = Attendance(asked, run.id, policy, hello)
@@ -250,20 +261,38 @@ def test_a_prompt_that_is_not_in_the_approved_public_set_is_refused(
     assert one.coordinator.sent == 0
 
 
-@pytest.mark.parametrize(("limits", "made"), [(RoundLimits(), STEPS), (RoundLimits(steps=3), 3)])
-def test_the_last_step_before_the_hand_in_is_marked(
-    world: Callable[..., World], limits: RoundLimits, made: int
-) -> None:
-    """The member's own limit decides, even if the run has more steps."""
+def test_past_the_deadline_every_process_makes_one_step(world: Callable[..., World]) -> None:
+    """It is saved before the process ends with status 75, and the adapters stay the same."""
+    undisturbed, hurried = world(), world()
+    undisturbed.live()
+    hurried.end = 0.0
+    for made in range(1, ROUNDS * STEPS):
+        with pytest.raises(SystemExit) as ended, until_stopped():
+            hurried.live()
+        assert ended.value.code == 75
+        checkpoint = Journal(
+            hurried.state, JournalOwner.of(hurried.coordinator.run, "a")
+        ).checkpoint()
+        assert checkpoint is not None
+        assert (checkpoint.key.round - 1) * STEPS + len(checkpoint.steps) == made
+        # After a round's last step, the adapter is handed in first.
+        assert len(hurried.coordinator.updates) == made // STEPS
+    hurried.live()
+    assert hurried.adapters() == undisturbed.adapters()
 
-    class Lasts(Reporter):
-        def step(self, report: StepReport) -> None:
-            lasts.append(report.last)
 
-    lasts, one = list[bool](), world(method="fedavg")
-    one.limits = limits
-    one.live(Lasts())
-    assert lasts == [*[False] * (made - 1), True] * ROUNDS
+def test_a_daemon_past_its_deadline_asks_for_no_more_work(world: Callable[..., World]) -> None:
+    """After the member's own last step it hands in first, even if the run has more steps."""
+    one = world(method="fedavg")
+    one.limits, one.end = RoundLimits(steps=3), time.monotonic() + 3600
+    assert worked(one, training(one)) == [0, 0]
+    assert one.coordinator.updates[1].metrics.steps == 3
+    hurried = world(method="fedavg")
+    hurried.limits, hurried.end = RoundLimits(steps=1), 0.0
+    with pytest.raises(SystemExit) as ended, until_stopped():
+        worked(hurried, training(hurried))
+    assert ended.value.code == 75
+    assert hurried.coordinator.updates[1].metrics.steps == 1
 
 
 @pytest.mark.full
