@@ -160,6 +160,7 @@ def test_a_run_without_anything_to_show_says_what_to_do(
 ) -> None:
     """It says whom to invite and what the curves need; an ended run asks for nothing more."""
     fed = create(server)
+    fed.operator.move_run(fed.run.id, paths.RUN_OPEN)
     page = unescape(browser.get(f"/runs/{fed.run.id}").text)
     assert "Invite each organisation by a name" in page
     assert NAME_FORM in page, "a browser that refuses a name shows only the field's title"
