@@ -14,11 +14,12 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from pubswap_server.aggregation.rules import FedIT, Means
 
 from coordination.payload import TOLERANCE, Array, Payload, shapes, tensors
 from coordination.telling import Tell
+from pubswap_protocol.methods.rules import FedIT
 from pubswap_protocol.tensors.adapter import AdapterFile, AdapterLayout
+from pubswap_server.aggregation.outputs import adapter_file, combined
 from pubswap_server.aggregation.updates import Updates
 
 SIZES = ((4, 35), (16, 35), (4, 140))
@@ -80,7 +81,8 @@ def _files(payload: Payload, folder: Path) -> list[AdapterFile]:
 def _pubswap(files: list[AdapterFile]) -> Array:
     members = tuple(f"client-{number}" for number in range(len(files)))
     updates = Updates(members, tuple(files), (1.0,) * len(files), files[0])
-    adapter = b"".join(Means(updates, FedIT()).adapter())
+    results = combined(updates.slices(), FedIT(), updates.shares, updates.widest)
+    adapter = b"".join(adapter_file(updates.layout, results))
     return np.frombuffer(adapter, np.float32, offset=len(files[0].layout.header))
 
 

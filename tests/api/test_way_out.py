@@ -27,9 +27,9 @@ from pubswap_protocol.messages import (
 )
 from pubswap_protocol.tensors.adapter import Adapter, decode_adapter, encode_adapter
 from pubswap_protocol.verifiers.confined.worker import Scored
-from pubswap_server.aggregation.round import Aggregated
+from pubswap_server.aggregation.inputs import RoundInputs
+from pubswap_server.aggregation.round import Aggregated, aggregate_round
 from pubswap_server.conductor import conductor
-from pubswap_server.conductor.inputs import RoundInputs, aggregate_round
 from pubswap_server.runs import rounds, runs
 from pubswap_server.storage.store import BlobStore
 from support.coordinator.coordinator import (

@@ -17,8 +17,8 @@ from pubswap_protocol import paths
 from pubswap_protocol.errors import Fenced
 from pubswap_protocol.messages import Progress, Role, RunState, TaskKind
 from pubswap_protocol.tensors.adapter import decode_adapter
+from pubswap_server.aggregation.round import aggregate_round
 from pubswap_server.conductor import conductor
-from pubswap_server.conductor.inputs import aggregate_round
 from pubswap_server.conductor.leases import Lease, Leases, start_name
 from pubswap_server.database.engine import Database
 from pubswap_server.database.tables import LeaseRow, RunRow

@@ -17,8 +17,8 @@ from pubswap_protocol.errors import NotFound, Unauthenticated, UnknownRun, Wrong
 from pubswap_protocol.messages import Evaluation
 from pubswap_protocol.tensors.adapter import encode_adapter
 from pubswap_server.admin.verify import verify
+from pubswap_server.aggregation.round import aggregate_round
 from pubswap_server.conductor import conductor, maintenance
-from pubswap_server.conductor.inputs import aggregate_round
 from pubswap_server.conductor.maintenance import sweep
 from pubswap_server.database.tables import Base
 from pubswap_server.exchange import exchanges

@@ -15,7 +15,7 @@ from pubswap_protocol.command_line.progress_bar import tracked
 from pubswap_protocol.errors import DamagedBlob, Gone
 from pubswap_protocol.messages import Digest
 from pubswap_server.admin.opened import Deployment, opened_in_use
-from pubswap_server.conductor.inputs import RoundInputs, inputs_of
+from pubswap_server.aggregation.inputs import RoundInputs, inputs_of
 from pubswap_server.conductor.leftovers import STRANGE_DAYS
 from pubswap_server.conductor.maintenance import recompute
 from pubswap_server.database.naming import digests_in, naming_columns, required_columns

@@ -1,4 +1,4 @@
-"""The inputs of a round's aggregation, and their slices."""
+"""The clients' updates in a round, and their slices."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -8,6 +8,24 @@ from pubswap_protocol.methods.weights import Uniform, Weights
 from pubswap_protocol.tensors.adapter import AdapterLayout, AdapterSource, Array
 
 UNIFORM = Uniform()
+
+SLICE = 1 << 14  # numbers of one client at a time
+STACK = 1 << 19  # numbers of all clients at a time, but a slice has at least
+NARROWEST = 1 << 12  # so many, or a pass over many clients would be mostly calls
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Rows first .. last - 1 of a tensor: numbers (S,) of each client, and of the round's adapter.
+
+    `rows` is empty for a tensor that clients do not send.
+    """
+
+    name: str
+    first: int
+    last: int
+    rows: list[Array]
+    previous: Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +52,19 @@ class Updates:
     @property
     def shares(self) -> tuple[float, ...]:
         return shares_of(self.weights, self.weighing.largest_share(len(self.weights)))
+
+    @property
+    def widest(self) -> int:
+        """The numbers of the largest slice of what clients send."""
+        width = width_for(len(self.sources))
+        return max(
+            min(rows, max(1, width // columns)) * columns
+            for rows, columns in self.layout.tensors.values()
+        )
+
+    def slices(self) -> Iterator[Slice]:
+        """One pass over all files."""
+        return slices_of(self.previous, self.sources)
 
     def only(self, chosen: Sequence[int]) -> "Updates":
         return replace(
@@ -67,52 +98,22 @@ def shares_of(weights: Sequence[float], largest: float = 1.0) -> tuple[float, ..
         capped |= over
 
 
-SLICE = 1 << 14  # numbers of one client at a time
-STACK = 1 << 19  # numbers of all clients at a time, but a slice has at least
-NARROWEST = 1 << 12  # so many, or a pass over many clients would be mostly calls
-
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """Rows first .. last - 1 of a tensor."""
-
-    name: str
-    first: int
-    last: int
-    numbers: int
-
-    def of(self, source: AdapterSource) -> Array:
-        """An adapter's numbers (S,) in this slice."""
-        return source.rows(self.name, self.first, self.last).reshape(-1)
-
-
 def width_for(clients: int) -> int:
     """The numbers of each client in a slice."""
     return max(NARROWEST, min(SLICE, STACK // clients))
 
 
-def slices(layout: AdapterLayout, width: int) -> Iterator[Slice]:
-    """All rows in the canonical file's order, about `width` numbers a slice, at least one row."""
-    for name, spec in layout.specs.items():
+def slices_of(previous: AdapterSource, sources: Sequence[AdapterSource] = ()) -> Iterator[Slice]:
+    """All rows in the canonical file's order, at least one row a slice."""
+    width = width_for(max(1, len(sources)))
+    sent = sources[0].layout.tensors if sources else ()
+    for name, spec in previous.layout.specs.items():
         rows, columns = spec.shape
         step = max(1, width // columns)
         for first in range(0, rows, step):
             last = min(first + step, rows)
-            yield Slice(name, first, last, (last - first) * columns)
-
-
-def widest(layout: AdapterLayout, width: int) -> int:
-    """The numbers of the largest slice."""
-    return max(
-        min(rows, max(1, width // columns)) * columns for rows, columns in layout.tensors.values()
-    )
-
-
-class DerivedSource(AdapterSource):
-    """An adapter whose rows are computed from another's."""
-
-    source: AdapterSource
-
-    @property
-    def layout(self) -> AdapterLayout:  # type: ignore[override]
-        return self.source.layout
+            senders = sources if name in sent else ()
+            own, *theirs = (
+                source.rows(name, first, last).reshape(-1) for source in (previous, *senders)
+            )
+            yield Slice(name, first, last, theirs, own)

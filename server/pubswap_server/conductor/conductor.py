@@ -16,10 +16,11 @@ from sqlalchemy.orm import Session
 from pubswap_protocol.errors import Fenced, PubSwapError, UnknownRun, WrongState
 from pubswap_protocol.messages import PublicStepSummary, RunState
 from pubswap_protocol.methods.strategies import Pool, Strategy
-from pubswap_server.aggregation.round import STANDS_OUT
+from pubswap_server.aggregation.inputs import RoundInputs, inputs_of
+from pubswap_server.aggregation.log_lines import STANDS_OUT
+from pubswap_server.aggregation.round import aggregate_round
 from pubswap_server.clock import now
 from pubswap_server.conductor import stalls
-from pubswap_server.conductor.inputs import RoundInputs, aggregate_round, inputs_of
 from pubswap_server.conductor.leases import Lease
 from pubswap_server.database.tables import PublicStepRow, RoundRow, RunRow, UpdateRow
 from pubswap_server.exchange import exchanges
@@ -247,16 +248,16 @@ async def _aggregate(services: Services, lease: Lease, inputs: RoundInputs) -> N
             if (steps := update.metrics["steps"]) < inputs.settings.local_steps:
                 details = {"member": update.member, "round": inputs.round, "steps": steps}
                 events.record(session, run, "fewer steps", **details)
-        for note in result.notes:
-            events.record(session, run, note.kind, round=inputs.round, **note.details)
+        for line in result.log:
+            events.record(session, run, line.kind, round=inputs.round, **line.details)
         began = events.last_at(session, run, ROUND_BEGINS)
         runs.move(session, row, aggregated, adapter=result.adapter)
         if keep := services.settings.keep_rounds:
             retention.free_through(session, run, inputs.round - keep)
         notices = [
-            stalls.of_an_update_that_stands_out(row, inputs.round, note.details)
-            for note in result.notes
-            if note.kind == STANDS_OUT
+            stalls.of_an_update_that_stands_out(row, inputs.round, line.details)
+            for line in result.log
+            if line.kind == STANDS_OUT
         ]
         if row.waiting_for is not None and row.state not in ENDED:
             row.failure = None

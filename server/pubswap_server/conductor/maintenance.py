@@ -14,8 +14,9 @@ from sqlalchemy.orm import Session
 from pubswap_protocol.errors import PubSwapError
 from pubswap_protocol.messages import RunState
 from pubswap_protocol.tensors.adapter import initial_file
+from pubswap_server.aggregation.inputs import RoundInputs, inputs_of
+from pubswap_server.aggregation.round import aggregate_round
 from pubswap_server.clock import now
-from pubswap_server.conductor.inputs import RoundInputs, aggregate_round, inputs_of
 from pubswap_server.conductor.leftovers import removable
 from pubswap_server.database.engine import execute_many, inserting
 from pubswap_server.database.naming import digests_in, naming_columns

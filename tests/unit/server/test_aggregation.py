@@ -34,8 +34,9 @@ from pubswap_server.aggregation.gram import (
     sampled,
     squared_distances,
 )
-from pubswap_server.aggregation.means import Means, rule_for
-from pubswap_server.aggregation.round import STANDS_OUT, Aggregated, aggregate
+from pubswap_server.aggregation.log_lines import STANDS_OUT
+from pubswap_server.aggregation.outputs import adapter_file, combined
+from pubswap_server.aggregation.round import Aggregated, aggregate
 from pubswap_server.aggregation.updates import UNIFORM, Updates, shares_of
 from support.client import dense
 
@@ -128,7 +129,7 @@ def test_fedit_is_the_mean_of_a_and_of_b_separately(store: Folder, weights: list
     assert close(store.load(found.adapter), dense.weighted_mean([*map(dense.flat, made)], weights))
     data = store.path(found.adapter).read_bytes()
     assert data == encode_adapter(LAYOUT, decode_adapter(LAYOUT, data))
-    assert (found.notes, found.server_state) == ((), None)
+    assert (found.log, found.server_state) == ((), None)
 
 
 @pytest.mark.parametrize("rule", ["fedit", "median"])
@@ -171,7 +172,7 @@ def test_multi_krum_averages_the_clients_of_the_lowest_scores(
     chosen = sorted(dense.krum_order(vectors, bad)[: kept or count - bad])
     mean = dense.weighted_mean([vectors[n] for n in chosen], [weights[n] for n in chosen])
     assert close(store.load(found.adapter), mean)
-    excluded = [note.details["member"] for note in found.notes if note.kind == "update excluded"]
+    excluded = [note.details["member"] for note in found.log if note.kind == "update excluded"]
     assert excluded == [f"c{n}" for n in range(count) if n not in chosen]
 
 
@@ -191,8 +192,8 @@ def test_multi_krum_counts_exactly_the_n_minus_f_minus_2_closest_others() -> Non
 def test_multi_krum_needs_2_f_plus_3_updates(bad: int, fewest: int) -> None:
     """With one fewer, the median is used."""
     rule = MultiKrum(bad=bad)
-    assert rule_for(rule, fewest)[0] is rule
-    assert rule_for(rule, fewest - 1)[0] == Median()
+    assert rule.used(fewest) is rule
+    assert rule.used(fewest - 1) == Median()
 
 
 @pytest.mark.parametrize("rule", ["multi_krum", "trimmed_mean"])
@@ -202,7 +203,7 @@ def test_too_few_updates_for_a_rule_fall_back_to_the_median(store: Folder, rule:
     found = round_of(store, made, previous, rule=rule)
     expected = np.median(np.array([dense.flat(one) for one in made]), axis=0)
     assert close(store.load(found.adapter), expected)
-    (note,) = found.notes
+    (note,) = found.log
     assert note.kind == "aggregation fell back"
     assert note.details == {"rule": rule, "used": "median", "updates": 3}
 
@@ -255,7 +256,7 @@ def test_clipping_bounds_each_update_before_the_rule(
         order = range(5) if rules["rule"] == "fedit" else dense.krum_order(vectors, 1)[:2]
         expected = np.mean([vectors[n] for n in sorted(order)], axis=0)
     assert close(store.load(found.adapter), expected, 2e-6)
-    clipped = {note.details["member"] for note in found.notes if note.kind == "update clipped"}
+    clipped = {note.details["member"] for note in found.log if note.kind == "update clipped"}
     assert clipped == {f"c{n}" for n in range(5) if not np.array_equal(vectors[n], before[n])}
     assert "c2" in clipped
 
@@ -417,7 +418,8 @@ def test_a_pass_reads_each_file_once(store: Folder) -> None:
     files = [store.keep(LAYOUT, one) for one in adapters(3)]
     sources = tuple(Counting(file) for file in files[:2])
     updates = Updates(("a", "b"), sources, (1.0, 1.0), files[2])
-    assert sum(len(part) for part in Means(updates, FedIT()).adapter()) == LAYOUT.file_bytes
+    results = combined(updates.slices(), FedIT(), updates.shares, updates.widest)
+    assert sum(len(part) for part in adapter_file(LAYOUT, results)) == LAYOUT.file_bytes
     assert [source.numbers for source in sources] == [LAYOUT.parameters] * 2
     assert drift_of(gram_of(updates)).pairwise > 0
     assert [source.numbers for source in sources] == [2 * LAYOUT.parameters] * 2
@@ -438,14 +440,14 @@ def test_the_drift_of_many_clients_is_that_of_some(store: Folder, rules: dict[st
     for name in exact:
         assert np.allclose(exact[name], other[name], rtol=1e-4, atol=1e-4)
     clipped, clipped_too = (
-        [note for note in one.notes if note.kind == "update clipped"] for one in found
+        [note for note in one.log if note.kind == "update clipped"] for one in found
     )
     assert bool(clipped) == bool(rules)
     for note, same in zip(clipped, clipped_too, strict=True):
         assert note.details["member"] == same.details["member"]
         assert note.details["norm"] == pytest.approx(same.details["norm"], rel=1e-5)
     told, of_the_drawn = (
-        [note.details["member"] for note in one.notes if note.kind == STANDS_OUT] for one in found
+        [note.details["member"] for note in one.log if note.kind == STANDS_OUT] for one in found
     )
     assert told == ["c40"]
     assert of_the_drawn == (["c40"] if 40 in drawn else [])
@@ -498,7 +500,7 @@ def test_the_log_names_a_member_whose_weight_is_bounded(store: Folder, rule: str
     """With the share that its weight asks for and the one it has; no note if the bound is far."""
     previous, *made = adapters(6)
     bounded, even = (
-        round_of(store, made, previous, weights=weights, weighing=Examples(), rule=rule).notes
+        round_of(store, made, previous, weights=weights, weighing=Examples(), rule=rule).log
         for weights in ([1e9, 1.0, 1.0, 1.0, 1.0], [3.0, 2.0, 2.0, 2.0, 1.0])
     )
     [note] = [note for note in bounded if note.kind == "weight bounded"]
@@ -517,7 +519,7 @@ def test_equal_weights_have_no_bound_and_the_same_bits(store: Folder) -> None:
         for weighing in (Examples(), Examples(max_share=0.01), Uniform())
     ]
     assert len({each.adapter for each in found}) == 1
-    assert [each.notes for each in found] == [()] * 3
+    assert [each.log for each in found] == [()] * 3
 
 
 def test_no_blown_up_result_leaves_the_aggregation(store: Folder) -> None:

@@ -1,17 +1,14 @@
-"""The inputs of a round's average: their rows in the database, and their files."""
+"""The inputs of a round's aggregation: their rows in the database, and their files."""
 
 from dataclasses import dataclass
 
-import numpy as np
 from sqlalchemy.orm import Session
 
-from pubswap_protocol.errors import Gone, InvalidAdapter
+from pubswap_protocol.errors import Gone
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import AdapterFile, AdapterLayout, sent_layout
 from pubswap_protocol.tensors.ranks import Widened
 from pubswap_protocol.tensors.update_encoding import view_update
-from pubswap_server.aggregation.gram import sampled
-from pubswap_server.aggregation.round import Aggregated, aggregate
 from pubswap_server.aggregation.updates import Updates
 from pubswap_server.database.tables import RoundRow, RunRow
 from pubswap_server.runs import rounds
@@ -55,20 +52,7 @@ def inputs_of(session: Session, run: RunRow, round_: int) -> RoundInputs:
     )
 
 
-def aggregate_round(
-    inputs: RoundInputs, blobs: BlobStore, into: BlobStore | None = None
-) -> Aggregated:
-    """Make a round's adapter and its other blobs; the same inputs give the same blobs."""
-    settings, updates = inputs.settings, updates_of(inputs, blobs)
-    state = None if inputs.server_state is None else blobs.path(inputs.server_state)
-    sample = sampled(len(inputs.members), settings.seed, inputs.round)
-    try:
-        return aggregate(updates, state, settings.aggregation, into or blobs, sample)
-    except InvalidAdapter as error:
-        raise InvalidAdapter(f"{error.detail} {_farthest(updates)}") from None
-
-
-def updates_of(inputs: RoundInputs, blobs: BlobStore) -> Updates:
+def read_updates(inputs: RoundInputs, blobs: BlobStore) -> Updates:
     """A round's updates, read from their files; raises DamagedBlob."""
     settings, rules = inputs.settings, inputs.settings.aggregation
     previous = AdapterFile(blobs.path(inputs.previous), inputs.layout)
@@ -86,14 +70,3 @@ def updates_of(inputs: RoundInputs, blobs: BlobStore) -> Updates:
         previous=previous,
         weighing=rules.weights,
     )
-
-
-def _farthest(updates: Updates) -> str:
-    """Name the members whose updates hold the largest numbers, for the operator to choose."""
-    largest = {
-        member: max(float(np.abs(source.tensor(name)).max()) for name in source.layout.tensors)
-        for member, source in zip(updates.members, updates.sources, strict=True)
-    }
-    first = sorted(largest, key=lambda member: -largest[member])[:3]
-    numbers = ", ".join(f"{member} {largest[member]:.3g}" for member in first)
-    return f"The largest numbers in the updates: {numbers}."
