@@ -23,7 +23,7 @@ from pubswap_server.database.engine import Database, database_time, migrate
 from pubswap_server.database.wakeups import wakeups_for
 from pubswap_server.http import problems
 from pubswap_server.http.bodies import ABOUT, TAGS
-from pubswap_server.http.middleware import BodyDeadlines, InTurns, RequestChecks, RequestLog
+from pubswap_server.http.middleware import BodyDeadlines, RequestChecks, RequestLog, RequestThrottle
 from pubswap_server.http.openapi import Documented
 from pubswap_server.http.routes import (
     blobs,
@@ -93,7 +93,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
     app.add_middleware(RequestChecks)
     app.add_middleware(RequestLog, metrics=metrics)
     app.add_middleware(BodyDeadlines)
-    app.add_middleware(InTurns)
+    app.add_middleware(RequestThrottle)
     return app
 
 

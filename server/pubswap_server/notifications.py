@@ -18,7 +18,7 @@ LATEST_RETRY_SECONDS = 60.0
 TRIES = 3  # failed attempts at a run's next move before it counts as stalled
 
 
-class Turns:
+class LoopThrottle:
     """A queue from which a few waiters go on in each turn of the event loop.
 
     When a round ends, a thousand long polls are answered and a thousand requests follow. Each is
@@ -94,7 +94,7 @@ class ChangeNotifier:
 
     def __init__(self, first_retry_seconds: float = 1.0) -> None:
         self.polls = PollSchedule(first_retry_seconds)
-        self._turns = Turns()
+        self._turns = LoopThrottle()
         self._awaited: dict[str, asyncio.Event] = {}
         self.closed = False
         self._changed: set[str] = set()

@@ -21,7 +21,7 @@ from pubswap_protocol.verifiers.registry import check_judges
 from pubswap_protocol.verifiers.verifier import Verifier
 from pubswap_server.conductor.leases import Leases
 from pubswap_server.database.engine import Database
-from pubswap_server.exchange.answers import Answers
+from pubswap_server.exchange.cache import ExchangeCache
 from pubswap_server.exchange.verification import Verification
 from pubswap_server.monitoring.metrics import Metrics
 from pubswap_server.monitoring.readiness import (
@@ -83,7 +83,7 @@ class Services:
                 "conductor": partial(conductor_turns, self.changes, settings.tick_seconds),
             }
         )
-        self.answers = Answers(self.blobs)
+        self.answers = ExchangeCache(self.blobs)
         self.finishing: set[str] = set()  # uploads that are being checked
         self.checks = CapacityLimiter(CHECKS)
         self.webhook = Webhook(settings.notify_url)

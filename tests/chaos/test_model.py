@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from chaos.faults.model import run
-from pubswap_server.runs.quorum import Turnout
+from pubswap_server.runs.quorum import Arrivals
 
 pytestmark = pytest.mark.full
 
@@ -22,5 +22,5 @@ def test_a_coordinator_that_forgets_the_quorum_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A round that closes with its first update is another run than the model's."""
-    monkeypatch.setattr(Turnout, "closes", lambda turnout, *_: bool(turnout.arrived))
+    monkeypatch.setattr(Arrivals, "closes", lambda arrivals, *_: bool(arrivals.arrived))
     assert run(100, seed=1, folder=tmp_path, shrink=False)["lost"] == 1

@@ -15,7 +15,7 @@ from pubswap_server.settings import ServerSettings
 
 
 @dataclass(frozen=True)
-class Adoption:
+class AdoptionPlan:
     """A database's blobs in a store, and the blobs there that it never named."""
 
     place: str
@@ -46,7 +46,7 @@ class Adoption:
         return lines
 
 
-def plan(settings: ServerSettings, deployment: Deployment, *, discard: bool) -> Adoption:
+def plan(settings: ServerSettings, deployment: Deployment, *, discard: bool) -> AdoptionPlan:
     """What `adopt` would do. Brings the schema up to date, and gives the database an id."""
     blobs, database = deployment.blobs, deployment.database
     blobs.check()
@@ -56,7 +56,7 @@ def plan(settings: ServerSettings, deployment: Deployment, *, discard: bool) -> 
         tombstones = select(UnnamedRow.digest).where(UnnamedRow.noted_at.is_(None))
         known = named | set(connection.scalars(tombstones))
     stored = {blob.name: blob.size for blob in blobs.blobs()}
-    return Adoption(
+    return AdoptionPlan(
         place=place(settings),
         database=identify(database),
         store=blobs.owner(),
@@ -67,7 +67,7 @@ def plan(settings: ServerSettings, deployment: Deployment, *, discard: bool) -> 
     )
 
 
-def adopt(deployment: Deployment, adoption: Adoption) -> None:
+def adopt(deployment: Deployment, adoption: AdoptionPlan) -> None:
     """Do it. After a kill in the middle it can be repeated."""
     if adoption.discard:
         with deployment.database.writing() as session:

@@ -35,7 +35,7 @@ def required(connection: Connection) -> dict[str, list[str]]:
     return uses
 
 
-class Lost(BaseModel):
+class LostBlob(BaseModel):
     """A missing or damaged blob that rows rely on."""
 
     digest: Digest
@@ -43,7 +43,7 @@ class Lost(BaseModel):
     relied_on_by: list[str] = Field(description="Rows: table and primary key.")
 
 
-class Differing(BaseModel):
+class DifferingRound(BaseModel):
     """A round whose recomputed adapter differs from the published one."""
 
     round: str
@@ -51,7 +51,7 @@ class Differing(BaseModel):
     recomputed: Digest
 
 
-class Unchecked(BaseModel):
+class UncheckedRound(BaseModel):
     """A round that could not be recomputed."""
 
     round: str
@@ -63,13 +63,13 @@ class StorageReport(BaseModel):
 
     blobs: int = 0
     bytes: int = 0
-    lost: list[Lost] = []
+    lost: list[LostBlob] = []
     rounds: int = Field(default=0, description="Recomputed to the same bits.")
     freed: int = Field(
         default=0, description="Rounds not recomputed because their updates are no longer kept."
     )
-    differing: list[Differing] = []
-    unchecked: list[Unchecked] = []
+    differing: list[DifferingRound] = []
+    unchecked: list[UncheckedRound] = []
     orphans: list[Digest] = Field(
         default=[], description="Blobs that no row references (any more)."
     )
@@ -150,14 +150,16 @@ def verify(settings: ServerSettings, progress: Progress) -> StorageReport:
                     into = LocalBlobs(Path(folder), incoming)
                     again = recompute(run, inputs, deployment.blobs, into)
             except (DamagedBlob, Gone) as error:
-                report.unchecked.append(Unchecked(round=name, reason=error.detail))
+                report.unchecked.append(UncheckedRound(round=name, reason=error.detail))
                 continue
             finally:
                 deployment.forget_fetched()
             if again == adapter:
                 report.rounds += 1
             else:
-                report.differing.append(Differing(round=name, adapter=adapter, recomputed=again))
+                report.differing.append(
+                    DifferingRound(round=name, adapter=adapter, recomputed=again)
+                )
         return report
 
 
@@ -169,7 +171,7 @@ def _check_blobs(
             report.bytes += deployment.blobs.path(digest).stat().st_size
             deployment.forget_fetched()
         except DamagedBlob as error:
-            report.lost.append(Lost(digest=digest, reason=error.detail, relied_on_by=rows))
+            report.lost.append(LostBlob(digest=digest, reason=error.detail, relied_on_by=rows))
         report.blobs += 1
     if report.lost:  # except blobs released and deleted meanwhile
         with deployment.database.snapshot() as connection:

@@ -199,8 +199,8 @@ def _admit_if_short(session: Session, run: RunRow) -> None:
     if run.state not in ROUND_UNDER_WAY or not members.joining(session, run.id):
         return
     open_rows = exchanges.open_rows(session, run)
-    turnouts = [exchanges.turnout(session, run, row) for row in open_rows]
-    if any(each.missing for each in [rounds.turnout(session, run), *turnouts]):
+    arrivals = [exchanges.arrivals(session, run, row) for row in open_rows]
+    if any(each.missing for each in [rounds.arrivals(session, run), *arrivals]):
         members.admit(session, run.id)
 
 

@@ -17,7 +17,7 @@ from pubswap_server.exchange.exchanges import rules_of_exchange
 from pubswap_server.monitoring.webhook import Notice
 from pubswap_server.runs import events, members, rounds, runs, uploads
 from pubswap_server.runs.events import ROUND_BEGINS, record_sparingly
-from pubswap_server.runs.quorum import Turnout
+from pubswap_server.runs.quorum import Arrivals
 from pubswap_server.runs.snapshot import MAX_NAMES
 from pubswap_server.runs.state import ROUND_UNDER_WAY
 
@@ -66,28 +66,28 @@ def _reason(session: Session, run: RunRow, free: int | None, spare: int) -> str 
     if reason := _unreadable(session, run):
         return reason
     for row in exchanges.open_rows(session, run):
-        turnout = exchanges.turnout(session, run, row)
+        arrivals = exchanges.arrivals(session, run, row)
         what = f"Public step {row.public_step} of round {run.round}"
-        if turnout.missing:
+        if arrivals.missing:
             return (
-                f"{what} closes with {turnout.quorum} or more clients; {turnout.arrived} answered "
-                f"and {turnout.missing} more are missing. {_quorum_remedy(session, run)}"
+                f"{what} closes with {arrivals.quorum} or more clients; {arrivals.arrived} "
+                f"answered and {arrivals.missing} more are missing. {_quorum_remedy(session, run)}"
             )
-        if rules_of_exchange(run).quorum is None and not run.paused and turnout.overdue(now()):
-            return _overdue(session, run, what, turnout, exchanges.arrived(row))
-    turnout, what = rounds.turnout(session, run), f"Round {run.round}"
-    if turnout.missing:
+        if rules_of_exchange(run).quorum is None and not run.paused and arrivals.overdue(now()):
+            return _overdue(session, run, what, arrivals, exchanges.arrived(row))
+    arrivals, what = rounds.arrivals(session, run), f"Round {run.round}"
+    if arrivals.missing:
         return (
-            f"{what} closes with {turnout.quorum} or more updates; {turnout.arrived} came and "
-            f"{turnout.missing} more clients are missing. {_quorum_remedy(session, run)}"
+            f"{what} closes with {arrivals.quorum} or more updates; {arrivals.arrived} came and "
+            f"{arrivals.missing} more clients are missing. {_quorum_remedy(session, run)}"
         )
-    if not turnout.outstanding:
+    if not arrivals.outstanding:
         return None
     if reason := _full(session, run, free, spare):
         return reason
-    if run.settings.aggregation.quorum is None and not run.paused and turnout.overdue(now()):
-        return _overdue(session, run, what, turnout, rounds.arrived(run))
-    return _silent(session, run, turnout)
+    if run.settings.aggregation.quorum is None and not run.paused and arrivals.overdue(now()):
+        return _overdue(session, run, what, arrivals, rounds.arrived(run))
+    return _silent(session, run, arrivals)
 
 
 def _unreadable(session: Session, run: RunRow) -> str | None:
@@ -118,23 +118,23 @@ def _quorum_remedy(session: Session, run: RunRow) -> str:
 
 
 def _overdue(
-    session: Session, run: RunRow, what: str, turnout: Turnout, arrived: SelectBase
+    session: Session, run: RunRow, what: str, arrivals: Arrivals, arrived: SelectBase
 ) -> str:
     """Why a round or an exchange stays open after its deadline, and the command that ends that."""
-    heard = members.heard(session, run.id, arrived, turnout.deadline_seconds)
+    heard = members.heard(session, run.id, arrived, arrivals.deadline_seconds)
     return (
-        f"{what} is past its deadline and waits for half of its clients: {turnout.quorum} or more; "
-        f"{turnout.arrived} came. It waits for {first_few(heard, MAX_NAMES)}. To go on without "
-        f"them if they do not come, suspend {turnout.in_the_way} of them: `pubswap member suspend "
-        f"{run.name} MEMBER`."
+        f"{what} is past its deadline and waits for half of its clients: {arrivals.quorum} or "
+        f"more; {arrivals.arrived} came. It waits for {first_few(heard, MAX_NAMES)}. To go on "
+        f"without them if they do not come, suspend {arrivals.in_the_way} of them: "
+        f"`pubswap member suspend {run.name} MEMBER`."
     )
 
 
-def _silent(session: Session, run: RunRow, turnout: Turnout) -> str | None:
+def _silent(session: Session, run: RunRow, arrivals: Arrivals) -> str | None:
     """Why silent clients keep the round from its quorum; None if not, or in its first hour."""
     cutoff = now() - timedelta(seconds=SILENT_SECONDS)
     silent = members.silent(session, run.id, rounds.arrived(run), cutoff)
-    heard = replace(turnout, outstanding=turnout.outstanding - len(silent))
+    heard = replace(arrivals, outstanding=arrivals.outstanding - len(silent))
     if run.paused or not heard.missing:
         return None
     if events.last_at(session, run.id, (*ROUND_BEGINS, "resumed")) > cutoff:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 import numpy as np
 from sqlalchemy import ColumnElement, CompoundSelect, func, null, select
@@ -19,11 +20,11 @@ from pubswap_server.clock import now
 from pubswap_server.database.engine import changed
 from pubswap_server.database.tables import PublicStepRow, RunRow, SetRow, SubmissionRow, UpdateRow
 from pubswap_server.exchange import doubts
-from pubswap_server.exchange.answers import ClosedExchange
+from pubswap_server.exchange.cache import ClosedExchange
 from pubswap_server.runs import members, runs
 from pubswap_server.runs.auth import MemberPrincipal, require_going
 from pubswap_server.runs.events import record
-from pubswap_server.runs.quorum import Turnout
+from pubswap_server.runs.quorum import Arrivals
 from pubswap_server.runs.state import ROUND_UNDER_WAY, exchange_began, exchange_ended
 
 Verdicts = list[list[bool]]
@@ -136,15 +137,7 @@ def submit(
         received_at=arrived,
     )
     session.add(submission)
-    record(
-        session,
-        run.id,
-        "responses",
-        member=member.name,
-        round=round_,
-        public_step=public_step,
-        late=late,
-    )
+    record(session, run.id, "responses", **_place(submission), late=late)
     _tell_withheld(session, submission)
     return receipt_of(submission)
 
@@ -179,8 +172,12 @@ def refuse(
         received_at=arrived,
     )
     session.add(row)
-    details = {"member": member.name, "round": round_, "public_step": public_step}
-    record(session, run.id, "responses refused", **details, reason=reason)
+    record(session, run.id, "responses refused", **_place(row), reason=reason)
+
+
+def _place(row: SubmissionRow) -> dict[str, Any]:
+    """The member and the public step of a submission, for the log."""
+    return {"member": row.member, "round": row.round, "public_step": row.public_step}
 
 
 def _tell_withheld(session: Session, row: SubmissionRow) -> None:
@@ -190,8 +187,8 @@ def _tell_withheld(session: Session, row: SubmissionRow) -> None:
     correct, donatable = np.array(row.correct), np.array(row.donatable)
     right, withheld = int(correct.sum()), int((correct & ~donatable).sum())
     if 2 * withheld > right and not doubts.excluded(session, row.run_id, row.member):
-        details = {"member": row.member, "round": row.round, "public_step": row.public_step}
-        record(session, row.run_id, "responses withheld", **details, right=right, withheld=withheld)
+        counts = {"right": right, "withheld": withheld}
+        record(session, row.run_id, "responses withheld", **_place(row), **counts)
 
 
 def _only_held(session: Session, run: RunRow, row: PublicStepRow, arrived: datetime) -> bool:
@@ -199,7 +196,7 @@ def _only_held(session: Session, run: RunRow, row: PublicStepRow, arrived: datet
     rules = rules_of_exchange(run)
     if (arrived - row.first_at).total_seconds() < rules.deadline_seconds:
         return False
-    (count, done), present = _counts(session, row), turnout(session, run, row)
+    (count, done), present = _counts(session, row), arrivals(session, run, row)
     return present.arrived >= present.quorum and done < count
 
 
@@ -208,13 +205,9 @@ def unverified(session: Session, until: datetime, run: str | None = None) -> lis
 
     Only those that arrived by `until`, oldest first.
     """
+    row = SubmissionRow
     query = (
-        select(
-            SubmissionRow.run_id,
-            SubmissionRow.round,
-            SubmissionRow.public_step,
-            SubmissionRow.member,
-        )
+        select(row.run_id, row.round, row.public_step, row.member)
         .join(RunRow, RunRow.id == SubmissionRow.run_id)
         .where(RunRow.state.in_(ROUND_UNDER_WAY), RunRow.round == SubmissionRow.round)
         .where(SubmissionRow.correct.is_(null()), SubmissionRow.late.is_(False))
@@ -257,8 +250,7 @@ def verified(session: Session, key: Key, stored: str, verdicts: Verdicts, given_
     changed(session, row.run_id, awaited=False)
     _tell_withheld(session, row)
     if given_up:
-        details = {"member": row.member, "round": row.round, "public_step": row.public_step}
-        record(session, row.run_id, "verification cut off", **details, responses=given_up)
+        record(session, row.run_id, "verification cut off", **_place(row), responses=given_up)
     return True
 
 
@@ -276,27 +268,15 @@ def _submissions(
 
 def open_rows(session: Session, run: RunRow) -> list[PublicStepRow]:
     """The open exchanges of the round under way, in order."""
-    rows = session.scalars(
-        select(PublicStepRow)
-        .where(
-            PublicStepRow.run_id == run.id,
-            PublicStepRow.round == run.round,
-            PublicStepRow.closed.is_(False),
-        )
-        .order_by(PublicStepRow.public_step)
-    )
-    return list(rows)
+    of_round = PublicStepRow.run_id == run.id, PublicStepRow.round == run.round
+    query = select(PublicStepRow).where(*of_round, PublicStepRow.closed.is_(False))
+    return list(session.scalars(query.order_by(PublicStepRow.public_step)))
 
 
 def closed_steps(session: Session, run: RunRow, round_: int) -> list[int]:
-    rows = select(PublicStepRow.public_step).where(
-        PublicStepRow.run_id == run.id, PublicStepRow.round == round_
-    )
-    return list(
-        session.scalars(
-            rows.where(PublicStepRow.closed.is_(True)).order_by(PublicStepRow.public_step)
-        )
-    )
+    of_round = PublicStepRow.run_id == run.id, PublicStepRow.round == round_, PublicStepRow.closed
+    query = select(PublicStepRow.public_step).where(*of_round)
+    return list(session.scalars(query.order_by(PublicStepRow.public_step)))
 
 
 def _in_time(run: str, round_: int, public_step: int) -> tuple[ColumnElement[bool], ...]:
@@ -308,7 +288,7 @@ def _in_time(run: str, round_: int, public_step: int) -> tuple[ColumnElement[boo
     )
 
 
-def turnout(session: Session, run: RunRow, row: PublicStepRow) -> Turnout:
+def arrivals(session: Session, run: RunRow, row: PublicStepRow) -> Arrivals:
     """The numbers of members that have and have not answered in an exchange.
 
     A member that will not answer any more counts as if it had. It has handed in its update, or
@@ -319,7 +299,7 @@ def turnout(session: Session, run: RunRow, row: PublicStepRow) -> Turnout:
     count = session.scalars(select(func.count()).select_from(gone.subquery())).one()
     deadline = rules_of_exchange(run).deadline_seconds
     outstanding, unheard = members.expected(session, row.run_id, gone, deadline)
-    return turnout_of(run, count, outstanding, row.first_at, unheard)
+    return arrivals_of(run, count, outstanding, row.first_at, unheard)
 
 
 def rules_of_exchange(run: RunRow) -> PubSwap:
@@ -329,7 +309,7 @@ def rules_of_exchange(run: RunRow) -> PubSwap:
 
 
 def arrived(row: PublicStepRow) -> CompoundSelect[str]:
-    """The members that are not waited for in an exchange; see `turnout`."""
+    """The members that are not waited for in an exchange; see `arrivals`."""
     answered = select(SubmissionRow.member).where(
         SubmissionRow.run_id == row.run_id,
         SubmissionRow.round == row.round,
@@ -339,12 +319,12 @@ def arrived(row: PublicStepRow) -> CompoundSelect[str]:
     return answered.union(select(UpdateRow.member).where(*of_round))
 
 
-def turnout_of(
+def arrivals_of(
     run: RunRow, arrived: int, outstanding: int, first_at: datetime, unheard: int = 0
-) -> Turnout:
+) -> Arrivals:
     # The minimum is for rounds. An exchange of fewer teaches nobody, but holds nobody up.
     minimum = run.settings.members.minimum and 1
-    return Turnout.of(rules_of_exchange(run), minimum, arrived, outstanding, first_at, unheard)
+    return Arrivals.of(rules_of_exchange(run), minimum, arrived, outstanding, first_at, unheard)
 
 
 def _counts(session: Session, row: PublicStepRow) -> tuple[int, int]:
@@ -383,7 +363,7 @@ def due(session: Session, run: RunRow) -> list[PublicStepRow]:
         count, done = _counts(session, row)
         if not count == done > 0:
             continue
-        if turnout(session, run, row).closes(now()):
+        if arrivals(session, run, row).closes(now()):
             due_rows.append(row)
     return due_rows
 
@@ -457,8 +437,6 @@ def closed(session: Session, run: RunRow, round_: int, public_step: int) -> Clos
     digests = {name: row.stored for name, row in submissions.items() if row.stored is not None}
     if len(digests) < len(submissions):
         raise RoundClosed(f"The responses of round {round_} are no longer kept.")
-    pool, strategy = (
-        _pool(session, run, round_, public_step, submissions),
-        rules_of_exchange(run).strategy,
-    )
+    pool = _pool(session, run, round_, public_step, submissions)
+    strategy = rules_of_exchange(run).strategy
     return ClosedExchange(strategy, pool, rules, digests, run.sampling_secret)

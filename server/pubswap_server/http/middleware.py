@@ -23,7 +23,7 @@ from pubswap_protocol.paths import HEARTBEAT, PROTOCOL_HEADER, PROTOCOL_VERSION,
 from pubswap_server.http.problems import SAFETY_HEADERS, refusal
 from pubswap_server.monitoring.logs import REQUEST
 from pubswap_server.monitoring.metrics import Metrics
-from pubswap_server.notifications import Turns
+from pubswap_server.notifications import LoopThrottle
 
 log = structlog.get_logger(__name__)
 
@@ -40,12 +40,12 @@ _HEARTBEAT = re.compile(HEARTBEAT.format(run="[^/]+"))
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
-class InTurns:
+class RequestThrottle:
     """Start only a few requests at a time, however many arrive at once; heartbeats never wait."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
-        self._turns = Turns()
+        self._turns = LoopThrottle()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and not is_heartbeat(scope):

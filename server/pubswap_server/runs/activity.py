@@ -10,17 +10,17 @@ from pubswap_protocol.messages import Role, RunState, held_text
 from pubswap_server.clock import now
 from pubswap_server.database.tables import RunRow
 from pubswap_server.runs import evaluations, events, history, members
-from pubswap_server.runs.snapshot import MAX_NAMES, NOBODY, Awaited, read_snapshot
+from pubswap_server.runs.snapshot import MAX_NAMES, NOBODY, PendingMembers, read_snapshot
 from pubswap_server.runs.state import ENDED
 
 
 @dataclass(frozen=True, slots=True)
 class RunActivity:
-    """`alert` is what needs the operator's attention."""
+    """What a run does now, in words for the operator; `alert` is what needs attention."""
 
     words: str
     alert: str | None = None
-    awaited: Awaited = NOBODY
+    awaited: PendingMembers = NOBODY
 
     @property
     def text(self) -> str:

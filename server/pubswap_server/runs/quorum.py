@@ -13,7 +13,7 @@ HEARD_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Turnout:
+class Arrivals:
     """The numbers of members that have arrived and may still come, and the first arrival's time.
 
     A member that arrived and was then suspended or revoked, or is away, still counts as arrived.

@@ -31,7 +31,7 @@ from pubswap_server.exchange.exchanges import receipt_of
 from pubswap_server.runs import members, retention, runs
 from pubswap_server.runs.auth import MemberPrincipal, require_going
 from pubswap_server.runs.events import details_since, record
-from pubswap_server.runs.quorum import Turnout
+from pubswap_server.runs.quorum import Arrivals
 from pubswap_server.runs.state import (
     ROUND_UNDER_WAY,
     reconsidered,
@@ -164,27 +164,27 @@ def arrived(run: RunRow) -> Select[str]:
     return select(UpdateRow.member).where(UpdateRow.run_id == run.id, UpdateRow.round == run.round)
 
 
-def turnout(session: Session, run: RunRow) -> Turnout:
+def arrivals(session: Session, run: RunRow) -> Arrivals:
     query = select(func.count(), func.min(UpdateRow.received_at)).where(*_in_time(run, run.round))
     count, first_at = session.execute(query).one()
     deadline = run.settings.aggregation.deadline_seconds
     outstanding, unheard = members.expected(session, run.id, arrived(run), deadline)
-    return turnout_of(run, count, outstanding, first_at, unheard)
+    return arrivals_of(run, count, outstanding, first_at, unheard)
 
 
-def turnout_of(
+def arrivals_of(
     run: RunRow, arrived: int, outstanding: int, first_at: datetime | None, unheard: int = 0
-) -> Turnout:
+) -> Arrivals:
     settings = run.settings
     rules, minimum = settings.aggregation, settings.members.minimum
-    return Turnout.of(rules, minimum, arrived, outstanding, first_at, unheard)
+    return Arrivals.of(rules, minimum, arrived, outstanding, first_at, unheard)
 
 
 def close_if_due(session: Session, run: RunRow) -> None:
     """Stop taking updates when all are in, or when a quorum is and the deadline has passed."""
     if run.state not in ROUND_UNDER_WAY or run.paused:
         return
-    present = turnout(session, run)
+    present = arrivals(session, run)
     if present.closes(now()):
         runs.move(session, run, updates_closed, updates=present.arrived)
 

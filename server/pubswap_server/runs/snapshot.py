@@ -22,14 +22,14 @@ from pubswap_server.exchange import exchanges
 from pubswap_server.runs import members, rounds, runs
 from pubswap_server.runs.auth import MemberPrincipal, require_going, require_good
 from pubswap_server.runs.events import last_at
-from pubswap_server.runs.quorum import Turnout
+from pubswap_server.runs.quorum import Arrivals
 from pubswap_server.runs.state import ENDED, ROUND_UNDER_WAY
 
 MAX_NAMES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Awaited:
+class PendingMembers:
     """The members that have not arrived, in order, and how long they are waited for."""
 
     members: tuple[str, ...] = ()
@@ -53,7 +53,7 @@ class Awaited:
         return f", until {self.until:%F %T} UTC at most" if self.until and self.members else ""
 
 
-NOBODY = Awaited()
+NOBODY = PendingMembers()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +62,12 @@ class ExchangeState:
 
     closed: bool
     members: frozenset[str]
-    awaited: Awaited = NOBODY
+    awaited: PendingMembers = NOBODY
 
 
 @dataclass(frozen=True, slots=True)
 class RunSnapshot:
-    """A run at one moment.
+    """A run as the long polls of all its members read it: from it comes each one's task.
 
     The round under way begins from `adapter`. `handed_in` are the members whose updates are in,
     `awaited` the others, and `exchanges` its public steps by number. `backlog` is the first round
@@ -82,7 +82,7 @@ class RunSnapshot:
     rollbacks: int
     adapter: str | None
     handed_in: frozenset[str]
-    awaited: Awaited
+    awaited: PendingMembers
     exchanges: Mapping[int, ExchangeState]
     backlog: tuple[int, str] | None
     joining: frozenset[str]
@@ -104,7 +104,7 @@ def read_snapshot(session: Session, run: str) -> RunSnapshot:
     handed_in = frozenset(member for member, *_ in updates)
     in_time, missing = [at for _, late, at in updates if not late], participants - handed_in
     # As if all were heard from, so that members are told of no deadline that may not hold.
-    turnout = rounds.turnout_of(row, len(in_time), len(missing), min(in_time, default=None))
+    arrivals = rounds.arrivals_of(row, len(in_time), len(missing), min(in_time, default=None))
     backlog = session.execute(
         select(RoundRow.round, RoundRow.adapter)
         .where(RoundRow.run_id == run, RoundRow.adapter.is_not(None))
@@ -124,7 +124,7 @@ def read_snapshot(session: Session, run: str) -> RunSnapshot:
         rollbacks=row.rollbacks,
         adapter=previous.adapter if previous is not None else None,
         handed_in=handed_in,
-        awaited=_awaited(missing, turnout),
+        awaited=_awaited(missing, arrivals),
         exchanges=_exchanges(session, row, participants, handed_in),
         backlog=(backlog[0], str(backlog[1])) if backlog else None,
         joining=members.joining(session, run),
@@ -132,8 +132,8 @@ def read_snapshot(session: Session, run: str) -> RunSnapshot:
     )
 
 
-def _awaited(missing: Set[str], turnout: Turnout) -> Awaited:
-    return Awaited(tuple(sorted(missing)), turnout.closes_at)
+def _awaited(missing: Set[str], arrivals: Arrivals) -> PendingMembers:
+    return PendingMembers(tuple(sorted(missing)), arrivals.closes_at)
 
 
 def _exchanges(
@@ -165,8 +165,8 @@ def _exchanges(
         if not closed:
             arrived = handed_in | done[public_step]
             missing = participants - arrived
-            turnout = exchanges.turnout_of(run, len(arrived), len(missing), first_at)
-            states[public_step] = replace(states[public_step], awaited=_awaited(missing, turnout))
+            arrivals = exchanges.arrivals_of(run, len(arrived), len(missing), first_at)
+            states[public_step] = replace(states[public_step], awaited=_awaited(missing, arrivals))
     return states
 
 

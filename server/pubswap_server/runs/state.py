@@ -36,7 +36,7 @@ _NEXT = {
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """The state of a run; `round` is 0 before the start."""
+    """What the state machine decides from: no member, no file; `round` is 0 before the start."""
 
     state: RunState
     paused: bool

@@ -24,7 +24,7 @@ IGNORED_KEYS = ("about", "data", "extends", "model", "sweep", "total_steps")
 
 
 @dataclass(frozen=True)
-class Wish:
+class NewRun:
     """A run to create, and what a person should know first.
 
     `changed`: each setting that differs from the existing run's, with the old and the new value.
@@ -46,7 +46,7 @@ def run_file(run: RunRow) -> str:
     return "\n".join([f"name = {value_text(name)}", *lines, ""])
 
 
-def read_wish(run: RunRow, text: str) -> Wish:
+def read_new_run(run: RunRow, text: str) -> NewRun:
     """Parse and check a run file; this may take a while.
 
     Raises InvalidSettings with a line for each fault, worded as in `pubswap recipe check`, or
@@ -72,7 +72,7 @@ def read_wish(run: RunRow, text: str) -> Wish:
     current, proposed = (flat(each.model_dump(mode="json")) for each in both)
     pairs = {key: (current.get(key), proposed.get(key)) for key in [*current, *proposed]}
     changed = {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
-    return Wish(request, changed, ignored)
+    return NewRun(request, changed, ignored)
 
 
 def _check_model_fits(old: RunSettings, new: RunSettings) -> None:
@@ -89,13 +89,15 @@ def _check_model_fits(old: RunSettings, new: RunSettings) -> None:
         )
 
 
-def create_open(session: Session, run: RunRow, wish: Wish, initial: Digest, key: str | None) -> str:
+def create_open(
+    session: Session, run: RunRow, new: NewRun, initial: Digest, key: str | None
+) -> str:
     """Create the run with the existing run's tokenizer and sets, open it, and return its id.
 
     Only once for each key, because a button may be clicked twice. Raises NameTaken, WrongState,
     InvalidProblems, or IdempotencyMismatch if the key was used for another run.
     """
-    created = runs.create(session, wish.request, key)
+    created = runs.create(session, new.request, key)
     if created.state != RunState.CREATED:
         return created.id
     created.tokenizer = run.tokenizer

@@ -17,7 +17,7 @@ from pubswap_server.http.dependencies import PeerDep, ServicesDep
 from pubswap_server.rate_limits import Use
 from pubswap_server.runs import runs
 from pubswap_server.runs.auth import authenticate, is_viewer, require_operator, sha256
-from pubswap_server.web import acts, creating
+from pubswap_server.web import actions, creating
 from pubswap_server.web.access import (
     COOKIE,
     SECONDS,
@@ -99,7 +99,7 @@ async def end_session(_: OwnForm, session: SessionDep, services: ServicesDep) ->
 @router.get("/runs/{run}/acts/{act}")
 async def confirm(run: WebRun, session: OperatorSession, act: Word, member: Word = "") -> Response:
     """Ask for confirmation of an action, with its consequence."""
-    chosen = acts.act_named(act)
+    chosen = actions.action_named(act)
     view = await run.read(runs.view)
     consequence = chosen.consequence.replace("{member}", member or "The member")
     return page(
@@ -116,7 +116,7 @@ async def confirm(run: WebRun, session: OperatorSession, act: Word, member: Word
 @router.post("/runs/{run}/acts/{act}")
 async def do(run: WebRun, _: OperatorSession, form: OwnForm, act: Word) -> Response:
     """Carry out the action and return to the run's page."""
-    chosen = acts.act_named(act)
+    chosen = actions.action_named(act)
 
     def work(session: Session, row: RunRow) -> str:
         chosen.work(session, row, form)
@@ -130,7 +130,7 @@ async def invite(
     run: WebRun, form: OwnForm, session: OperatorSession, request: Request
 ) -> Response:
     """Create an invite; its code is shown once, with the command to enrol."""
-    code = await run.write(lambda database, row: acts.invited(database, row, form))
+    code = await run.write(lambda database, row: actions.invited(database, row, form))
     view = await run.read(runs.view)
     url = f"{request.url.scheme}://{request.url.netloc}"
     return page(
@@ -150,7 +150,7 @@ async def ask_run_file(run: WebRun, session: OperatorSession) -> Response:
     view, text = await run.read(
         lambda database, row: (runs.view(database, row), creating.run_file(row))
     )
-    return page("create.html", session=session, run=view, text=text, wish=None, problem=None)
+    return page("create.html", session=session, run=view, text=text, new=None, problem=None)
 
 
 @router.post("/runs/{run}/new")
@@ -164,32 +164,32 @@ async def create(form: TypedForm, run: WebRun, session: OperatorSession) -> Resp
         lambda database, row: (runs.view(database, row), row, runs.sets_of(database, row))
     )
     digests = {kind: stored.digest for kind, stored in sets.items()}
-    wish, problem, services = None, None, run.services
+    new, problem, services = None, None, run.services
     try:
         if not is_own(session, form):
             raise Forbidden("This form is from an earlier session or another site; check it again.")
-        wish = await to_thread.run_sync(creating.read_wish, row, text)
-        settings, layout = wish.request.settings, wish.request.model.layout
+        new = await to_thread.run_sync(creating.read_new_run, row, text)
+        settings, layout = new.request.settings, new.request.model.layout
         if SetKind.PUBLIC in sets:
             runs.check_public(settings, sets[SetKind.PUBLIC].problems)
         await to_thread.run_sync(services.check_judged, settings.verifier, digests)
         if row.tokenizer is not None:
             await to_thread.run_sync(services.check_lengths, settings, row.tokenizer, digests)
         if form.get("sure") and row.state == RunState.CREATED:
-            await run.write(partial(runs.revise, request=wish.request))
+            await run.write(partial(runs.revise, request=new.request))
             return RedirectResponse(f"/runs/{row.id}", 303)
         if form.get("sure"):
             initial = await to_thread.run_sync(services.initial_adapter, layout, settings)
             open_it = partial(
-                creating.create_open, wish=wish, initial=initial, key=form.get("key") or None
+                creating.create_open, new=new, initial=initial, key=form.get("key") or None
             )
             created = await run.write(open_it)
             return RedirectResponse(f"/runs/{created}", 303)
-        name = wish.request.name
+        name = new.request.name
         if row.state != RunState.CREATED or name != row.name:
             await run.read(lambda database, row: runs.check_name(database, name))
     except PubSwapError as error:
-        wish, problem = None, error.problem()
+        new, problem = None, error.problem()
     status = problem.status if problem else 200
     return page(
         "create.html",
@@ -197,7 +197,7 @@ async def create(form: TypedForm, run: WebRun, session: OperatorSession) -> Resp
         session=session,
         run=view,
         text=text,
-        wish=wish,
+        new=new,
         problem=problem,
         key=secrets.token_urlsafe(16),
     )

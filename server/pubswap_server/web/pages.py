@@ -24,7 +24,7 @@ from pubswap_server.runs import evaluations, events, history, members, runs
 from pubswap_server.runs.activity import read_activity, read_end, read_summary
 from pubswap_server.runs.auth import Operator
 from pubswap_server.runs.state import ENDED
-from pubswap_server.web import acts
+from pubswap_server.web import actions
 from pubswap_server.web.access import OperatorSession, SessionDep, WebRun, WebSession
 from pubswap_server.web.charts import sparkline
 from pubswap_server.web.concerns import read_concerns
@@ -72,7 +72,7 @@ def _activity(database: Session, row: RunRow) -> Values:
         "activity": read_activity(database, row),
         "concerns": read_concerns(database, row),
         "readable": evaluations.readable(database, row.id),
-        "acts": {name: acts.ACTS[name] for name in acts.possible(row)},
+        "acts": {name: actions.ACTIONS[name] for name in actions.possible(row)},
         "end": read_end(database, row),
         "summary": read_summary(database, row) if row.state == RunState.FINISHED else None,
     }

@@ -15,7 +15,7 @@ from pubswap_server.database.tables import RunRow
 from pubswap_server.runs import history, members
 from pubswap_server.runs.history import CurvePoint
 from pubswap_server.runs.progress import steps
-from pubswap_server.runs.progress.steps import Kept
+from pubswap_server.runs.progress.steps import StepRetention
 from pubswap_server.runs.state import ENDED
 
 MEMBERS_DRAWN = 16
@@ -66,7 +66,7 @@ def by_step(session: Session, run: RunRow, clients: Sequence[str]) -> dict[str, 
     """A curve for each of these members, by the steps of the run counted through."""
     tau = run.settings.local_steps
     names = clients[:MEMBERS_DRAWN]
-    every = Kept.of(run.settings).every
+    every = StepRetention.of(run.settings).every
     every *= -(-tau // (every * STEPS_DRAWN))
     first = run.round - max(1, STEPS_DRAWN * every // tau) + 1
     rows = steps.curves(session, run.id, names, first, every)

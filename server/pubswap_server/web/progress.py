@@ -39,7 +39,7 @@ def read_progress(session: Session, run: RunRow) -> dict[str, Any]:
     made |= {name: steps for name in snapshot.handed_in if name in made}
     behind = sorted(made, key=lambda name: (made[name], name))[:BARS]
     ticks = public_updates(run.settings)
-    present = rounds.turnout(session, run)
+    present = rounds.arrivals(session, run)
     return {
         "bars": [
             StepBar(name, min(steps, made[name]), doing(snapshot, name, reports[name]))

@@ -9,7 +9,7 @@ from pubswap_protocol.errors import NotFound
 from pubswap_protocol.tensors.responses import decode_responses
 from pubswap_server.database.tables import RunRow, SetRow
 from pubswap_server.exchange import exchanges
-from pubswap_server.exchange.answers import ClosedExchange
+from pubswap_server.exchange.cache import ClosedExchange
 from pubswap_server.services import Services
 
 MAX_MEMBERS = 40  # on a page

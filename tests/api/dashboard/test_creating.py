@@ -216,15 +216,15 @@ def test_a_file_with_thousands_of_faults_holds_up_nobody(
     fed = begun(server)
     threads: list[int] = []
 
-    def noting(run: RunRow, text: str) -> creating.Wish:
+    def noting(run: RunRow, text: str) -> creating.NewRun:
         threads.append(threading.get_ident())
-        return read_wish(run, text)
+        return read_new_run(run, text)
 
     async def loop_thread() -> int:
         return threading.get_ident()
 
-    read_wish = creating.read_wish
-    monkeypatch.setattr(creating, "read_wish", noting)
+    read_new_run = creating.read_new_run
+    monkeypatch.setattr(creating, "read_new_run", noting)
     path = f"/runs/{fed.run.id}/new"
     text = 'name = "b"\n' + "".join(f"swop{n} = 1\n" for n in range(3000))
     answer = browser.post(

@@ -16,7 +16,7 @@ from pubswap_server.clock import now
 from pubswap_server.rate_limits import Rate
 from pubswap_server.web import access
 from pubswap_server.web.access import FORGET_SECONDS, SECONDS, new_cookie, session_of
-from pubswap_server.web.acts import ACTS
+from pubswap_server.web.actions import ACTIONS
 from pubswap_server.web.rendering import POLICY, SignedOut
 from support.coordinator.coordinator import (
     OPERATOR_TOKEN,
@@ -175,7 +175,7 @@ def test_a_viewer_sees_everything_and_changes_nothing(server: Server) -> None:
         assert fed.run.name in page
         assert not re.search(r"/acts/|/invites|/adapters/", page)
         fields = {"form_token": form_token(page), "member": "a"}
-        for act in ACTS:
+        for act in ACTIONS:
             assert http.get(f"{base}/acts/{act}").status_code == 403
             assert http.post(f"{base}/acts/{act}", data=fields).status_code == 403
         assert http.post(f"{base}/invites", data=fields).status_code == 403

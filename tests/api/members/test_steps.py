@@ -20,7 +20,7 @@ from pubswap_server.database.tables import StepRow
 from pubswap_server.runs.auth import MemberPrincipal
 from pubswap_server.runs.progress import heartbeats, steps
 from pubswap_server.runs.progress.heartbeats import WriteBehind
-from pubswap_server.runs.progress.steps import Kept
+from pubswap_server.runs.progress.steps import StepRetention
 from support.coordinator.coordinator import Federation, Server, begun, merged
 
 
@@ -126,7 +126,7 @@ def test_a_long_run_keeps_the_steps_of_its_last_rounds(
 @pytest.mark.parametrize("local_steps", [1, 24, 40, 999, 1001, 10**6])
 def test_no_run_keeps_more_points_than_there_is_room_for(clients: int, local_steps: int) -> None:
     """Whatever its members and steps; at least something of the round under way."""
-    kept = Kept.of(RunSettings(clients=clients, local_steps=local_steps, method="fedavg"))
+    kept = StepRetention.of(RunSettings(clients=clients, local_steps=local_steps, method="fedavg"))
     a_round = local_steps // kept.every
     assert 1 <= a_round <= 1000 and kept.rounds >= 1
     assert clients * a_round * kept.rounds <= max(steps.MAX_POINTS, clients)

@@ -13,9 +13,9 @@ from pubswap_server.notifications import (
     AT_ONCE,
     LATEST_RETRY_SECONDS,
     ChangeNotifier,
+    LoopThrottle,
     PollSchedule,
     SingleFlight,
-    Turns,
 )
 
 
@@ -161,7 +161,7 @@ def test_what_becomes_ready_at_once_lets_the_event_loop_look_up() -> None:
             await asyncio.sleep(0)
 
     async def play() -> None:
-        turns = Turns()
+        turns = LoopThrottle()
 
         async def one(number: int) -> None:
             await turns.take()

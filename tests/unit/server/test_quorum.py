@@ -5,15 +5,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from pubswap_protocol.settings import AggregationSettings
-from pubswap_server.runs.quorum import HEARD_SECONDS, Turnout, half, heard_since, needed
+from pubswap_server.runs.quorum import HEARD_SECONDS, Arrivals, half, heard_since, needed
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def turnout(expected: set[str], arrived: set[str], quorum: int) -> Turnout:
-    """A turnout from numbers, with members named."""
+def arrivals(expected: set[str], arrived: set[str], quorum: int) -> Arrivals:
+    """A arrivals from numbers, with members named."""
     first_at = START if arrived else None
-    return Turnout(len(arrived), len(expected - arrived), first_at, quorum, 10)
+    return Arrivals(len(arrived), len(expected - arrived), first_at, quorum, 10)
 
 
 @pytest.mark.parametrize(
@@ -34,13 +34,13 @@ def test_closing_needs_everybody_or_a_quorum_after_the_deadline(
 ) -> None:
     """The deadline of 10 s counts from the first arrival."""
     now = START + timedelta(seconds=seconds)
-    assert turnout(expected, arrived, quorum).closes(now) is closed
+    assert arrivals(expected, arrived, quorum).closes(now) is closed
 
 
 def test_a_quorum_misses_those_whom_nobody_can_bring() -> None:
     """Members that have arrived count, and those that may still arrive."""
-    assert turnout({"a"}, {"gone"}, 2).missing == 0
-    assert turnout({"a"}, set(), 3).missing == 2
+    assert arrivals({"a"}, {"gone"}, 2).missing == 0
+    assert arrivals({"a"}, set(), 3).missing == 2
 
 
 @pytest.mark.parametrize(
@@ -57,15 +57,15 @@ def test_with_a_minimum_a_quorum_is_at_most_who_is_here(
 def test_who_has_arrived_and_who_may_still_arrive_are_both_here() -> None:
     """Of a quorum of 3, two are asked for if one has arrived and one may still."""
     rules = AggregationSettings(quorum=3)
-    assert Turnout.of(rules, 1, arrived=1, outstanding=1, first_at=START).quorum == 2
-    assert Turnout.of(rules, None, arrived=1, outstanding=1, first_at=START).quorum == 3
+    assert Arrivals.of(rules, 1, arrived=1, outstanding=1, first_at=START).quorum == 2
+    assert Arrivals.of(rules, None, arrived=1, outstanding=1, first_at=START).quorum == 3
 
 
 def test_only_a_quorum_gives_a_time_to_look_again() -> None:
     """Before a quorum only an arrival can close it, so there is no time to wait for."""
-    assert turnout(set(), {"a"}, 1).closes_at == START + timedelta(seconds=10)
-    assert turnout(set(), {"a"}, 2).closes_at is None
-    assert turnout({"a"}, set(), 1).closes_at is None
+    assert arrivals(set(), {"a"}, 1).closes_at == START + timedelta(seconds=10)
+    assert arrivals(set(), {"a"}, 2).closes_at is None
+    assert arrivals({"a"}, set(), 1).closes_at is None
 
 
 @pytest.mark.parametrize(
@@ -90,15 +90,15 @@ def test_without_a_quorum_set_half_of_who_is_heard_from_must_arrive(
     first_at = START if arrived else None
     outstanding = living + dead
     early, due = START + timedelta(seconds=9), START + timedelta(seconds=10)
-    turnout = Turnout.of(rules, None, arrived, outstanding, first_at, unheard=dead)
-    assert turnout.closes(due) is closed
-    assert not turnout.closes(early)
-    assert turnout.overdue(due) is (arrived > 0 and not closed)
-    assert turnout.missing == 0 or not outstanding
-    if turnout.overdue(due):  # what the operator is advised to do helps, and nothing less does
+    arrivals = Arrivals.of(rules, None, arrived, outstanding, first_at, unheard=dead)
+    assert arrivals.closes(due) is closed
+    assert not arrivals.closes(early)
+    assert arrivals.overdue(due) is (arrived > 0 and not closed)
+    assert arrivals.missing == 0 or not outstanding
+    if arrivals.overdue(due):  # what the operator is advised to do helps, and nothing less does
         for left_out in range(living + 1):
-            fewer = Turnout.of(rules, None, arrived, outstanding - left_out, first_at, dead)
-            assert fewer.closes(due) is (left_out >= turnout.in_the_way)
+            fewer = Arrivals.of(rules, None, arrived, outstanding - left_out, first_at, dead)
+            assert fewer.closes(due) is (left_out >= arrivals.in_the_way)
 
 
 def test_half_is_rounded_up_and_never_none() -> None:
@@ -109,8 +109,8 @@ def test_half_is_rounded_up_and_never_none() -> None:
 def test_a_minimum_bounds_the_half_from_below_alone() -> None:
     """Fewer members than the minimum close nothing; more of them close with half."""
     rules = AggregationSettings(deadline_seconds=10)
-    assert Turnout.of(rules, 3, arrived=1, outstanding=1, first_at=START).quorum == 3
-    assert Turnout.of(rules, 3, arrived=2, outstanding=2, first_at=START).quorum == 2
+    assert Arrivals.of(rules, 3, arrived=1, outstanding=1, first_at=START).quorum == 3
+    assert Arrivals.of(rules, 3, arrived=2, outstanding=2, first_at=START).quorum == 2
 
 
 def test_a_member_counts_as_heard_for_a_deadline_and_for_a_while_after_a_start() -> None:

@@ -34,7 +34,7 @@ def has_figures(progress: Progress) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StepRetention:
     """The steps of a run that are kept: each `every`-th, of the last `rounds` rounds."""
 
     every: int
@@ -66,14 +66,14 @@ def write(session: Session, points: Points) -> None:
 
 
 def _keeps(run: RunRow, round_: int, step: int) -> bool:
-    kept = Kept.of(run.settings)
+    kept = StepRetention.of(run.settings)
     is_recent = max(0, run.round - kept.rounds) < round_ <= run.round
     return is_recent and step <= run.settings.local_steps and step % kept.every == 0
 
 
 def forget_old(session: Session, run: RunRow, round_: int) -> None:
     """Delete the points for which there is no more room when this round begins."""
-    oldest = round_ - Kept.of(run.settings).rounds
+    oldest = round_ - StepRetention.of(run.settings).rounds
     if oldest > 0:
         session.execute(delete(StepRow).where(StepRow.run_id == run.id, StepRow.round <= oldest))
 

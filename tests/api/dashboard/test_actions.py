@@ -5,7 +5,7 @@ from html import unescape
 
 import httpx
 
-from pubswap_server.web.acts import ACTS
+from pubswap_server.web.actions import ACTIONS
 from support.coordinator.coordinator import (
     Server,
     begun,
@@ -28,7 +28,7 @@ def test_an_act_is_confirmed_with_its_consequence_and_then_done(
         ("cancel", "", lambda: fed.view().state == "cancelled"),
     ):
         asked = browser.get(f"{base}/acts/{act}?member={member}")
-        assert ACTS[act].consequence.replace("{member}", member) in unescape(asked.text)
+        assert ACTIONS[act].consequence.replace("{member}", member) in unescape(asked.text)
         assert not done(), act
         fields = {"form_token": form_token(asked.text), "member": member}
         answer = browser.post(f"{base}/acts/{act}", data=fields)

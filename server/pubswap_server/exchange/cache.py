@@ -19,7 +19,7 @@ from pubswap_protocol.tensors.responses import (
     encode_responses,
 )
 from pubswap_server.exchange.sampling import donor_number
-from pubswap_server.notifications import Turns
+from pubswap_server.notifications import LoopThrottle
 from pubswap_server.storage.store import BlobStore
 
 # Python keeps a mapped file open, and a process may open 1,024 files unless the limit was raised.
@@ -93,7 +93,7 @@ class ResponsePool:
         return response.as_donated() if choice.client != member else response
 
 
-class Recent(Generic[T]):
+class SingleFlightCache(Generic[T]):
     """A cache of recent results, each made once for all callers, up to a total size.
 
     A failure is all callers', and is not kept: members may ask for exchanges that never were.
@@ -127,14 +127,14 @@ class Recent(Generic[T]):
         return result
 
 
-class Answers:
+class ExchangeCache:
     """Caches of recent exchanges and, for fewer of them, of pools, which hold many open files."""
 
     def __init__(self, blobs: BlobStore) -> None:
         self._blobs = blobs
-        self._threads, self._turns = CapacityLimiter(AT_ONCE), Turns()
-        self._pools = Recent[ResponsePool](MAX_FILES, lambda pool: pool.files)
-        self._exchanges = Recent[ClosedExchange](MAX_EXCHANGES, lambda closed: 1)
+        self._threads, self._turns = CapacityLimiter(AT_ONCE), LoopThrottle()
+        self._pools = SingleFlightCache[ResponsePool](MAX_FILES, lambda pool: pool.files)
+        self._exchanges = SingleFlightCache[ClosedExchange](MAX_EXCHANGES, lambda closed: 1)
 
     async def answer(self, key: Key, member: str, load: Load, seeds: bool = False) -> bytes:
         """The file that a member trains on; the first call loads the exchange with `load`."""

@@ -16,7 +16,7 @@ Form = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
+class Action:
     """`consequence` is shown before the action, with {member} and {round} filled in."""
 
     label: str
@@ -24,42 +24,42 @@ class Act:
     work: Callable[[Session, RunRow, Form], None]
 
 
-ACTS: dict[str, Act] = {
-    "start": Act(
+ACTIONS: dict[str, Action] = {
+    "start": Action(
         "Start",
         "Round 1 begins: the organisations that have enrolled get work. Others may join later.",
         lambda session, run, form: runs.start(session, run),
     ),
-    "pause": Act(
+    "pause": Action(
         "Pause",
         "Members finish the step they are at, then hold their responses and updates: they send "
         "nothing until you resume the run. Deadlines stand still; nothing is lost or late. "
         "Evaluators go on.",
         lambda session, run, form: runs.move(session, run, paused),
     ),
-    "resume": Act(
+    "resume": Action(
         "Resume",
         "Members send what they have held, and work is given out again. Deadlines count anew.",
         lambda session, run, form: rounds.resume(session, run),
     ),
-    "cancel": Act(
+    "cancel": Action(
         "Cancel for good",
         "The run ends for all organisations, and cannot be started again. The adapters of finished "
         "rounds are kept; the round under way is lost.",
         lambda session, run, form: runs.cancel(session, run),
     ),
-    "suspend": Act(
+    "suspend": Action(
         "Suspend",
         "{member} is refused from now on, and nobody waits for it. What it handed in still counts. "
         "You can reinstate it at any time.",
         lambda session, run, form: members.suspend(session, run, form.get("member", "")),
     ),
-    "reinstate": Act(
+    "reinstate": Action(
         "Reinstate",
         "{member} takes part again, from the round under way on.",
         lambda session, run, form: members.suspend(session, run, form.get("member", ""), False),
     ),
-    "exclude": Act(
+    "exclude": Action(
         "Exclude the update",
         "The update of {member} is left out of round {round}, as if it had come too late. "
         "Below its quorum, the round waits.",
@@ -76,11 +76,11 @@ def _shown_round(form: Form) -> int:
     return int(shown) if shown.isdecimal() and len(shown) < 10 else -1
 
 
-def act_named(name: str) -> Act:
+def action_named(name: str) -> Action:
     """The action with this name; raises NotFound."""
-    if name not in ACTS:
+    if name not in ACTIONS:
         raise NotFound(f"There is no action {name!r}.")
-    return ACTS[name]
+    return ACTIONS[name]
 
 
 def possible(run: RunRow) -> list[str]:
@@ -96,9 +96,9 @@ def possible(run: RunRow) -> list[str]:
 def invited(session: Session, run: RunRow, form: Form) -> str:
     """A new invite's code, which is shown once."""
     try:
-        wish = CreateInvite.model_validate(
+        request = CreateInvite.model_validate(
             {"name": form.get("member", ""), "role": form.get("role", Role.CLIENT)}, strict=False
         )
     except ValidationError as error:
         raise Invalid(fault_text(error.errors()[0])) from None
-    return members.invite(session, run, wish).invite
+    return members.invite(session, run, request).invite

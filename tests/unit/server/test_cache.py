@@ -22,8 +22,13 @@ from pubswap_protocol.tensors.responses import (
     decode_responses,
     encode_responses,
 )
-from pubswap_server.exchange import answers
-from pubswap_server.exchange.answers import Answers, ClosedExchange, Recent, ResponsePool
+from pubswap_server.exchange import cache
+from pubswap_server.exchange.cache import (
+    ClosedExchange,
+    ExchangeCache,
+    ResponsePool,
+    SingleFlightCache,
+)
 from pubswap_server.exchange.sampling import donor_number
 from pubswap_server.server import allow_open_files
 from pubswap_server.storage.local import LocalBlobs
@@ -56,7 +61,7 @@ def asked(exchanges: int, members: int) -> int:
     """Number of pools opened when all members ask in turn, exchange by exchange."""
 
     async def play() -> None:
-        kept = Answers(None)  # type: ignore[arg-type] - the pools are not real
+        kept = ExchangeCache(None)  # type: ignore[arg-type] - the pools are not real
         closed = ClosedExchange(None, None, None, {str(n): "" for n in range(members)})  # type: ignore[arg-type]
 
         async def load() -> ClosedExchange:
@@ -74,14 +79,14 @@ def asked(exchanges: int, members: int) -> int:
 
 def test_twenty_exchanges_at_once_are_opened_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixteen members of each ask in turn, which opens 20 pools and not 320."""
-    monkeypatch.setattr(answers, "ResponsePool", Opened)
+    monkeypatch.setattr(cache, "ResponsePool", Opened)
     assert asked(20, 16) == 20
 
 
 def test_pools_are_let_go_when_their_files_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """The least recently used go first; a few stay, however large they are."""
-    monkeypatch.setattr(answers, "ResponsePool", Opened)
-    monkeypatch.setattr(answers, "MAX_FILES", 64)
+    monkeypatch.setattr(cache, "ResponsePool", Opened)
+    monkeypatch.setattr(cache, "MAX_FILES", 64)
     assert asked(5, 16) == 5 * 16
     assert asked(4, 100) == 4
 
@@ -89,8 +94,8 @@ def test_pools_are_let_go_when_their_files_are_too_many(monkeypatch: pytest.Monk
 def test_what_failed_is_not_kept() -> None:
     """A member may ask for any number of exchanges that never were."""
 
-    async def play() -> dict[answers.Key, object]:
-        kept = Recent[int](64, lambda size: size)
+    async def play() -> dict[cache.Key, object]:
+        kept = SingleFlightCache[int](64, lambda size: size)
 
         async def load() -> int:
             raise RoundClosed("There is no such exchange.")
@@ -114,12 +119,12 @@ class Gave:
 def test_gifts_of_a_round_are_counted_without_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many exchanges there are, each is read once for all members; those that gave nothing
     have no gifts."""
-    monkeypatch.setattr(answers, "ResponsePool", Opened)
-    monkeypatch.setattr(answers, "MAX_FILES", 1)
+    monkeypatch.setattr(cache, "ResponsePool", Opened)
+    monkeypatch.setattr(cache, "MAX_FILES", 1)
     read = Counter[int]()
 
     async def count(exchanges: int, members: int) -> list[int]:
-        kept = Answers(None)  # type: ignore[arg-type] - the pools are not real
+        kept = ExchangeCache(None)  # type: ignore[arg-type] - the pools are not real
         digests = {str(n): "" for n in range(members)}
         closed = ClosedExchange(Gave(), None, None, digests)  # type: ignore[arg-type]
         found = []
@@ -209,7 +214,7 @@ def test_exchanges_that_were_asked_for_leave_half_of_the_files_to_connections(
         return closed
 
     async def ask() -> int:
-        kept = Answers(blobs)
+        kept = ExchangeCache(blobs)
         for public_step in range(SHELLS):
             await kept.answer(("run", 0, 1, public_step), "a", load)
         return open_files()
