@@ -8,22 +8,22 @@ import numpy as np
 
 from pubswap_protocol.methods.rules import Rule
 from pubswap_protocol.tensors.adapter import AdapterLayout, AdapterSource, Array
-from pubswap_server.aggregation.gram import Compared, squared_distances
+from pubswap_server.aggregation.gram import GramSum, squared_distances
 from pubswap_server.aggregation.log_lines import LogLine
 from pubswap_server.aggregation.updates import Updates
 
 
 def counted(
-    updates: Updates, compared: Compared, rule: Rule, clip_norm: float | None
+    updates: Updates, pairs: GramSum, rule: Rule, clip_norm: float | None
 ) -> tuple[Updates, list[LogLine]]:
     """The updates that the rule combines, and lines on members clipped, left out or bounded.
 
-    If the rule selects, all members are compared.
+    If the rule selects, all members are pairs.
     """
     members, log, scales = updates.members, list[LogLine](), [1.0] * len(updates.members)
     if clip_norm is not None:
-        whole = len(compared.members) == len(members)
-        norms = compared.norms if whole else _norms(updates)
+        whole = len(pairs.members) == len(members)
+        norms = pairs.norms if whole else _norms(updates)
         bound = clip_norm * statistics.median(norms)
         scales = [min(1.0, bound / norm) if norm > bound else 1.0 for norm in norms]
         sources = (
@@ -37,7 +37,7 @@ def counted(
             if scale < 1
         ]
     if rule.selects:
-        selected = rule.select(squared_distances(compared.gram * np.outer(scales, scales)))
+        selected = rule.select(squared_distances(pairs.matrix * np.outer(scales, scales)))
         updates = updates.only(selected)
         excluded = (member for n, member in enumerate(members) if n not in selected)
         log += [LogLine("update excluded", {"member": member}) for member in excluded]

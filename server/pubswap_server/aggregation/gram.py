@@ -9,7 +9,6 @@ With G_nm = <theta_n - c, theta_m - c> for any centre c,
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,43 +34,21 @@ def sampled(clients: int, seed: int, round_: int) -> Sequence[int]:
     return sorted(drawn.tolist())
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """The members that are compared with each other, and their G (N, N)."""
-
-    members: tuple[str, ...]
-    gram: Matrix
-
-    @property
-    def norms(self) -> list[float]:
-        """|theta_n - theta_round| of each."""
-        return [float(norm) for norm in np.sqrt(np.diag(self.gram))]
-
-
-def compared(
-    updates: Updates, *, first: bool, sample: Sequence[int] | None
-) -> tuple[Compared, Iterator[Slice]]:
-    """G of all members or of a `sample`, and the updates' slices.
-
-    If G is not needed `first`, it is complete when the slices have passed, and no file is read
-    twice.
-    """
-    some = updates if sample is None else updates.only(sample)
-    if first:
-        return Compared(some.members, gram_of(some)), updates.slices()
-    total = GramSum(updates, sample)
-    return Compared(some.members, total.matrix), total.slices()
-
-
 class GramSum:
     """G (N, N) of all clients or of some, in their order, around the round's global adapter."""
 
     def __init__(self, updates: Updates, chosen: Sequence[int] | None = None) -> None:
         self._updates = updates
         self._chosen = range(len(updates.sources)) if chosen is None else chosen
-        clients = len(self._chosen)
+        self.members = [updates.members[n] for n in self._chosen]
+        clients = len(self.members)
         self.matrix: Matrix = np.zeros((clients, clients))
         self._centred = np.empty((clients, updates.widest))
+
+    @property
+    def norms(self) -> list[float]:
+        """|theta_n - theta_round| of each."""
+        return [float(norm) for norm in np.sqrt(np.diag(self.matrix))]
 
     def slices(self) -> Iterator[Slice]:
         """The updates' slices, whose products are added to G as they pass."""
@@ -93,11 +70,19 @@ class GramSum:
             products += centred @ row
 
 
-def gram_of(updates: Updates) -> Matrix:
-    """G (N, N) by a pass of its own."""
-    total = GramSum(updates)
+def compared(
+    updates: Updates, *, first: bool, sample: Sequence[int] | None = None
+) -> tuple[GramSum, Iterator[Slice]]:
+    """G of all members or of a `sample`, and the updates' slices.
+
+    Unless it is needed `first`, G is complete when the slices have passed: no file is read twice.
+    """
+    if not first:
+        passing = GramSum(updates, sample)
+        return passing, passing.slices()
+    total = GramSum(updates if sample is None else updates.only(sample))
     deque(total.slices(), maxlen=0)
-    return total.matrix
+    return total, updates.slices()
 
 
 def squared_distances(gram: Matrix) -> Matrix:

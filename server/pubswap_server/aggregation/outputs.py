@@ -4,6 +4,7 @@ Each is written a slice at a time, in a pass that reads each of the clients' fil
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -94,22 +95,18 @@ def state_file(
 ) -> Iterator[bytes]:
     """The canonical file of the optimizer's next state; `old` is None in the first round."""
     yield layout.header
-    # The parts of a tensor's state follow each other in the file: all but the first have to wait.
-    waiting: list[list[bytes]] = [[] for _ in optimizer.memory]
-    name = None
-    for each, exact in results:
-        if exact is None:
-            continue
-        delta = np.subtract(exact, each.previous, out=exact)
-        state = optimizer.advance(_read(optimizer, old, each), delta)
-        rounded = [part.astype(np.float32).tobytes() for part in state]
-        if each.name != name:
-            yield from _emptied(waiting)
-            name = each.name
-        yield rounded[0]
-        for buffer, part in zip(waiting[1:], rounded[1:], strict=True):
-            buffer.append(part)
-    yield from _emptied(waiting)
+    sent = ((each, exact) for each, exact in results if exact is not None)
+    for _, of_tensor in groupby(sent, key=lambda result: result[0].name):
+        # The parts of a tensor's state follow each other in the file: all but the first wait.
+        waiting = []
+        for each, exact in of_tensor:
+            delta = np.subtract(exact, each.previous, out=exact)
+            state = optimizer.advance(_read(optimizer, old, each), delta)
+            first, *others = (part.astype(np.float32).tobytes() for part in state)
+            yield first
+            waiting.append(others)
+        for part in zip(*waiting, strict=True):
+            yield from part
 
 
 def stepped_file(
@@ -137,12 +134,6 @@ def _read(optimizer: ServerOptimizer, state: AdapterSource | None, each: Slice) 
             for part in optimizer.memory
         ]
     return [part.astype(np.float64) for part in parts]
-
-
-def _emptied(waiting: list[list[bytes]]) -> Iterator[bytes]:
-    for parts in waiting:
-        yield from parts
-        parts.clear()
 
 
 def _name(name: str, part: str) -> str:

@@ -81,4 +81,4 @@ def aggregate(
         store=store,
     )
     log += lines + standing_out(pairs.members, pairs.norms)
-    return Aggregated(adapter, drift_of(pairs.gram), tuple(log), new_state)
+    return Aggregated(adapter, drift_of(pairs.matrix), tuple(log), new_state)

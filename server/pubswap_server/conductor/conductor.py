@@ -7,6 +7,7 @@ alone, so after a crash it takes the same decision again.
 import asyncio
 import time
 from datetime import timedelta
+from functools import partial
 
 import structlog
 from anyio import to_thread
@@ -15,7 +16,6 @@ from sqlalchemy.orm import Session
 
 from pubswap_protocol.errors import Fenced, PubSwapError, UnknownRun, WrongState
 from pubswap_protocol.messages import PublicStepSummary, RunState
-from pubswap_protocol.methods.strategies import Pool, Strategy
 from pubswap_server.aggregation.inputs import RoundInputs, inputs_of
 from pubswap_server.aggregation.log_lines import STANDS_OUT
 from pubswap_server.aggregation.round import aggregate_round
@@ -209,17 +209,12 @@ async def _summaries(
 ) -> dict[exchanges.Step, PublicStepSummary]:
     """The summaries of these exchanges, with the members that have answered so far."""
     summaries = {}
-    for round_, public_step in due:
-
-        def read(
-            session: Session, round_: int = round_, public_step: int = public_step
-        ) -> tuple[Strategy, Pool]:
-            return exchanges.answered(session, runs.by_id(session, run), round_, public_step)
-
+    for step in due:
+        read = partial(exchanges.answered, run=run, step=step)
         strategy, pool = await services.database.read(read)
         if pool.correct:  # empty if all were withdrawn meanwhile
             summary = await to_thread.run_sync(exchanges.summary_of, strategy, pool)
-            summaries[round_, public_step] = summary
+            summaries[step] = summary
     return summaries
 
 

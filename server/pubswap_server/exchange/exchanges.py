@@ -394,26 +394,22 @@ def close_due(
     return pending
 
 
-def answered(session: Session, run: RunRow, round_: int, public_step: int) -> tuple[Strategy, Pool]:
-    submissions = _submissions(session, run.id, round_, public_step)
-    done = {name: row for name, row in submissions.items() if row.correct is not None}
-    return rules_of_exchange(run).strategy, _pool(session, run, round_, public_step, done)
+def answered(session: Session, run: str, step: Step) -> tuple[Strategy, Pool]:
+    """The strategy of a run, and the verdicts that an exchange has so far."""
+    row, submissions = runs.by_id(session, run), _submissions(session, run, *step)
+    done = {name: each for name, each in submissions.items() if each.correct is not None}
+    return rules_of_exchange(row).strategy, _pool(session, row, step, done)
 
 
-def _pool(
-    session: Session,
-    run: RunRow,
-    round_: int,
-    public_step: int,
-    submissions: Mapping[str, SubmissionRow],
-) -> Pool:
+def _pool(session: Session, run: RunRow, step: Step, done: Mapping[str, SubmissionRow]) -> Pool:
+    round_, public_step = step
     return Pool(
         seed=run.settings.seed,
         round=round_,
         public_step=public_step,
         prompts=rules_of(session, run, round_, public_step).prompts,
-        correct={name: np.array(s.correct, dtype=bool) for name, s in submissions.items()},
-        donatable={name: np.array(s.donatable) for name, s in submissions.items() if s.donatable},
+        correct={name: np.array(s.correct, dtype=bool) for name, s in done.items()},
+        donatable={name: np.array(s.donatable) for name, s in done.items() if s.donatable},
     )
 
 
@@ -437,6 +433,6 @@ def closed(session: Session, run: RunRow, round_: int, public_step: int) -> Clos
     digests = {name: row.stored for name, row in submissions.items() if row.stored is not None}
     if len(digests) < len(submissions):
         raise RoundClosed(f"The responses of round {round_} are no longer kept.")
-    pool = _pool(session, run, round_, public_step, submissions)
+    pool = _pool(session, run, (round_, public_step), submissions)
     strategy = rules_of_exchange(run).strategy
     return ClosedExchange(strategy, pool, rules, digests, run.sampling_secret)

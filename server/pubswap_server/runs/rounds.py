@@ -175,8 +175,7 @@ def arrivals(session: Session, run: RunRow) -> Arrivals:
 def arrivals_of(
     run: RunRow, arrived: int, outstanding: int, first_at: datetime | None, unheard: int = 0
 ) -> Arrivals:
-    settings = run.settings
-    rules, minimum = settings.aggregation, settings.members.minimum
+    rules, minimum = run.settings.aggregation, run.settings.members.minimum
     return Arrivals.of(rules, minimum, arrived, outstanding, first_at, unheard)
 
 

@@ -27,7 +27,7 @@ from pubswap_protocol.tensors.adapter import (
 )
 from pubswap_protocol.tensors.ranks import Widened, at_rank, layout_of_update, leading
 from pubswap_protocol.tensors.update_encoding import encode_update, view_update
-from pubswap_server.aggregation.gram import gram_of
+from pubswap_server.aggregation.gram import compared
 from pubswap_server.aggregation.truncation import Truncation, decomposed
 from pubswap_server.aggregation.updates import Updates
 from support.client import dense
@@ -165,7 +165,7 @@ def test_a_lower_rank_counts_in_norms_as_what_it_moved(tmp_path: Path) -> None:
     """Drift, clipping and distances are as if its other directions had not moved."""
     before, member = drawn(0), drawn(1)
     updates = updates_of(tmp_path, before, [member, member], [1, RANK])
-    (short, whole), flat = np.sqrt(np.diag(gram_of(updates))), dense.flat
+    (short, whole), flat = np.sqrt(np.diag(compared(updates, first=True)[0].matrix)), dense.flat
     assert short == pytest.approx(np.linalg.norm(flat(padded(member, before, 1)) - flat(before)))
     assert whole == pytest.approx(np.linalg.norm(flat(member) - flat(before)))
 
