@@ -7,17 +7,17 @@
 It holds no secrets: the token is sent in a header, and an enrolment is recorded by its digest only.
 """
 
-import fcntl
 import json
 import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 
 from pubswap_client.ledger.entry import BEGINNING, Damaged, Entry, described
+from pubswap_protocol.command_line.locking import waiting
 from pubswap_protocol.digests import PATTERN, Digester, hexadecimal
 from pubswap_protocol.errors import LedgerDamaged, NotSaved
 from pubswap_protocol.files import append_durably, remedy, write_whole
@@ -149,12 +149,8 @@ class Ledger:
         with self._thread:
             try:
                 self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                descriptor = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX)
+                with waiting(self._folder / "lock"):
                     yield
-                finally:
-                    os.close(descriptor)
             except OSError as error:
                 raise NotSaved(
                     f"The ledger in {self._folder} cannot be written: {error.strerror}. Nothing is "
@@ -162,14 +158,10 @@ class Ledger:
                 ) from None
 
 
-@contextmanager
-def at_rest(folder: Path) -> Iterator[None]:
+def at_rest(folder: Path) -> AbstractContextManager[None]:
     """Keep entries from being added meanwhile. A copy of a ledger has no lock and needs none."""
     lock = folder / "lock"
-    with ExitStack() as stack:
-        if lock.exists():
-            fcntl.flock(stack.enter_context(lock.open("rb")), fcntl.LOCK_SH)
-        yield
+    return waiting(lock, shared=True) if lock.exists() else nullcontext()
 
 
 def read_head(folder: Path) -> tuple[int, str]:

@@ -1,4 +1,4 @@
-"""A file lock that ends with its process, however that ends, so it never needs clearing."""
+"""File locks, which end with their process, however that ends, so they never need clearing."""
 
 import fcntl
 import os
@@ -11,6 +11,26 @@ from pubswap_protocol.errors import InvalidSettings
 
 class Held(Exception):
     """Another process holds the lock; the argument is its process id, or "unknown"."""
+
+
+@contextmanager
+def waiting(path: Path, *, shared: bool = False) -> Iterator[None]:
+    """Hold a file's lock for a moment, waiting for others; a shared one keeps out no other such.
+
+    A shared lock only reads the file, which must exist in a folder that cannot be written to.
+    """
+    access = os.O_RDONLY if shared else os.O_RDWR  # NFS demands the latter for an exclusive lock
+    descriptor = os.open(path, access | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def take(descriptor: int) -> None:
+    """Lock an open file until it is closed; raises BlockingIOError if another holds its lock."""
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def holder(path: Path) -> str | None:

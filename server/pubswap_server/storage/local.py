@@ -7,14 +7,14 @@ uploads/<id>                   an upload's first bytes; its size is its offset
 incoming/…/                    bodies under way, see `spool.py`
 """
 
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+from pubswap_protocol.command_line.locking import take, waiting
 from pubswap_protocol.errors import DamagedBlob, Unavailable, UnknownUpload
 from pubswap_protocol.files import create_durably, private_folder, publish, sync, syncing
 from pubswap_server.storage.spool import Spool
@@ -51,7 +51,7 @@ class LocalBlobs(BlobStore):
         self._kept.add(digest)
         path = self._file(digest)
         os.utime(file)  # a blob's age counts from here, and an upload may have waited for hours
-        with self._locked(fcntl.LOCK_SH):
+        with self._locked(shared=True):
             path.parent.mkdir(exist_ok=True)
             sync(self.folder)  # another process may have made the folder but not synced it yet
             publish(file, path)
@@ -74,7 +74,7 @@ class LocalBlobs(BlobStore):
     def set_aside(self, digest: str) -> bool:
         path = self._file(digest)
         # The lock keeps others from storing the blob again between the check and the rename.
-        with self._locked(fcntl.LOCK_EX):
+        with self._locked():
             with suppress(DamagedBlob):
                 self.path(digest)
                 return False
@@ -86,7 +86,7 @@ class LocalBlobs(BlobStore):
     def remove_older(self, digest: str, moment: float) -> None:
         path = self._file(digest)
         # The lock keeps others from storing the blob between the look at its time and its removal.
-        with self._locked(fcntl.LOCK_EX), suppress(FileNotFoundError):
+        with self._locked(), suppress(FileNotFoundError):
             if path.stat().st_mtime < moment:
                 path.unlink()
 
@@ -102,12 +102,9 @@ class LocalBlobs(BlobStore):
     def free_bytes(self) -> int:
         return shutil.disk_usage(self.folder).free
 
-    @contextmanager
-    def _locked(self, how: int) -> Iterator[None]:
-        """Hold the folder's lock, shared by the machine's processes and released if one dies."""
-        with (self.folder / ".lock").open("a") as file:
-            fcntl.flock(file, how)
-            yield
+    def _locked(self, *, shared: bool = False) -> AbstractContextManager[None]:
+        """The folder's lock, which all processes of the machine use."""
+        return waiting(self.folder / ".lock", shared=shared)
 
     def _file(self, digest: str) -> Path:
         return self.folder / folder_name(digest) / file_name(digest)
@@ -161,7 +158,7 @@ def _lock(path: Path, file: IO[bytes]) -> None:
     """Lock out other writers until the file is closed; raises Unavailable if there is one."""
     busy = "Another request is still sending to this upload; try again in a moment."
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        take(file.fileno())
     except BlockingIOError:
         raise Unavailable(busy, retry_after=1) from None
     # The file may have become a blob between opening and locking it.

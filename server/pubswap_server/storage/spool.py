@@ -3,7 +3,6 @@
 All bodies, up or down, share a memory budget: the fewer there are, the larger their pieces.
 """
 
-import fcntl
 import os
 import shutil
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from anyio import to_thread
 
+from pubswap_protocol.command_line.locking import take
 from pubswap_protocol.digests import Digester
 from pubswap_protocol.errors import LengthMismatch, TooLarge
 from pubswap_protocol.files import private_folder, write_pieces
@@ -159,7 +159,7 @@ def _locked_folder(parent: Path) -> tuple[Path, int]:
         with suppress(OSError):
             # Another process may just have locked the folder, taking it for a leftover, or even
             # have removed it.
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            take(descriptor)
             if folder.exists():
                 return folder, descriptor
         os.close(descriptor)
@@ -169,7 +169,7 @@ def _remove_abandoned(folder: Path) -> None:
     with suppress(OSError):
         descriptor = os.open(folder / _LOCK, os.O_RDWR)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            take(descriptor)
             shutil.rmtree(folder, ignore_errors=True)
         finally:
             os.close(descriptor)
