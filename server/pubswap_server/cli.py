@@ -1,13 +1,12 @@
 """The commands `pubswap serve` and `pubswap admin`."""
 
 from collections.abc import Iterator
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pubswap_server.admin.commands import BlobUrl, DatabaseUrl, DataDir, admin_commands, setting
+from pubswap_server.admin.commands import admin_commands, with_settings
+from pubswap_server.options import SERVING
 
 if TYPE_CHECKING:
     from pubswap_server.settings import ServerSettings
@@ -18,33 +17,9 @@ def register(app: typer.Typer) -> None:
     app.add_typer(admin_commands, name="admin")
 
 
-_listening = partial(setting, "Where it listens")
-_logs = partial(setting, "Logs")
-
-
+@with_settings(SERVING)
 def serve(
-    context: typer.Context,
-    host: Annotated[
-        str | None,
-        _listening("HOST", "The address to listen on; 0.0.0.0 for all. Default: 127.0.0.1."),
-    ] = None,
-    port: Annotated[int | None, _listening("PORT", "The port to listen on. Default: 8470.")] = None,
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
-    blob_url: BlobUrl = None,
-    tls_cert: Annotated[
-        Path | None, _listening("TLS_CERT", "The certificate chain (PEM); without it, plain HTTP.")
-    ] = None,
-    tls_key: Annotated[Path | None, _listening("TLS_KEY", "The certificate's key (PEM).")] = None,
-    workers: Annotated[
-        int | None, _listening("WORKERS", "Processes that share the port. Default: 1.")
-    ] = None,
-    log_level: Annotated[
-        str | None, _logs("LOG_LEVEL", "debug, info, warning or error. Default: info.")
-    ] = None,
-    log_format: Annotated[
-        str | None, _logs("LOG_FORMAT", "console for people, json for machines. Default: console.")
-    ] = None,
+    settings: "ServerSettings",
     print_settings: Annotated[
         bool, typer.Option("--print-settings", help="Print the current settings and exit.")
     ] = False,
@@ -58,10 +33,6 @@ def serve(
     All limits and times can be set in the environment; `pubswap settings server` lists them. In
     production use a TLS proxy, a timer for `pubswap admin backup`, and a monitor of /readyz.
     """
-    from pubswap_server.settings import load_settings
-
-    options = {name: value for name, value in context.params.items() if name != "print_settings"}
-    settings = load_settings(**options)
     if print_settings:
         typer.echo("\n".join(_in_force(settings)))
     else:

@@ -4,7 +4,7 @@ import os
 import re
 import secrets
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
@@ -15,39 +15,21 @@ from pubswap_protocol.bounds import MAX_COUNT, MAX_FACTOR, MAX_NUMBER, CpuSecond
 from pubswap_protocol.command_line.removed import removal
 from pubswap_protocol.errors import InvalidSettings, first_fault
 from pubswap_protocol.files import create_durably, make_private
+from pubswap_server.options import ServerOptions
 
 _DATABASES = ("postgresql+psycopg://", "sqlite:///")
 _OF_CLIENTS = re.compile(r"PUBSWAP_(CLIENT_.*|CA_FILE|COORDINATOR|OPERATOR_TOKEN_FILE)")
 
 
-class ServerSettings(BaseSettings):
+class ServerSettings(ServerOptions, BaseSettings):
     """The coordinator's addresses, storage and limits."""
 
     model_config = SettingsConfigDict(env_prefix="PUBSWAP_", extra="ignore", frozen=True)
 
-    host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
-    port: int = Field(
-        default=8470, ge=0, le=65535, description="Port to listen on; 0: any free port."
-    )
-    data_dir: Path = Field(
-        default=Path("pubswap-data"),
-        description="Folder for blobs, the operator token and SQLite, or for the cache of "
-        "blob_url.",
-    )
-    database_url: str | None = Field(
-        default=None,
-        description="Database, such as postgresql+psycopg://user:password@host/database; by "
-        "default SQLite in data_dir.",
-    )
     operator_token: SecretStr | None = Field(
         default=None,
         description="The operator's token; by default generated once and stored in "
         "data_dir/operator-token.",
-    )
-    blob_url: str | None = Field(
-        default=None,
-        description="Blob store, such as s3://bucket/prefix, with AWS_... in the environment; by "
-        "default a folder in data_dir.",
     )
     bucket_endpoint: str | None = Field(
         default=None,
@@ -77,7 +59,6 @@ class ServerSettings(BaseSettings):
         default=1.0,
         description="Interval between checks of deadlines; up to 10 s in a run without changes.",
     )
-    workers: int = Field(default=1, gt=0, le=256, description="Processes that share the port.")
     lease_seconds: TimeSpan = Field(
         default=15.0, description="Silence after which a replica is replaced."
     )
@@ -88,8 +69,6 @@ class ServerSettings(BaseSettings):
         description="Average request rate of one member; bursts of twice as many are allowed. "
         "Stored chunks do not count.",
     )
-    tls_cert: Path | None = Field(default=None, description="Certificate chain, as PEM.")
-    tls_key: Path | None = Field(default=None, description="Key of the certificate, as PEM.")
     trusted_proxies: str = Field(
         default="127.0.0.1,::1",
         description="Addresses, separated by commas, whose X-Forwarded-For is trusted.",
@@ -98,12 +77,6 @@ class ServerSettings(BaseSettings):
         default=None,
         description="Webhook for a small JSON document when a run waits, fails or finishes: https, "
         "or http on this machine.",
-    )
-    log_level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="Lowest level of log lines: debug, info, warning or error."
-    )
-    log_format: Literal["json", "console"] = Field(
-        default="console", description="json for programs, console for people."
     )
 
     @model_validator(mode="after")

@@ -1,7 +1,8 @@
 """`pubswap admin`: commands for the coordinator's machine, with access to its data."""
 
 import sys
-from functools import partial
+from collections.abc import Callable
+from inspect import Parameter, Signature
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pubswap_protocol.bounds import escaped
-from pubswap_protocol.command_line.sharing import sharing
+from pubswap_protocol.command_line.sharing import Command, sharing
+from pubswap_server.options import DATA, Panels, ServerOptions
 
 if TYPE_CHECKING:
     from pubswap_server.settings import ServerSettings
@@ -19,36 +21,36 @@ admin_commands = typer.Typer(
     no_args_is_help=True,
 )
 
-
-def setting(panel: str, name: str, text: str) -> Any:
-    """A command-line option for a setting that the environment can also give."""
-    return typer.Option(envvar=f"PUBSWAP_{name}", help=text, rich_help_panel=panel)
-
-
-_keeping = partial(setting, "Where the coordinator keeps its data")
-DataDir = Annotated[
-    Path | None,
-    _keeping("DATA_DIR", "Blobs, the operator token and SQLite. Default: pubswap-data."),
-]
-DatabaseUrl = Annotated[
-    str | None,
-    _keeping("DATABASE_URL", "Instead of SQLite: postgresql+psycopg://user:password@host/db."),
-]
-BlobUrl = Annotated[
-    str | None, _keeping("BLOB_URL", "Blobs in a bucket: s3://bucket/prefix, with AWS_... set.")
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
-def _settings(
-    data_dir: DataDir = None, database_url: DatabaseUrl = None, blob_url: BlobUrl = None
-) -> "ServerSettings":
-    from pubswap_server.settings import load_settings
+def with_settings(panels: Panels) -> Callable[[Command], Command]:
+    """Give a command the settings as its first argument, and those in `panels` as its options."""
 
-    return load_settings(data_dir=data_dir, database_url=database_url, blob_url=blob_url)
+    def settings(**options: Any) -> "ServerSettings":
+        from pubswap_server.settings import load_settings
+
+        return load_settings(**options)
+
+    listed = [_option(name, panel) for panel, names in panels.items() for name in names]
+    settings.__signature__ = Signature(listed)  # type: ignore[attr-defined]
+    return sharing(settings)
 
 
-beside = sharing(_settings)  # with the coordinator's settings as the command's first argument
+def _option(name: str, panel: str) -> Parameter:
+    """The option of a setting: None unless it is given, here or in the environment."""
+    field = ServerOptions.model_fields[name]
+    option = typer.Option(
+        envvar=f"PUBSWAP_{name.upper()}",
+        help=field.description,
+        rich_help_panel=panel,
+        show_default=False if field.default is None else str(field.default),
+    )
+    kind = Annotated[field.annotation | None, option]  # type: ignore[name-defined]
+    return Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=kind)
+
+
+beside = with_settings(DATA)
 
 
 @admin_commands.command("backup")
