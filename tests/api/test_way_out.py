@@ -359,7 +359,7 @@ def test_a_run_may_start_with_fewer_clients_than_it_was_made_for(server: Server)
     fed.operator.move_run(fed.run.id, paths.RUN_OPEN)
     for name in "ab":
         fed.enroll(name)
-    with pytest.raises(WrongState, match=f"pubswap run set {fed.run.name} clients N"):
+    with pytest.raises(WrongState, match=f"pubswap run resize {fed.run.name} N"):
         fed.start()
     with pytest.raises(Invalid, match="quorum is larger"):
         fed.operator.change_run(fed.run.id, ChangeRun(clients=1))

@@ -208,27 +208,18 @@ def log(
         typer.echo(line)
 
 
-def _changeable(key: str) -> str:
-    """Return a setting that can be changed; raises BadParameter, saying what to do for others."""
-    if key != "clients":
-        raise typer.BadParameter(
-            "Only clients can be changed, and only before the start. For another setting, cancel "
-            "the run and create a new one."
-        )
-    return key
-
-
 @connected
-def set_(
+def resize(
     api: "CoordinatorClient",
     run: Run,
-    key: Annotated[str, typer.Argument(help="The setting: clients.", callback=_changeable)],
-    value: Annotated[int, typer.Argument(min=1, max=MAX_NUMBER, help="The new value.")],
+    clients: Annotated[int, typer.Argument(min=1, max=MAX_NUMBER, help="How many there will be.")],
 ) -> None:
-    """Change the number of clients of a run that has not started."""
-    view = api.change_run(run, ChangeRun(clients=value))
-    clients = counted(view.settings.clients, "client")
-    typer.echo(f"Run {view.name} starts with {clients}: {key} = {value}.")
+    """Change the number of clients of a run that has not started.
+
+    For another setting, cancel the run and create a new one.
+    """
+    view = api.change_run(run, ChangeRun(clients=clients))
+    typer.echo(f"Run {view.name} starts with {counted(view.settings.clients, 'client')}.")
     typer.echo(
         "Members that approved another number are asked again, unless their policy allows it."
     )

@@ -289,7 +289,7 @@ def start(session: Session, run: RunRow) -> None:
     if run.state == RunState.OPEN and len(clients) < needed:
         raise WrongState(
             f"{len(clients)} of {needed} clients have enrolled ({', '.join(clients) or 'none'}); "
-            f"invite the others, or start with fewer: pubswap run set {run.name} clients N."
+            f"invite the others, or start with fewer: pubswap run resize {run.name} N."
         )
     move(session, run, started)
 

@@ -113,8 +113,8 @@ def test_an_operator_runs_a_run_by_commands_alone(coordinator: Coordinator, tmp_
 
     early = pubswap("run", "start", "typed", *options)
     assert early.returncode == 1
-    assert "pubswap run set typed clients N" in early.stderr and "[wrong_state]" in early.stderr
-    assert "with 1 client:" in pubswap("run", "set", "typed", "clients", "1", *options).stdout
+    assert "pubswap run resize typed N" in early.stderr and "[wrong_state]" in early.stderr
+    assert "with 1 client." in pubswap("run", "resize", "typed", "1", *options).stdout
 
     code = pubswap("invite", "typed", "solo", "--quiet", *options).stdout.strip()
     state = tmp_path / "solo"

@@ -132,7 +132,7 @@ CALLS: dict[str, dict[tuple[str, ...], str]] = {
     **{f"run {verb}": {ASKS: "{name}"} for verb in ("show", "start", "pause", "resume")},
     **{f"run {verb}": {ASKS: "{name} --yes"} for verb in ("cancel", "archive", "delete")},
     "run log": {ASKS: "{name} --follow"},
-    "run set": {ASKS: "{name} clients 2"},
+    "run resize": {ASKS: "{name} 2"},
     "run exclude": {ASKS: "{name} a --yes"},
     "run rollback": {ASKS: "{name} --to 0 --yes"},
     "viewer add": {(COORDINATOR,): "board", (NAMES,): "{name}"},

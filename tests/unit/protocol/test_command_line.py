@@ -165,14 +165,6 @@ def test_requests_that_succeed_do_not_flood_a_terminal(
     assert [int(found) for found in re.findall(r"status\W+(\d+)", stream.getvalue())] == shown
 
 
-def test_another_setting_of_a_run_than_its_clients_is_refused_with_what_to_do() -> None:
-    """Before anything is sent."""
-    done = CliRunner().invoke(build_app(), ["run", "set", "r", "rounds", "5"], env=WIDE)
-    assert done.exit_code == 2
-    assert "Only clients can be changed, and only before the start." in done.output
-    assert "cancel the run and create a new one" in done.output
-
-
 def test_nothing_that_is_logged_passes_for_another_line() -> None:
     """Names chosen by strangers may contain line breaks, quotes and terminal escapes."""
     evil = 'x" level=error\n2026-11-23T00:00:00Z error    \x1b[2J\x9b2J\u202eforged'
