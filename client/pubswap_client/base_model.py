@@ -12,6 +12,7 @@ from pubswap_protocol.problems import PromptLimit
 from pubswap_protocol.settings import RunSettings
 
 if TYPE_CHECKING:
+    from pubswap_client.policy.tokenizer import PromptTokenizer
     from pubswap_client.settings import ClientSettings
 
 MODEL_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
@@ -97,11 +98,16 @@ def own_model(
     return folder, card
 
 
+def tokenizer_of(folder: Path) -> "PromptTokenizer":
+    """The tokenizer in a model's folder. Raises InvalidSettings if there is none."""
+    from pubswap_client.policy.tokenizer import readable_tokenizer  # transformers, seconds
+
+    return readable_tokenizer(folder)
+
+
 def prompt_limit(folder: Path, run: RunSettings) -> PromptLimit:
     """The limit on a run's prompts, counted with the tokenizer in `folder` as its members do.
 
     Raises InvalidSettings if the folder holds no tokenizer.
     """
-    from pubswap_client.policy.tokenizer import readable_tokenizer
-
-    return readable_tokenizer(folder).limit(run)
+    return tokenizer_of(folder).limit(run)

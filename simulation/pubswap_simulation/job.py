@@ -11,8 +11,8 @@ from typing import Self
 
 from pydantic import BaseModel, ValidationError
 
-from pubswap_client.base_model import model_folder
-from pubswap_client.recipes.runfile import Prepared, base_card, check_lengths, run_card
+from pubswap_client.base_model import model_folder, tokenizer_of
+from pubswap_client.recipes.runfile import Prepared, check_lengths, run_card
 from pubswap_client.recipes.tables import DataFiles, Members, ModelSource, Value
 from pubswap_client.settings import ClientSettings, load_settings
 from pubswap_protocol.digests import sha256_of
@@ -29,7 +29,8 @@ from pubswap_simulation.results import RESULT
 _SLUG = 120  # characters of a key before its digest; file systems take 255
 # The members' own settings that change what is trained; the others say where and how fast.
 _DECIDING = {"dtype", "holdout", "prompts_per_step", "rank", "responses_per_prompt"}
-_card_of = cache(base_card)  # hashes all weights, once for a sweep's hundred jobs
+_card_of = cache(ModelSource.card)  # hashes all weights, once for a sweep's hundred jobs
+_tokenizer_of = cache(tokenizer_of)
 
 
 class Job(BaseModel, extra="forbid", frozen=True):
@@ -66,9 +67,10 @@ class Job(BaseModel, extra="forbid", frozen=True):
         return " ".join([*members, *setting, f"seed={self.settings.seed}"])
 
     def card(self) -> ModelCard:
-        run = self.settings
-        chat, longest = run.chat_template == "auto", run.grpo.longest_row
-        return _card_of(self.folder, run.lora, self.model, chat=chat, longest=longest)
+        """The run's card of the base model. Raises InvalidSettings if it cannot be used."""
+        folder, run = self.folder, self.settings
+        card = _card_of(self.model, folder, run.lora, run.grpo.longest_row)
+        return run_card(card, _tokenizer_of(folder), run)
 
     def key(self, client_settings: ClientSettings | None = None) -> str:
         """The name of the run's folder: readable, and different for any two different runs.
@@ -103,11 +105,11 @@ class Job(BaseModel, extra="forbid", frozen=True):
         private = tuple(path for paths in self.private.values() for path in paths)
         for path in sets.values():
             read_problems(path)
-        check_lengths(self.folder, self.settings, DataFiles(self.public, self.test, private))
+        files = DataFiles(self.public, self.test, private)
+        check_lengths(_tokenizer_of(self.folder), self.settings, files)
         try:
             settings = repeatable(self.settings)
-            card = run_card(self.folder, settings, self.card())
-            create = CreateRun(name=self.recipe, settings=settings, model=card)
+            create = CreateRun(name=self.recipe, settings=settings, model=self.card())
         except ValidationError as error:
             raise InvalidSettings(f"{self.recipe}: {first_fault(error)}") from None
         tokenizer = (self.folder / "tokenizer.json").read_bytes()

@@ -4,12 +4,11 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from pubswap_client.base_model import model_folder, prompt_limit
 from pubswap_client.data.prepare import prepare
 from pubswap_client.recipes.inheritance import key_and_text, value_of
-from pubswap_client.recipes.recipe import Recipe, load_recipe
+from pubswap_client.recipes.recipe import Recipe, read_recipe
 from pubswap_client.recipes.tables import MEMBERS, MEMBERSHIPS, Members, Sweep, Value
 from pubswap_client.settings import ClientSettings, load_settings
 from pubswap_protocol.errors import InvalidSettings
@@ -41,7 +40,7 @@ class Planner:
         self._plugin = plugin and plugin.resolve()
         if self._plugin is not None:
             load_plugin(self._plugin)
-        self._source = source
+        self._reading = read_recipe(source, _without_members(overrides))
         self._store = store
         self._overrides = overrides
         self._splits: dict[str, Path] = {}
@@ -56,7 +55,7 @@ class Planner:
         Each of the recipe's settings is combined with each combination of the values in `vary`.
         Seeds are the outer loop, so that a sweep that is cut short still compares its settings.
         """
-        own_sweep = load_recipe(self._source, _without_members(self._overrides)).sweep
+        own_sweep = self._reading.sound().sweep
         varied = list(Sweep(grid=(dict(vary),) if vary else ()).settings())
         settings = [setting | more for setting in own_sweep.settings() for more in varied]
         # A recipe that names no seeds for its sweep uses its own one.
@@ -68,11 +67,9 @@ class Planner:
         return list(jobs.values())
 
     def _jobs(self, setting: Setting, seed: int | None) -> Iterator[Job]:
+        seeded: Setting = {} if seed is None else {"seed": seed}
+        recipe = self._reading.varied(_without_members(setting) | seeded).sound()
         setting = self._overrides | setting
-        values: dict[str, Any] = _without_members(setting)
-        if seed is not None:
-            values["seed"] = seed
-        recipe = load_recipe(self._source, values)
         job = self._federated(recipe, {k: v for k, v in setting.items() if k != "seed"})
         members = setting.get(MEMBERS, "federated")
         if members == "federated":

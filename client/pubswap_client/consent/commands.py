@@ -154,9 +154,9 @@ def _view(state: Path, stored: StoredMembership) -> RunView:
 
 def _ask_of_file(run_file: str) -> Ask:
     from pubswap_client.base_model import local_folder
-    from pubswap_client.recipes.recipe import read_recipe
+    from pubswap_client.recipes.recipe import load_recipe
 
-    recipe = read_recipe(run_file).sound()
+    recipe = load_recipe(run_file)
     settings, source = recipe.run_settings, recipe.model.source
     folder = local_folder(recipe.model.location, recipe.model.revision)
     if folder is None:

@@ -26,9 +26,9 @@ def card(
     Settings that need the model's files are fixed by it: give them with --set, such as
     --set lora.rank=32 or --set chat_template=none. The others can be changed on the dashboard.
     """
-    from pubswap_client.base_model import model_folder
+    from pubswap_client.base_model import model_folder, tokenizer_of
     from pubswap_client.recipes.inheritance import parse_set
-    from pubswap_client.recipes.runfile import base_card, run_card
+    from pubswap_client.recipes.runfile import run_card
     from pubswap_client.recipes.tables import ModelSource
     from pubswap_client.run_card import card_bytes
     from pubswap_protocol.command_line.keys import dotted_keys, fault_lines, nested
@@ -44,10 +44,10 @@ def card(
             "\n".join(fault_lines(error.errors(), dotted_keys(RunSettings)))
         ) from None
     source = ModelSource(source=model, revision=revision)
-    chat, longest = settings.chat_template == "auto", settings.grpo.longest_row
-    base = base_card(folder, settings.lora, source, chat=chat, longest=longest)
+    base = source.card(folder, settings.lora, settings.grpo.longest_row)
+    described = run_card(base, tokenizer_of(folder), settings)
     name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-")[:50] or "model"
-    run = CreateRun(name=f"{name}-run", settings=settings, model=run_card(folder, settings, base))
+    run = CreateRun(name=f"{name}-run", settings=settings, model=described)
     write_whole(out, card_bytes(run))
     typer.echo(f"Wrote {out}. Open New run on the coordinator's dashboard, and choose this file")
     typer.echo(f"and {folder / 'tokenizer.json'}.")

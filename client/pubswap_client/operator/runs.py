@@ -57,16 +57,18 @@ def create(
     stay in their folder, for you to hand to their organisations. `pubswap recipe show` prints the
     defaults that apply, and `pubswap recipe check` the cost of the run; --dry-run does both.
     """
-    from pubswap_client.recipes import commands
+    from pubswap_client.recipes.commands import print_check
     from pubswap_client.recipes.inheritance import parse_set
-    from pubswap_client.recipes.recipe import load_recipe
+    from pubswap_client.recipes.recipe import read_recipe
     from pubswap_client.recipes.runfile import create_and_open, make_sets, prepare
+    from pubswap_client.recipes.shown import toml_text
 
+    reading = read_recipe(recipe, parse_set(changes or []))
     if dry_run:
-        commands.check(recipe, changes)
-        commands.show(recipe, changes, as_toml=True)
+        print_check(reading)
+        typer.echo(toml_text(reading), nl=False)
         return
-    loaded = load_recipe(recipe, parse_set(changes or []))
+    loaded = reading.sound()
     files = make_sets(loaded, data)
     prepared = prepare(loaded, files, initial_adapter)
     with connect(url, token_file, ca_file) as api:

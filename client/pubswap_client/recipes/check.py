@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from pubswap_client.base_model import local_folder
+from pubswap_client.base_model import local_folder, tokenizer_of
 from pubswap_client.recipes.recipe import Reading, Recipe
 from pubswap_client.recipes.runfile import set_faults
 from pubswap_client.recipes.tables import MEMBERS, Value
@@ -62,23 +62,21 @@ def repeated(reading: Reading) -> Iterator[str]:
 def examined(reading: Reading) -> tuple[list[str], AdapterLayout | None, str | None]:
     """All faults of a recipe; if the base model is here, the adapter's layout and an example."""
     faults, recipe = list(reading.faults), reading.recipe
-    layout, example, folder = None, None, None
+    layout, example, tokenizer = None, None, None
     if recipe is not None:
         try:
             folder = local_folder(recipe.model.location, recipe.model.revision)
             if folder is not None:
-                # transformers, which takes seconds to import.
-                from pubswap_client.policy.tokenizer import readable_tokenizer
-
                 layout = model_layout(folder, recipe.lora)
-                example = readable_tokenizer(folder).example(recipe)
+                tokenizer = tokenizer_of(folder)
+                example = tokenizer.example(recipe)
         except InvalidSettings as error:
             faults.append(f"model: {error.detail}")
         try:
             check_usable(recipe.verifier)
         except InvalidSettings as error:
             faults.append(f"verifier: {error.detail}")
-        faults += set_faults(recipe, folder)
+        faults += set_faults(recipe, tokenizer)
     if not reading.faults:
         faults += impossible(reading)
     return faults, layout, example

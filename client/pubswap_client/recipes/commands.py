@@ -13,7 +13,7 @@ from pubswap_protocol.bounds import printable
 from pubswap_protocol.command_line.toml_values import value_text
 
 if TYPE_CHECKING:
-    from pubswap_client.recipes.recipe import Recipe
+    from pubswap_client.recipes.recipe import Reading, Recipe
 
 Source = Annotated[str, typer.Argument(help="A TOML file, or the name of a shipped recipe.")]
 
@@ -109,6 +109,14 @@ def check(
 
     Exit status: 0 if the recipe can run, 1 otherwise.
     """
+    from pubswap_client.recipes.inheritance import parse_set
+    from pubswap_client.recipes.recipe import read_recipe
+
+    print_check(read_recipe(recipe, parse_set(changes or [])), tokens_per_second)
+
+
+def print_check(reading: Reading, tokens_per_second: float | None = None) -> None:
+    """Print what `pubswap recipe check` does, and end the command if there are faults."""
     from pubswap_client.recipes.check import (
         cost_lines,
         device_hours,
@@ -116,10 +124,7 @@ def check(
         examined,
         repeated,
     )
-    from pubswap_client.recipes.inheritance import parse_set
-    from pubswap_client.recipes.recipe import read_recipe
 
-    reading = read_recipe(recipe, parse_set(changes or []))
     faults, layout, example = examined(reading)
     for fault in dict.fromkeys(faults):
         typer.secho("wrong: ", fg="red", nl=False)

@@ -1,4 +1,4 @@
-"""Merge recipe files that extend one another, and values given on top of them.
+"""From a recipe's file, those that it extends, and values given on top, to one set of values.
 
 Values are flat, by dotted key; the nearest one wins.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pubswap_client.toml_files import read_toml
-from pubswap_protocol.command_line.keys import flat
+from pubswap_protocol.command_line.keys import flat, within
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.files import expanded
 from pubswap_protocol.methods.registries import REGISTRIES
@@ -77,7 +77,21 @@ def find_recipe(source: Path | str) -> Path:
     )
 
 
-def read_values(path: Path, extending: tuple[Path, ...] = ()) -> dict[str, Any]:
+def read_values(source: Path | str, changes: Mapping[str, Any]) -> tuple[Path, dict[str, Any]]:
+    """The file for a path or a shipped recipe's name, and its values with `changes` on top.
+
+    Raises InvalidSettings for a file that is not there, cannot be read, or extends itself.
+    """
+    path = find_recipe(source)
+    return path, changed(_file_values(path), changes)
+
+
+def changed(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Values with `changes` on top, whose paths are relative to the working folder."""
+    return merged(values, absolute(flat(changes, WHOLE), Path.cwd()))
+
+
+def _file_values(path: Path, extending: tuple[Path, ...] = ()) -> dict[str, Any]:
     """A file's values merged over those of the file that it extends, with absolute paths.
 
     Raises InvalidSettings for a file that cannot be read, or that extends itself.
@@ -91,7 +105,7 @@ def read_values(path: Path, extending: tuple[Path, ...] = ()) -> dict[str, Any]:
     values = absolute(flat(tables, WHOLE), file.parent)
     if base is None:
         return values
-    inherited = read_values(_base_of(file, base), (*extending, file))
+    inherited = _file_values(_base_of(file, base), (*extending, file))
     return merged({key: inherited[key] for key in inherited if key not in _NOT_INHERITED}, values)
 
 
@@ -121,34 +135,21 @@ def merged(values: Mapping[str, Any], nearer: Mapping[str, Any]) -> dict[str, An
 def _renames(setting: str, key: str, values: Mapping[str, Any], nearer: Mapping[str, Any]) -> bool:
     """Whether `key` is a parameter of a named value in place of which `nearer` has another one."""
     before = values.get(setting, REGISTRIES[setting].default)
-    return key != setting and _within(key, setting) and nearer[setting] != before
+    return key != setting and within(key, setting) and nearer[setting] != before
 
 
 def _drops(nearer: str, key: str) -> bool:
     if (nearer, key) == ("model.source", "model.folder"):
         return True
     parameter = key in REGISTRIES or nearer in REGISTRIES  # beside the value's name, see `flat`
-    if nearer != key and not parameter and (_within(nearer, key) or _within(key, nearer)):
+    if nearer != key and not parameter and (within(nearer, key) or within(key, nearer)):
         return True  # a table replaces a value, or a value a table
     return any(
-        _within(nearer, one) and _within(key, other) and row[one] != row[other]
+        within(nearer, one) and within(key, other) and row[one] != row[other]
         for row in _ALTERNATIVES
         for one in row
         for other in row
     )
-
-
-def _within(key: str, table: str) -> bool:
-    return key == table or key.startswith(table + ".")
-
-
-def without(values: Mapping[str, Any], table: str) -> dict[str, Any]:
-    """The values without a key, and without any key that contains it or that it contains."""
-    return {
-        key: value
-        for key, value in values.items()
-        if not (_within(key, table) or _within(table, key))
-    }
 
 
 def absolute(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:

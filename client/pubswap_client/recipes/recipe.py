@@ -9,18 +9,16 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from pubswap_client.recipes.inheritance import (
-    EXTENDS,
-    WHOLE,
-    absolute,
-    find_recipe,
-    merged,
-    read_values,
-    without,
-)
+from pubswap_client.recipes.inheritance import EXTENDS, changed, read_values
 from pubswap_client.recipes.tables import MEMBERS, ModelSource, RecipeData, Sweep
 from pubswap_protocol.bounds import Name, Positive
-from pubswap_protocol.command_line.keys import dotted_keys, fault_lines, flat, nested, unknown_key
+from pubswap_protocol.command_line.keys import (
+    dotted_keys,
+    fault_lines,
+    nested,
+    unknown_key,
+    without,
+)
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings, first_fault
 from pubswap_protocol.problems import read_jsonl
 from pubswap_protocol.prompts import Shot
@@ -72,7 +70,7 @@ class Reading:
 
     def varied(self, values: Mapping[str, Any]) -> Reading:
         """The same recipe with other values; paths are relative to the working folder."""
-        return _reading(self.path, merged(self.values, absolute(flat(values, WHOLE), Path.cwd())))
+        return _checked(self.path, changed(self.values, values))
 
     def sound(self) -> Recipe:
         """The recipe; raises InvalidSettings, naming the wrong key."""
@@ -97,12 +95,9 @@ def verifier_settings(source: Path | str) -> RunSettings:
 
     All else is the default. Raises InvalidSettings, naming the wrong key.
     """
-    path = find_recipe(source)
-    values = {
-        key: value
-        for key, value in read_values(path).items()
-        if key.partition(".")[0] in ("verifier", "correct_at")
-    }
+    path, given = read_values(source, {})
+    named = ("verifier", "correct_at")
+    values = {key: value for key, value in given.items() if key.partition(".")[0] in named}
     if not values:
         raise InvalidSettings(f'{path}: it has no `verifier`, such as `verifier = "exact"`')
     try:
@@ -114,12 +109,10 @@ def verifier_settings(source: Path | str) -> RunSettings:
 
 def read_recipe(source: Path | str, overrides: Mapping[str, Any] | None = None) -> Reading:
     """As `load_recipe`, but with all faults; raises InvalidSettings if there is no TOML file."""
-    path = find_recipe(source)
-    overrides = absolute(flat(overrides or {}, WHOLE), Path.cwd())
-    return _reading(path, merged(read_values(path), overrides))
+    return _checked(*read_values(source, overrides or {}))
 
 
-def _reading(path: Path, values: dict[str, Any]) -> Reading:
+def _checked(path: Path, values: dict[str, Any]) -> Reading:
     filled = {"name": path.stem, **values}
     # So the seeds of a sweep differ in the split of the problems too, not only in the training.
     if any(key.startswith("data.prepare.") for key in values):

@@ -1,26 +1,29 @@
 """From a recipe, or run file, to its problem sets, and to a run that is open for members."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pubswap_client.base_model import model_folder, prompt_limit
+from pubswap_client.base_model import model_folder, prompt_limit, tokenizer_of
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.data.fault_list import fault_list, write_fault_list
 from pubswap_client.data.golds import contradictions, text_faults, too_long
 from pubswap_client.data.manifest import check_files, local_files, read_manifest
 from pubswap_client.recipes.recipe import Recipe, set_sizes
-from pubswap_client.recipes.tables import DataFiles, ModelSource
+from pubswap_client.recipes.tables import DataFiles
 from pubswap_protocol import paths
 from pubswap_protocol.command_line.amounts import first_few
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import Invalid, InvalidProblems, InvalidSettings
 from pubswap_protocol.messages import CreateRun, RunView, SetKind
-from pubswap_protocol.model import ModelCard, check_positions, check_table, model_card
+from pubswap_protocol.model import ModelCard
 from pubswap_protocol.problems import read_problems
-from pubswap_protocol.settings import LoraSettings, RunSettings
+from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.peft_folder import read_peft_folder
+
+if TYPE_CHECKING:
+    from pubswap_client.policy.tokenizer import PromptTokenizer
 
 
 @dataclass(frozen=True)
@@ -41,10 +44,10 @@ def prepare(recipe: Recipe, files: DataFiles, initial_adapter: Path | None = Non
     check_sets(recipe, files)  # before a model is downloaded
     folder = model_folder(recipe.model.location, recipe.model.revision)
     settings = recipe.run_settings
-    chat, longest = settings.chat_template == "auto", settings.grpo.longest_row
-    card = base_card(folder, settings.lora, recipe.model, chat=chat, longest=longest)
-    card = run_card(folder, settings, card)
-    check_lengths(folder, settings, files)
+    card = recipe.model.card(folder, settings.lora, settings.grpo.longest_row)
+    tokenizer = tokenizer_of(folder)
+    card = run_card(card, tokenizer, settings)
+    check_lengths(tokenizer, settings, files)
     initial = None
     if initial_adapter is not None:
         initial = read_peft_folder(initial_adapter, card, settings.lora)
@@ -59,37 +62,20 @@ def prepare(recipe: Recipe, files: DataFiles, initial_adapter: Path | None = Non
     return Prepared(create, (folder / "tokenizer.json").read_bytes(), sets, initial)
 
 
-def base_card(
-    folder: Path, lora: LoraSettings, model: ModelSource, *, chat: bool, longest: int
-) -> ModelCard:
-    """The card of a run's base model, whose files are in `folder`; `run_card` completes it.
+def run_card(card: ModelCard, tokenizer: "PromptTokenizer", run: RunSettings) -> ModelCard:
+    """The model's card with what its tokenizer makes of the run's prompts, today.
 
-    `chat` if the run uses its template; `longest` is the run's longest row in tokens. Raises
-    InvalidSettings if the model cannot be used for such a run, or if its template ends a reply with
-    a token that ends no response.
+    Raises InvalidSettings if its template ends a reply with a token that ends no response.
     """
-    from pubswap_client.policy.tokenizer import readable_tokenizer  # transformers
-
-    card = model_card(folder, lora, model.source, model.revision, model.stop_token_ids)
-    config = json.loads((folder / "config.json").read_bytes())
-    check_positions(config, longest)
-    check_table(config, longest)
-    tokenizer = readable_tokenizer(folder)
+    chat = run.chat_template == "auto"
     end = tokenizer.unknown_end(card.eos_token_ids) if chat and tokenizer.has_template else None
     if end is not None and tokenizer.is_control(end):
         raise InvalidSettings(
             f"The model's chat template ends a reply with {tokenizer.token_text(end)!r}, which by "
             f"its generation config ends no response. Set model.stop_token_ids = [{end}]."
         )
-    return card.model_copy(update={"turn_token_ids": tokenizer.turn_tokens(chat)})
-
-
-def run_card(folder: Path, settings: RunSettings, card: ModelCard) -> ModelCard:
-    """The card with what the tokenizer in `folder` makes of the run's prompts, today."""
-    from pubswap_client.policy.tokenizer import readable_tokenizer  # transformers
-
-    sample = readable_tokenizer(folder).prompt_sample(settings)
-    return card.model_copy(update={"prompt_sample": sample})
+    turns, sample = tokenizer.turn_tokens(chat), tokenizer.prompt_sample(run)
+    return card.model_copy(update={"turn_token_ids": turns, "prompt_sample": sample})
 
 
 def create_and_open(api: CoordinatorClient, prepared: Prepared) -> RunView:
@@ -123,12 +109,9 @@ def make_sets(recipe: Recipe, folder: Path | None = None) -> DataFiles:
     return recipe.data.files(recipe.clients, prepared)
 
 
-def check_lengths(model: Path, run: RunSettings, files: DataFiles) -> None:
+def check_lengths(tokenizer: "PromptTokenizer", run: RunSettings, files: DataFiles) -> None:
     """Raises InvalidProblems, with a list, if prompts or answers are too long for a step."""
-    from pubswap_client.policy.tokenizer import readable_tokenizer  # transformers
-
-    tokenizer, most = readable_tokenizer(model), run.grpo.max_response_tokens
-    limit = tokenizer.limit(run)
+    limit, most = tokenizer.limit(run), run.grpo.max_response_tokens
     public = [files.public] if run.exchange else []  # other methods never use it
     for path in (*public, files.test, *files.private):
         if not path.exists():
@@ -169,10 +152,10 @@ def _count(path: Path, recipe: Recipe) -> int:
     return len(problems)
 
 
-def set_faults(recipe: Recipe, model: Path | None) -> Iterator[str]:
+def set_faults(recipe: Recipe, tokenizer: "PromptTokenizer | None") -> Iterator[str]:
     """The faults of the sets that exist already, or of the files that they are made from.
 
-    `model` is the base model's folder, if it is here.
+    `tokenizer` is the base model's, if that is here.
     """
     data, spec = recipe.data, recipe.data.prepare
     try:
@@ -187,7 +170,7 @@ def set_faults(recipe: Recipe, model: Path | None) -> Iterator[str]:
             if not path.is_file():
                 yield f"data: there is no {path}"
         check_sets(recipe, files)
-        if model is not None:
-            check_lengths(model, recipe, files)
+        if tokenizer is not None:
+            check_lengths(tokenizer, recipe, files)
     except Invalid as error:
         yield f"data: {error.detail}"

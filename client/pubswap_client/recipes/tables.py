@@ -1,5 +1,6 @@
 """A recipe's own tables, which are not settings of a run: `[model]`, `[data]` and `[sweep]`."""
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
@@ -11,6 +12,8 @@ from pydantic import BaseModel, Field, field_validator, model_validator
 from pubswap_client.data.spec import DataSpec
 from pubswap_protocol.bounds import Number
 from pubswap_protocol.command_line.keys import flat
+from pubswap_protocol.model import ModelCard, check_positions, check_table, model_card
+from pubswap_protocol.settings import LoraSettings
 
 PUBLIC, TEST = "public.jsonl", "test.jsonl"
 
@@ -32,6 +35,17 @@ class ModelSource(BaseModel, extra="forbid", frozen=True):
     def location(self) -> str:
         """The folder if it is here, else the hub id."""
         return self.source if self.folder is None else str(self.folder)
+
+    def card(self, folder: Path, lora: LoraSettings, longest: int) -> ModelCard:
+        """The card of the files in `folder`, for rows of at most `longest` tokens.
+
+        Raises InvalidSettings if they are no such model.
+        """
+        card = model_card(folder, lora, self.source, self.revision, self.stop_token_ids)
+        config = json.loads((folder / "config.json").read_bytes())
+        check_positions(config, longest)
+        check_table(config, longest)
+        return card
 
 
 @dataclass(frozen=True)

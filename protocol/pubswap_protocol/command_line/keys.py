@@ -63,6 +63,20 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     return tables
 
 
+def within(key: str, table: str) -> bool:
+    """Whether a key is in a table, or is the table's own."""
+    return key == table or key.startswith(table + ".")
+
+
+def without(values: Mapping[str, Any], table: str) -> dict[str, Any]:
+    """The values without a key, and without any key that contains it or that it contains."""
+    return {
+        key: value
+        for key, value in values.items()
+        if not (within(key, table) or within(table, key))
+    }
+
+
 MAX_FAULTS = 20  # listed: an unknown key is compared with all keys, and nobody reads thousands
 
 

@@ -50,7 +50,7 @@ OPERATOR_TOKEN = "operator-token-of-the-tests"
 T = TypeVar("T")
 
 TOKENIZER = (MODEL / "tokenizer.json").read_bytes()
-PAD = 0  # begins no response: `base_card` takes it for a token of a turn
+PAD = 0  # begins no response: `run_card` takes it for a token of a turn
 
 SETTINGS: dict[str, Any] = {
     "clients": 2,

@@ -18,6 +18,7 @@ from pubswap_client.data.prepare import prepare
 from pubswap_client.data.spec import DataSpec
 from pubswap_client.demo.demos import MODEL
 from pubswap_client.policy.policy import Policy
+from pubswap_client.policy.tokenizer import readable_tokenizer
 from pubswap_client.recipes.recipe import load_recipe
 from pubswap_client.recipes.runfile import check_lengths, make_sets, set_faults
 from pubswap_client.recipes.runfile import prepare as operator_prepare
@@ -34,6 +35,7 @@ from pubswap_protocol.problems import (
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.verifiers import VerifierPool
 
+TOKENIZER = readable_tokenizer(MODEL)
 LONG = "1 + " * 60 + "1 ="
 RUN = RunSettings.model_validate({"chat_template": "none", "grpo": {"max_prompt_tokens": 40}})
 RECIPE = {
@@ -85,8 +87,8 @@ def test_a_long_prompt_of_any_set_is_refused_with_its_line(tmp_path: Path, name:
     recipe = load_recipe(written(tmp_path, name))
     files = make_sets(recipe)
     with pytest.raises(InvalidProblems, match=rf"{name}\.jsonl: 1 of 6 .* line 3 \({name}2: "):
-        check_lengths(MODEL, recipe.run_settings, files)
-    assert f"line 3 ({name}2: " in next(set_faults(recipe, MODEL))
+        check_lengths(TOKENIZER, recipe.run_settings, files)
+    assert f"line 3 ({name}2: " in next(set_faults(recipe, TOKENIZER))
 
 
 def test_a_run_whose_responses_are_shorter_than_the_answers_is_refused(tmp_path: Path) -> None:
@@ -96,9 +98,9 @@ def test_a_run_whose_responses_are_shorter_than_the_answers_is_refused(tmp_path:
     write_problems(tmp_path / "test.jsonl", longer)
     recipe = load_recipe(path)
     with pytest.raises(InvalidProblems, match=r"6 of 6 answers do not fit in a response") as err:
-        check_lengths(MODEL, recipe.run_settings, make_sets(recipe))
+        check_lengths(TOKENIZER, recipe.run_settings, make_sets(recipe))
     assert "a response at most 1 (grpo.max_response_tokens). Raise" in err.value.detail
-    assert "6 of 6 answers do not fit" in next(set_faults(recipe, MODEL))
+    assert "6 of 6 answers do not fit" in next(set_faults(recipe, TOKENIZER))
 
 
 def test_a_run_has_its_recipe_s_template_options_and_stop_tokens(tmp_path: Path) -> None:
@@ -122,7 +124,7 @@ def test_a_run_has_its_recipe_s_template_options_and_stop_tokens(tmp_path: Path)
 def test_a_public_set_is_not_checked_without_public_steps(tmp_path: Path) -> None:
     """So with fedavg its prompts may have any length."""
     recipe = load_recipe(written(tmp_path, "public", method="fedavg"))
-    check_lengths(MODEL, recipe.run_settings, make_sets(recipe))
+    check_lengths(TOKENIZER, recipe.run_settings, make_sets(recipe))
 
 
 def test_a_recipe_leaves_long_prompts_out_of_what_it_prepares(tmp_path: Path) -> None:
@@ -139,7 +141,7 @@ def test_a_recipe_leaves_long_prompts_out_of_what_it_prepares(tmp_path: Path) ->
     [left] = read_manifest(tmp_path / "split").left_out
     # Both long prompts are the same text, and both are counted.
     assert (left.reason, left.rows) == ("a prompt of more than 40 tokens", 2)
-    check_lengths(MODEL, recipe.run_settings, files)
+    check_lengths(TOKENIZER, recipe.run_settings, files)
 
 
 def test_prepare_counts_with_the_model_that_it_is_given(tmp_path: Path) -> None:

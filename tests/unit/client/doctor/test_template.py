@@ -14,8 +14,8 @@ from pubswap_client.demo.demos import MODEL
 from pubswap_client.doctor.findings import Status
 from pubswap_client.doctor.model import check_end, check_model, check_round_trip, check_template
 from pubswap_client.policy.policy import Policy
-from pubswap_client.policy.tokenizer import PromptTokenizer
-from pubswap_client.recipes.runfile import base_card, run_card
+from pubswap_client.policy.tokenizer import PromptTokenizer, readable_tokenizer
+from pubswap_client.recipes.runfile import run_card
 from pubswap_client.recipes.tables import ModelSource
 from pubswap_client.settings import ClientSettings
 from pubswap_protocol.errors import BaseModelMismatch, InvalidProblems, InvalidSettings
@@ -66,8 +66,8 @@ def card() -> ModelCard:
 
 def card_of(folder: Path, run: RunSettings, source: ModelSource) -> ModelCard:
     """The card of a run on the model in a folder."""
-    chat, longest = run.chat_template == "auto", run.grpo.longest_row
-    return run_card(folder, run, base_card(folder, run.lora, source, chat=chat, longest=longest))
+    card = source.card(folder, run.lora, run.grpo.longest_row)
+    return run_card(card, readable_tokenizer(folder), run)
 
 
 def test_the_run_s_own_files_are_well(view: RunView) -> None:
