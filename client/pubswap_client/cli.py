@@ -6,10 +6,11 @@ import sys
 import time
 from pathlib import Path
 from shlex import quote
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pubswap_client.computing import computing
 from pubswap_client.consent.commands import approve, deny, policy_commands, print_first_look
 from pubswap_client.coordinator.tls import TlsFiles
 from pubswap_client.daemon.signals import until_stopped
@@ -21,7 +22,6 @@ from pubswap_client.operator import ending, members, runs, viewers
 from pubswap_client.operator.connecting import Url
 from pubswap_client.operator.exporting import export, verify
 from pubswap_client.operator.model_cards import model_commands
-from pubswap_client.options import CommonOptions, Data, Engine, Processes, computing
 from pubswap_client.organisation.commands import adapter, leave, link, status
 from pubswap_client.personal.command import personalize
 from pubswap_client.privacy.commands import privacy_commands
@@ -32,6 +32,9 @@ from pubswap_protocol.command_line.logs import log_to
 from pubswap_protocol.command_line.statuses import CANCELLED
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.messages import Role, RunState
+
+if TYPE_CHECKING:
+    from pubswap_client.settings import ClientSettings
 
 run_commands = typer.Typer(help="Create, watch and manage runs.", no_args_is_help=True)
 run_commands.command("create")(runs.create)
@@ -135,12 +138,9 @@ def enroll(
 
 
 @client_commands.command("start")
-@computing
+@computing("data", "engine", "processes")
 def start(
-    options: CommonOptions,
-    data: Data = None,
-    engine: Engine = None,
-    processes: Processes = None,
+    settings: "ClientSettings",
     until: Annotated[
         str | None,
         typer.Option(help="End after the last step that fits into this time, such as 55m."),
@@ -161,7 +161,6 @@ def start(
     130 if you stopped it, 1 after an error.
     """
     end = time.monotonic() + seconds_of(until, "--until") if until is not None else math.inf
-    settings = options.settings(data=data, engine=engine, processes=processes)
     log_to(sys.stderr, settings.log_format)
     with until_stopped(end):
         from pubswap_client.daemon.session import run_client
@@ -174,12 +173,9 @@ def start(
 
 
 @client_commands.command("doctor")
-@computing
+@computing("data", "engine", "processes")
 def doctor(
-    options: CommonOptions,
-    data: Data = None,
-    engine: Engine = None,
-    processes: Processes = None,
+    settings: "ClientSettings",
     role: Annotated[Role, typer.Option(help="Role of this member in the run.")] = Role.CLIENT,
     run: Annotated[
         Path | None,
@@ -214,19 +210,16 @@ def doctor(
     from pubswap_client.doctor.examination import run_doctor
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    settings = options.settings(data=data, engine=engine, processes=processes)
     with until_stopped():
         healthy = run_doctor(settings, not no_trial, as_json, role, run)
     raise typer.Exit(0 if healthy else 1)
 
 
-@computing
+@computing("engine")
 def evaluate(
-    options: CommonOptions,
-    engine: Engine = None,
+    settings: "ClientSettings",
 ) -> None:
     """Evaluate every round's adapter on the coordinator's test set (role: evaluator)."""
-    settings = options.settings(engine=engine)
     log_to(sys.stderr, settings.log_format)
     with until_stopped():
         from pubswap_client.daemon.session import run_evaluator

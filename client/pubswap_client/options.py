@@ -1,65 +1,45 @@
-"""Options shared by the commands that compute: this machine's settings."""
+"""The settings of this machine that are also options of the commands that compute.
 
-from dataclasses import dataclass
+They are apart from the other settings because help needs no package of the client's extra.
+"""
+
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Literal
 
-import typer
-
-from pubswap_protocol.command_line.sharing import sharing
-
-if TYPE_CHECKING:
-    from pubswap_client.settings import ClientSettings
-
-Config = Annotated[Path | None, typer.Option(help="A client.toml with these settings.")]
-State = Annotated[
-    Path | None,
-    typer.Option(help="The state folder, with token and progress.", show_default="pubswap-state"),
-]
-Model = Annotated[str | None, typer.Option(help="The base model: a folder or a hub id.")]
-Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
-Dtype = Annotated[
-    str | None, typer.Option(help="The base model's precision: auto, float32 or bfloat16.")
-]
-Threads = Annotated[
-    int | None,
-    typer.Option(help="CPU threads of each process; by default all cores, divided among them."),
-]
-
-Data = Annotated[Path | None, typer.Option(help="The private problems (JSONL).")]
-Engine = Annotated[str | None, typer.Option(help="auto, transformers, vllm or vllm-server.")]
-Processes = Annotated[
-    int | None, typer.Option(help="Processes that share each update, one for each GPU.")
-]
+from pydantic import BaseModel, Field
 
 
-@dataclass(frozen=True)
-class CommonOptions:
-    """Options given on the command line, which override the config file."""
+class ClientOptions(BaseModel):
+    """Files, model, device and engine."""
 
-    config: Path | None
-    values: dict[str, Any]
-
-    def settings(self, **more: Any) -> "ClientSettings":
-        """Load the settings, with `more` options of the command's own. Raises InvalidSettings."""
-        from pubswap_client.settings import load_settings
-
-        return load_settings(self.config, **self.values, **more)
-
-
-def _common_options(
-    config: Config = None,
-    state: State = None,
-    model: Model = None,
-    device: Device = None,
-    dtype: Dtype = None,
-    threads: Threads = None,
-) -> CommonOptions:
-    return CommonOptions(
-        config,
-        {"state": state, "model": model, "device": device, "dtype": dtype, "threads": threads},
+    state: Path = Field(
+        default=Path("pubswap-state"),
+        description="State folder, with the token and the local progress.",
     )
-
-
-# A decorator that passes these options as the command's first argument.
-computing = sharing(_common_options)
+    data: Path | None = Field(default=None, description="Private problems (JSONL); only read.")
+    model: str | None = Field(
+        default=None, description="Base model: a local folder or a hub id; by default the run's."
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        default="auto", description="auto: a GPU if there is one."
+    )
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        default="auto",
+        description="Precision of the base model; adapters are always float32. auto: bfloat16 on a "
+        "GPU and float32 on a CPU. A CPU with AMX or AVX-512 BF16 is faster in bfloat16.",
+    )
+    threads: int | None = Field(
+        default=None,
+        gt=0,
+        le=4096,  # as each takes resources at once
+        description="CPU threads of each process; by default all cores, divided among the "
+        "processes.",
+    )
+    processes: int = Field(
+        default=1, gt=0, le=4096, description="Processes that share each update, one for each GPU."
+    )
+    engine: Literal["auto", "transformers", "vllm", "vllm-server"] = Field(
+        default="auto",
+        description="Rollout engine: transformers, a vLLM started by the daemon, or `vllm serve` "
+        "replicas. auto: vLLM if it is installed and there is a GPU, otherwise transformers.",
+    )

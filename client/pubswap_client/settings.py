@@ -19,6 +19,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
+from pubswap_client.options import ClientOptions
 from pubswap_client.toml_files import read_toml
 from pubswap_protocol.bounds import MAX_COUNT, MAX_FACTOR, MAX_NUMBER
 from pubswap_protocol.command_line.keys import dotted_keys, key_fault
@@ -119,18 +120,13 @@ class VllmSettings(BaseModel, extra="forbid", frozen=True):
         return cache
 
 
-class ClientSettings(BaseSettings):
+class ClientSettings(ClientOptions, BaseSettings):
     """`client.toml`, validated. Relative paths are relative to the file."""
 
     model_config = SettingsConfigDict(
         env_prefix="PUBSWAP_CLIENT_", env_nested_delimiter="__", extra="forbid", frozen=True
     )
 
-    state: Path = Field(
-        default=Path("pubswap-state"),
-        description="State folder, with the token and the local progress.",
-    )
-    data: Path | None = Field(default=None, description="Private problems (JSONL); only read.")
     holdout: int = Field(
         default=0,
         ge=0,
@@ -139,26 +135,7 @@ class ClientSettings(BaseSettings):
         "adapter answers each of them once. The share of correct responses stays in the state "
         "folder and is not sent. 0: none.",
     )
-    model: str | None = Field(
-        default=None, description="Base model: a local folder or a hub id; by default the run's."
-    )
     revision: str | None = Field(default=None, description="Revision on the hub.")
-    device: Literal["auto", "cpu", "cuda"] = Field(
-        default="auto", description="auto: a GPU if there is one."
-    )
-    dtype: Literal["auto", "float32", "bfloat16"] = Field(
-        default="auto",
-        description="Precision of the base model; adapters are always float32. auto: bfloat16 on a "
-        "GPU and float32 on a CPU. A CPU with AMX or AVX-512 BF16 is faster in bfloat16.",
-    )
-    threads: Parallel | None = Field(
-        default=None,
-        description="CPU threads of each process; by default all cores, divided among the "
-        "processes.",
-    )
-    processes: Parallel = Field(
-        default=1, description="Processes that share each update, one for each GPU."
-    )
     shard: bool = Field(
         default=False,
         description="Spread the base model's layers over the processes (FSDP2), if the model does "
@@ -187,11 +164,6 @@ class ClientSettings(BaseSettings):
     )
     gradient_checkpointing: bool = Field(
         default=False, description="Compute layers twice and keep much less of them in memory."
-    )
-    engine: Literal["auto", "transformers", "vllm", "vllm-server"] = Field(
-        default="auto",
-        description="Rollout engine: transformers, a vLLM started by the daemon, or `vllm serve` "
-        "replicas. auto: vLLM if it is installed and there is a GPU, otherwise transformers.",
     )
     vllm: VllmSettings = VllmSettings()
     track: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = Field(

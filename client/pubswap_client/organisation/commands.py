@@ -17,13 +17,16 @@ from pubswap_client.operator.adapter_folder import (
     which_adapter,
 )
 from pubswap_client.operator.watching import watch
-from pubswap_client.options import State
 from pubswap_client.state.lock import locked
 from pubswap_client.state.membership import load_membership
 from pubswap_protocol.bounds import escaped
 from pubswap_protocol.messages import Away
 
 Config = Annotated[Path | None, typer.Option(help="The client.toml that names the state folder.")]
+State = Annotated[
+    Path | None,
+    typer.Option(help="The state folder, with token and progress.", show_default="pubswap-state"),
+]
 
 
 def status(

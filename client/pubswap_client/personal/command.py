@@ -2,18 +2,20 @@
 
 import logging
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pubswap_client.computing import computing
 from pubswap_client.daemon.signals import until_stopped
-from pubswap_client.options import CommonOptions, Data, computing
+
+if TYPE_CHECKING:
+    from pubswap_client.settings import ClientSettings
 
 
-@computing
+@computing("data")
 def personalize(
-    options: CommonOptions,
-    data: Data = None,
+    settings: "ClientSettings",
     adapter: Annotated[
         Path | None,
         typer.Option(help="The shared adapter, a PEFT folder; by default the state folder's."),
@@ -39,7 +41,6 @@ def personalize(
     from pubswap_protocol.command_line.progress_bar import next_stage, progress_bar
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    settings = options.settings(data=data)
     with until_stopped(), progress_bar() as progress:
         from pubswap_client.organisation.outcome import ADAPTER
         from pubswap_client.personal.personalizing import personalize as run

@@ -2,15 +2,18 @@
 
 import logging
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from pubswap_client.asking import AsJson, Round
+from pubswap_client.computing import computing
 from pubswap_client.daemon.signals import until_stopped
-from pubswap_client.options import CommonOptions, computing
 from pubswap_protocol.bounds import escaped
+
+if TYPE_CHECKING:
+    from pubswap_client.settings import ClientSettings
 
 privacy_commands = typer.Typer(
     help="Measure what an adapter reveals about this organisation's problems.", no_args_is_help=True
@@ -18,12 +21,9 @@ privacy_commands = typer.Typer(
 
 
 @privacy_commands.command("audit")
-@computing
+@computing("data")
 def audit(
-    options: CommonOptions,
-    data: Annotated[
-        Path | None, typer.Option(help="The private problems (JSONL), as passed to `start`.")
-    ] = None,
+    settings: "ClientSettings",
     members: Annotated[
         Path | None, typer.Option(help="Instead of --data: only problems that were trained on.")
     ] = None,
@@ -46,7 +46,6 @@ def audit(
     from pubswap_protocol.command_line.progress_bar import progress_bar
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    settings = options.settings(data=data)
     with until_stopped(), progress_bar() as progress:
         from pubswap_client.privacy.audit import audit as run_audit
 

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable
-from inspect import Parameter, Signature
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pubswap_protocol.bounds import escaped
-from pubswap_protocol.command_line.sharing import Command, sharing
+from pubswap_protocol.command_line.sharing import Command, option_of, sharing
 from pubswap_server.options import DATA, Panels, ServerOptions
 
 if TYPE_CHECKING:
@@ -26,28 +25,18 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs."
 
 def with_settings(panels: Panels) -> Callable[[Command], Command]:
     """Give a command the settings as its first argument, and those in `panels` as its options."""
-
-    def settings(**options: Any) -> "ServerSettings":
-        from pubswap_server.settings import load_settings
-
-        return load_settings(**options)
-
-    listed = [_option(name, panel) for panel, names in panels.items() for name in names]
-    settings.__signature__ = Signature(listed)  # type: ignore[attr-defined]
-    return sharing(settings)
-
-
-def _option(name: str, panel: str) -> Parameter:
-    """The option of a setting: None unless it is given, here or in the environment."""
-    field = ServerOptions.model_fields[name]
-    option = typer.Option(
-        envvar=f"PUBSWAP_{name.upper()}",
-        help=field.description,
-        rich_help_panel=panel,
-        show_default=False if field.default is None else str(field.default),
+    options = (
+        option_of(ServerOptions, name, envvar=f"PUBSWAP_{name.upper()}", rich_help_panel=panel)
+        for panel, names in panels.items()
+        for name in names
     )
-    kind = Annotated[field.annotation | None, option]  # type: ignore[name-defined]
-    return Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=kind)
+    return sharing(_settings, *options)
+
+
+def _settings(**options: Any) -> "ServerSettings":
+    from pubswap_server.settings import load_settings
+
+    return load_settings(**options)
 
 
 beside = with_settings(DATA)
