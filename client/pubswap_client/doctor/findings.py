@@ -14,8 +14,8 @@ from pubswap_protocol.bounds import printable
 from pubswap_protocol.errors import PubSwapError
 
 
-class Status(StrEnum):
-    """The severity of a finding; SKIPPED means that another check must succeed first."""
+class Outcome(StrEnum):
+    """How a check ended; SKIPPED means that another check must succeed first."""
 
     OK = "ok"
     WARNING = "warning"
@@ -27,31 +27,31 @@ class Status(StrEnum):
 class Finding:
     """One line of the report; `advice` is the next thing to do, where there is one."""
 
-    status: Status
+    outcome: Outcome
     found: str
     advice: str = ""
 
     @property
     def good(self) -> bool:
-        return self.status in (Status.OK, Status.WARNING)
+        return self.outcome in (Outcome.OK, Outcome.WARNING)
 
 
 def ok(found: str) -> Finding:
-    return Finding(Status.OK, found)
+    return Finding(Outcome.OK, found)
 
 
 def warning(found: str, advice: str) -> Finding:
     """A finding with which training works, but not as well as it might."""
-    return Finding(Status.WARNING, found, advice)
+    return Finding(Outcome.WARNING, found, advice)
 
 
 def failure(found: str, advice: str) -> Finding:
     """A finding with which training would not start, or would be useless."""
-    return Finding(Status.FAILURE, found, advice)
+    return Finding(Outcome.FAILURE, found, advice)
 
 
 def skipped(needs: str) -> Finding:
-    return Finding(Status.SKIPPED, f"not checked: it needs {needs}")
+    return Finding(Outcome.SKIPPED, f"not checked: it needs {needs}")
 
 
 def of_error(error: Exception, advice: str = "") -> Finding:
@@ -68,10 +68,10 @@ def of_error(error: Exception, advice: str = "") -> Finding:
 
 
 _LOOKS = {
-    Status.OK: ("✓ ok", "green"),
-    Status.WARNING: ("! warning", "yellow"),
-    Status.FAILURE: ("✗ failure", "bold red"),
-    Status.SKIPPED: ("- skipped", "dim"),
+    Outcome.OK: ("✓ ok", "green"),
+    Outcome.WARNING: ("! warning", "yellow"),
+    Outcome.FAILURE: ("✗ failure", "bold red"),
+    Outcome.SKIPPED: ("- skipped", "dim"),
 }
 
 
@@ -83,23 +83,23 @@ class Checklist:
     prediction: Prediction | None = None
     following: str = "pubswap client start, with the same options"  # what comes next
 
-    def count(self, status: Status) -> int:
-        return sum(finding.status is status for finding in self.findings.values())
+    def count(self, outcome: Outcome) -> int:
+        return sum(finding.outcome is outcome for finding in self.findings.values())
 
     @property
     def healthy(self) -> bool:
-        return not self.count(Status.FAILURE)
+        return not self.count(Outcome.FAILURE)
 
     def rendered(self) -> RenderableType:
         """The table, and one line that sums it up."""
         found, todo = (Column(name, overflow="fold") for name in ("found", "what to do"))
         table = Table("check", "", found, todo, show_lines=True)
         for name, finding in self.findings.items():
-            words, style = _LOOKS[finding.status]
+            words, style = _LOOKS[finding.outcome]
             # Text, not markup: paths, ids and texts from the coordinator may have square brackets.
             texts = (Text(printable(text)) for text in (finding.found, finding.advice))
             table.add_row(Text(name), Text(words, style), *texts)
-        failures, count = self.count(Status.FAILURE), self.count(Status.WARNING)
+        failures, count = self.count(Outcome.FAILURE), self.count(Outcome.WARNING)
         warnings = "1 warning" if count == 1 else f"{count} warnings"
         verdict = f"Nothing failed, {warnings}. Next: {self.following}"
         if failures:
@@ -111,7 +111,10 @@ class Checklist:
         prediction = None
         if self.prediction is not None:
             prediction = asdict(self.prediction) | {"round_seconds": self.prediction.round_seconds}
-        findings = [{"name": name, **asdict(each)} for name, each in self.findings.items()]
+        findings = [
+            {"name": name, "status": each.outcome, "found": each.found, "advice": each.advice}
+            for name, each in self.findings.items()
+        ]
         return json.dumps(
             {"healthy": self.healthy, "findings": findings, "prediction": prediction},
             indent=2,

@@ -1,22 +1,57 @@
-"""Checks of the device, and of its memory against an estimate of what training needs."""
+"""Checks of the device, its memory against an estimate of what training needs, and the engine."""
 
 import os
 from contextlib import closing
 from importlib.util import find_spec
 
-from pubswap_client.doctor.findings import Finding, failure, of_error, ok, warning
+from pubswap_client.doctor.facts import Facts
+from pubswap_client.doctor.findings import Finding, failure, of_error, ok, skipped, warning
 from pubswap_client.policy.policy import EMULATED, emulates_bfloat16
 from pubswap_client.rollout.engine_choice import chosen_engine, why_not_vllm
 from pubswap_client.rollout.vllm_http import InferenceServer
 from pubswap_client.settings import ClientSettings
-from pubswap_client.training.memory import Device, MemoryEstimate, batch_rows
+from pubswap_client.training.memory import (
+    Device,
+    MemoryEstimate,
+    batch_rows,
+    estimate_memory,
+    measure_device,
+)
 from pubswap_protocol.command_line.amounts import size_text
 from pubswap_protocol.errors import EngineFault
+from pubswap_protocol.messages import Role
 from pubswap_protocol.settings import RunSettings
 
+_NO_GPU = "Check that nvidia-smi lists it and torch is a CUDA build, or set device = 'cpu'."
 
-def check_device(settings: ClientSettings, device: Device) -> Finding:
+
+def check_device(facts: Facts) -> Finding:
     """Check that each process has a device."""
+    try:
+        facts.device = measure_device(facts.settings)
+    except Exception as error:
+        return of_error(error, _NO_GPU)
+    return on_device(facts.settings, facts.device)
+
+
+def check_memory(facts: Facts) -> Finding:
+    """Check that the longest prompts and responses fit; the estimate may be off by half."""
+    if facts.device is None or facts.run is None or facts.model is None:
+        return skipped("a device and the run's own model")
+    settings, run, device = facts.settings, facts.run.settings, facts.device
+    (folder, card), evaluator = facts.model, facts.role is Role.EVALUATOR
+    needs = estimate_memory(settings, run, card, folder, device, evaluator)
+    return in_memory(settings, run, device, needs, evaluator)
+
+
+def check_engine(facts: Facts) -> Finding:
+    """Check that the engine is installed, or answers; it samples in the trial step only."""
+    return (
+        skipped("the run") if facts.run is None else of_engine(facts.settings, facts.run.settings)
+    )
+
+
+def on_device(settings: ClientSettings, device: Device) -> Finding:
     text = f"{device.name}, {size_text(device.free)} free"
     if device.cuda and settings.processes > device.count:
         return failure(
@@ -35,14 +70,13 @@ def check_device(settings: ClientSettings, device: Device) -> Finding:
     return ok(text)
 
 
-def check_memory(
+def in_memory(
     settings: ClientSettings,
     run: RunSettings,
     device: Device,
     needs: MemoryEstimate,
     evaluator: bool = False,
 ) -> Finding:
-    """Check that the longest prompts and responses fit; the estimate may be off by half."""
     free = device.free if device.cuda else device.free // settings.processes
     text = f"about {size_text(needs.peak)} of {size_text(free)}: {_parts(needs, run, evaluator)}"
     if needs.fixed > free:
@@ -108,8 +142,7 @@ def _room(device: Device, needs: MemoryEstimate) -> str:
     )
 
 
-def check_engine(settings: ClientSettings, run: RunSettings) -> Finding:
-    """Check that the engine is installed, or answers; it samples in the trial step only."""
+def of_engine(settings: ClientSettings, run: RunSettings) -> Finding:
     chosen = chosen_engine(settings, run)
     if chosen == "vllm-server":
         return check_replicas(settings, run)

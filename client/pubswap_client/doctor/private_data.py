@@ -1,64 +1,37 @@
-"""Checks of the private problems, line by line, to find every fault and not only the first.
+"""Checks of the private problems: every fault, and not only the first.
 
 Findings name line numbers and ids, never a prompt or an answer.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
+from pubswap_client.daemon.own_settings import own_settings
+from pubswap_client.data.drawing import sample
 from pubswap_client.data.fault_list import fault_list, write_fault_list
-from pubswap_client.data.golds import (
-    Fault,
-    Score,
-    contradictions,
-    text_faults,
-    too_long,
-    unread,
-)
+from pubswap_client.data.golds import Fault, contradictions, text_faults, too_long, unread
 from pubswap_client.data.holdout import split
+from pubswap_client.doctor.facts import Facts
 from pubswap_client.doctor.findings import Finding, failure, ok, skipped, warning
+from pubswap_client.doctor.model import SAMPLE
+from pubswap_client.doctor.problem_file import ProblemFile
 from pubswap_protocol.command_line.amounts import first_few
-from pubswap_protocol.errors import InvalidProblems, InvalidSettings, NotSaved
-from pubswap_protocol.problems import Problem, parse_problem, read_jsonl
+from pubswap_protocol.errors import InvalidSettings, NotSaved
 from pubswap_protocol.prompts import Prompt
-from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.verifiers import check_usable
 from pubswap_protocol.verifiers.confined.sandbox import available
 from pubswap_protocol.verifiers.registry import Given
 
-
-@dataclass(frozen=True)
-class Survey:
-    """A problem file: its usable problems, and the faults of the rest."""
-
-    path: Path
-    problems: tuple[Problem, ...]
-    faults: tuple[str, ...]  # of lines that are not problems
-    repeated: tuple[str, ...]  # `line 7 (id)` for an id that occurred before
-    places: Mapping[str, str]  # such as "line 7", by id
+_DATA_AND_RUN = skipped("private data and the run")
 
 
-def survey(path: Path) -> Survey:
-    """Read a whole file; raises InvalidProblems if that is impossible."""
-    problems, faults, repeated = [], [], []
-    places: dict[str, str] = {}
-    for number, line in read_jsonl(path):
-        try:
-            problem = parse_problem(line, f"line {number}")
-        except InvalidProblems as error:
-            faults.append(error.detail)
-            continue
-        if problem.id in places:
-            repeated.append(f"line {number} ({problem.id})")
-            continue
-        places[problem.id] = f"line {number}"
-        problems.append(problem)
-    return Survey(path, tuple(problems), tuple(faults), tuple(repeated), places)
-
-
-def check_file(file: Survey) -> Finding:
+def check_file(facts: Facts) -> Finding:
     """Check that every line is a problem, and that no id and no prompt occurs twice."""
+    path = facts.settings.data
+    if path is None:
+        advice = "Give their file: --data private.jsonl."
+        return failure("no private problems are given", advice)
+    facts.stage("reading the private problems")
+    file = facts.file = ProblemFile.read(path)
     if file.faults:
         return failure(
             f"{len(file.faults)} lines of {file.path} are not problems: {file.faults[0]}",
@@ -90,43 +63,57 @@ def check_file(file: Survey) -> Finding:
     return ok(f"{file.path} is readable")
 
 
-def check_count(file: Survey, run: RunSettings, holdout: int = 0) -> Finding:
+def check_count(facts: Facts) -> Finding:
     """Check that there are enough problems for a step."""
-    trained, held_out = split(file.problems, holdout)
-    count, needed = len(trained), run.grpo.prompts_per_step
+    if facts.file is None or facts.run is None:
+        return _DATA_AND_RUN
+    own = own_settings(facts.settings, facts.run.settings)
+    trained, held_out = split(facts.file.problems, facts.settings.holdout)
+    count, needed = len(trained), own.grpo.prompts_per_step
     besides = f" to train on, {len(held_out)} held out" if held_out else ""
     text = f"{count} problems{besides}; a step takes {needed}"
     if count < needed:
-        advice = f"Add problems until there are {needed}, better hundreds, to {file.path}."
+        advice = f"Add problems until there are {needed}, better hundreds, to {facts.file.path}."
         return failure(text, advice)
     if count < 4 * needed:
         return warning(text, "Training works, but sees the same problems in nearly every step.")
     return ok(text)
 
 
+def check_prompt_lengths(facts: Facts) -> Finding:
+    """Check that no prompt exceeds the run's limit; raises InvalidProblems with a list."""
+    if facts.file is None or facts.tokenizer is None or facts.run is None:
+        return skipped("private data and a tokenizer")
+    facts.stage("measuring prompts")
+    limit = facts.tokenizer.limit(facts.run.settings)
+    limit.check(facts.file.problems, str(facts.file.path))
+    facts.fitting = True
+    return ok(f"none over the limit of {limit.max_tokens} tokens")
+
+
 SERIOUS_SHARE = 0.05
 _CHUNK = 32
 
 
-def check_verifiers(problems: Sequence[Problem], default: Given) -> tuple[Finding, list[Problem]]:
-    """Check that every named verifier exists; returns the problems whose verifier does.
-
-    `default` is the run's verifier.
-    """
+def check_verifiers(facts: Facts) -> Finding:
+    """Check that every named verifier exists."""
+    if facts.file is None or facts.run is None:
+        return _DATA_AND_RUN
+    problems, default = facts.file.problems, facts.run.settings.verifier
     names = {problem.verifier or default for problem in problems}
     faults = {name: fault for name in names if (fault := _fault(name))}
-    usable = [problem for problem in problems if (problem.verifier or default) not in faults]
+    facts.usable = [each for each in problems if (each.verifier or default) not in faults]
     if faults:
         bad = [problem.id for problem in problems if (problem.verifier or default) in faults]
         return failure(
             f"{len(bad)} problems name one that does not exist: {first_few(bad)}. "
             + " ".join(faults.values()),
             'Correct "verifier" in these lines, or leave it out to take the run\'s.',
-        ), usable
-    return ok(first_few(sorted(map(str, names)))), usable
+        )
+    return ok(first_few(sorted(map(str, names))))
 
 
-def check_sandbox() -> Finding:
+def check_sandbox(_: Facts) -> Finding:
     """Check that processes that score responses are confined."""
     lacking = available().lacking
     if lacking is None:
@@ -138,55 +125,53 @@ def check_sandbox() -> Finding:
     )
 
 
-def check_answers(
-    problems: Sequence[Problem],
-    total: int,
-    default: Given,
-    score: Score,
-    advance: Callable[[int], None],
-) -> tuple[Finding, list[Fault]]:
-    """Check that verifiers read the answers of these problems, from a set of `total`, correctly.
-
-    Returns the unusable ones, too.
-    """
+def check_answers(facts: Facts) -> Finding:
+    """Check that verifiers read the answers of a sample of the problems correctly."""
+    if facts.file is None or facts.usable is None or facts.run is None:
+        return _DATA_AND_RUN
+    problems, total = sample(facts.usable, SAMPLE, "doctor"), len(facts.file.problems)
     bad, count = list[Fault](), len(problems)
-    for chunk in (problems[start : start + _CHUNK] for start in range(0, count, _CHUNK)):
-        bad += unread(chunk, default, score)
-        advance(len(chunk))
+    task = facts.stage("verifying the problems' own answers", count)
+    for start in range(0, count, _CHUNK):
+        chunk = problems[start : start + _CHUNK]
+        bad += unread(chunk, facts.run.settings.verifier, facts.pool.score_many)
+        facts.progress.advance(task, len(chunk))
+    facts.unread = bad
     if not count:
-        return skipped("a problem with a verifier that is known"), bad
+        return skipped("a problem with a verifier that is known")
     part = f"{count} of {total}" if count < total else f"all {total}"
     if not bad:
-        return ok(f"each is read by its own verifier (checked {part})"), bad
-    serious = len(bad) > SERIOUS_SHARE * count
+        return ok(f"each is read by its own verifier (checked {part})")
     named = first_few(fault.problem.id for fault in bad)
-    return (failure if serious else warning)(
+    return _failure_or_warning(len(bad), count)(
         f"{len(bad)} are not read by their own verifier: {named} (checked {part}). {_reasons(bad)}",
         "Right responses to them are not rewarded, or wrong ones are. Write the answer as the "
         "verifier reads it (math: an expression; choice: one letter; exact: the text after "
         '"Answer:"; reasoning_gym: with the metadata of its task), or remove them.',
-    ), bad
+    )
 
 
-def check_texts(problems: Sequence[Problem], default: Given) -> tuple[Finding, list[Fault]]:
-    """Check the text of every answer, which takes no verifier. Returns the unusable ones, too."""
-    faults = text_faults(problems, default)
+def check_texts(facts: Facts) -> Finding:
+    """Check the text of every answer, which takes no verifier."""
+    if facts.usable is None or facts.run is None:
+        return _DATA_AND_RUN
+    problems = facts.usable
+    faults = facts.broken = text_faults(problems, facts.run.settings.verifier)
     if not faults:
-        return ok(f"none of {len(problems)} is blank, broken or a worked solution"), faults
-    serious = len(faults) > SERIOUS_SHARE * len(problems)
-    return (failure if serious else warning)(
+        return ok(f"none of {len(problems)} is blank, broken or a worked solution")
+    return _failure_or_warning(len(faults), len(problems))(
         f"{len(faults)} of {len(problems)} answers can be earned by no response. "
         f"{_reasons(faults)}",
         "Write the result alone as the answer, or remove these problems.",
-    ), faults
+    )
 
 
-def check_answer_lengths(
-    problems: Sequence[Problem], run: RunSettings, length: Callable[[str], int]
-) -> Finding:
+def check_answer_lengths(facts: Facts) -> Finding:
     """Check that a response has room for each reference answer."""
-    most = run.grpo.max_response_tokens
-    faults = too_long(problems, most, length)
+    if facts.usable is None or facts.run is None or facts.tokenizer is None:
+        return skipped("private data, the run and a tokenizer")
+    problems, most = facts.usable, facts.run.settings.grpo.max_response_tokens
+    faults = too_long(problems, most, facts.tokenizer.response_length)
     if not faults:
         return ok(f"none over the {most} tokens of a response")
     ids = first_few(fault.problem.id for fault in faults)
@@ -197,10 +182,13 @@ def check_answer_lengths(
     )
 
 
-def check_listed(file: Survey, faults: Sequence[Fault]) -> Finding:
+def check_listed(facts: Facts) -> Finding:
     """List all unusable answers in a file beside the data; remove an earlier list if none is."""
+    file = facts.file
+    if file is None or facts.broken is None or facts.unread is None:
+        return _DATA_AND_RUN
     listing = fault_list(file.path)
-    faults = [*contradictions(file.problems), *faults]
+    faults = [*contradictions(file.problems), *facts.broken, *facts.unread]
     try:
         write_fault_list(listing, faults, file.places)
     except NotSaved as error:
@@ -211,6 +199,10 @@ def check_listed(file: Survey, faults: Sequence[Fault]) -> Finding:
         f"{listing} lists all that were found, with lines, answers and reasons",
         "Correct them as docs/data.md says for each reason. The list is as private as the data.",
     )
+
+
+def _failure_or_warning(bad: int, total: int) -> Callable[[str, str], Finding]:
+    return failure if bad > SERIOUS_SHARE * total else warning
 
 
 def _reasons(faults: Sequence[Fault]) -> str:

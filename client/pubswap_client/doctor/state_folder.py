@@ -2,27 +2,29 @@
 
 import os
 import shutil
-from pathlib import Path
 
 from pubswap_client.consent.ask import ask_of
 from pubswap_client.consent.consent import refused_now, words
 from pubswap_client.consent.local_policy import load_policy, policy_path
 from pubswap_client.consent.rules import Code
-from pubswap_client.doctor.findings import Finding, failure, ok, warning
-from pubswap_client.settings import ClientSettings
+from pubswap_client.doctor.facts import Facts
+from pubswap_client.doctor.findings import Finding, failure, ok, skipped, warning
 from pubswap_client.state.lock import holder
-from pubswap_client.state.membership import StoredMembership
+from pubswap_client.state.membership import load_membership
 from pubswap_protocol.command_line.amounts import size_text
-from pubswap_protocol.messages import Role, RunView
-from pubswap_protocol.tensors.adapter import AdapterLayout
+from pubswap_protocol.messages import Role
 
 # The adapter and AdamW's two moments; a new file is complete before the old one is removed.
 _ADAPTERS_PER_CHECKPOINT = 3
 _PASSING = (Code.BYTES,)
+_NONE = skipped("a membership, without --run")
 
 
-def check_folder(state: Path) -> Finding:
+def check_folder(facts: Facts) -> Finding:
     """Check that the folder exists and is writable, without writing."""
+    if facts.carded:
+        return _NONE
+    state = facts.settings.state
     if not state.is_dir():
         return failure(
             f"{state} is not a folder",
@@ -36,9 +38,12 @@ def check_folder(state: Path) -> Finding:
     return ok(f"{state} can be written to")
 
 
-def check_membership(stored: StoredMembership, role: Role) -> Finding:
-    member = stored.membership
-    text = f"{member.name} in the run {member.run_name} at {stored.coordinator}"
+def check_membership(facts: Facts) -> Finding:
+    if facts.carded:
+        return _NONE
+    facts.stored = load_membership(facts.settings.state)
+    member, role = facts.stored.membership, facts.role
+    text = f"{member.name} in the run {member.run_name} at {facts.stored.coordinator}"
     if member.role is role:
         return ok(text)
     evaluates = role is Role.CLIENT  # its folder is the other role's
@@ -50,9 +55,11 @@ def check_membership(stored: StoredMembership, role: Role) -> Finding:
     )
 
 
-def check_daemon(state: Path) -> Finding:
+def check_daemon(facts: Facts) -> Finding:
     """Check that no other daemon uses the folder, without taking its lock."""
-    other = holder(state)
+    if facts.carded:
+        return _NONE
+    other = holder(facts.settings.state)
     if other is None:
         return ok("no other daemon uses this state folder")
     return warning(
@@ -61,13 +68,17 @@ def check_daemon(state: Path) -> Finding:
     )
 
 
-def check_policy(settings: ClientSettings, run: RunView, coordinator: str) -> Finding:
+def check_policy(facts: Facts) -> Finding:
     """Check the run against policy.toml; raises InvalidSettings for an invalid policy."""
-    state, rank = settings.state, settings.rank
+    if facts.stored is None or facts.run is None:
+        return skipped("the run there")
+    state, rank = facts.settings.state, facts.settings.rank
     path = policy_path(state)
     if not path.exists():
         return ok(f"{path} does not exist; start writes one that allows what the run asks")
-    refused = refused_now(state, load_policy(path), ask_of(run, coordinator, rank))
+    refused = refused_now(
+        state, load_policy(path), ask_of(facts.run, facts.stored.coordinator, rank)
+    )
     if not refused:
         return ok(f"{path} allows what the run asks")
     if all(refusal.code in _PASSING for refusal in refused):
@@ -78,9 +89,12 @@ def check_policy(settings: ClientSettings, run: RunView, coordinator: str) -> Fi
     )
 
 
-def check_disk(state: Path, layout: AdapterLayout) -> Finding:
+def check_disk(facts: Facts) -> Finding:
     """Check that there is room for each step's checkpoint beside the previous one."""
-    checkpoint = _ADAPTERS_PER_CHECKPOINT * layout.file_bytes
+    if facts.stored is None or facts.run is None:
+        return skipped("the run there")
+    state = facts.settings.state
+    checkpoint = _ADAPTERS_PER_CHECKPOINT * facts.run.model.layout.file_bytes
     saved = state / "progress" / "checkpoint.safetensors"
     used = saved.stat().st_size if saved.exists() else 0
     free, needed = shutil.disk_usage(state).free, 2 * checkpoint - min(used, checkpoint)

@@ -1,4 +1,6 @@
-"""Time one private step on the real data, from the run's first adapter; the result is discarded.
+"""The checks on the loaded model: its path of the update, and a timed private step on the data.
+
+The step starts from the run's first adapter, and its result is discarded.
 
 The policy's adapter is replaced and trained, so nothing else may use the policy.
 """
@@ -14,13 +16,18 @@ from typing import Any
 
 from pubswap_client.daemon.factories import make_engine, make_trainer, open_privacy
 from pubswap_client.daemon.own_settings import own_settings
+from pubswap_client.data.holdout import split
+from pubswap_client.distributed.launch import load_policy, open_process_group
 from pubswap_client.distributed.process_group import ProcessGroup
-from pubswap_client.doctor.findings import Finding, ok, warning
+from pubswap_client.doctor.facts import Facts
+from pubswap_client.doctor.findings import Finding, Outcome, of_error, ok, skipped, warning
+from pubswap_client.doctor.prediction import predict
 from pubswap_client.policy.policy import Policy
+from pubswap_client.policy.self_check import check_packed_path
 from pubswap_client.rollout.engine_choice import chosen_engine
 from pubswap_client.settings import ClientSettings
 from pubswap_client.training.metrics import StepMetrics
-from pubswap_client.training.trainer import LocalTrainer, Scorer
+from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol.command_line.amounts import duration_text, size_text
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import RunSettings
@@ -30,31 +37,64 @@ MAX_DRAWS = 20  # each is empty with a probability of at most 1 / e
 
 QUICK_SECONDS = 10.0
 
-Stage = Callable[[str], object]
+
+def try_model(facts: Facts, trial: bool) -> None:
+    """Add the findings that need the loaded model; without `trial`, only that of its path.
+
+    The first failure ends them all, because the processes of a group can only end together.
+    """
+    names = ["packed path", "trial step", "prediction"] if trial else ["packed path"]
+    findings, settings, run = facts.findings, facts.settings, facts.run
+    if run is None or facts.model is None or not facts.good("memory"):
+        needed = skipped("the run, its own model, and memory for it")
+        findings |= dict.fromkeys(names, needed)
+        return
+    folder, _ = facts.model
+    try:
+        with open_process_group(settings) as group:
+            facts.stage("loading the model")
+            policy = load_policy(settings, folder, run.model, run.settings, group)
+            facts.stage("comparing packs with the model's own pass")
+            path = check_packed_path(policy, settings.gradient_checkpointing)
+            found = warning(str(path), path.advice) if path.refused else ok(str(path))
+            findings[names.pop(0)] = found
+            # A running daemon would lose memory to the trial, and the trial time to the daemon.
+            idle = facts.carded or findings["daemon"].outcome is Outcome.OK
+            fitting = facts.file.problems if facts.file and facts.fitting else ()
+            problems, _ = split(fitting, settings.holdout)
+            if not (names and problems and idle and facts.good("rollout engine")):
+                needed = skipped("the engine, private problems, and no other daemon")
+                findings |= dict.fromkeys(names, needed)
+                return
+            step = try_step(facts, policy, group, folder, problems, run.id)
+            findings[names.pop(0)] = check_trial(step, run.settings)
+            facts.prediction = predict(step, run.settings, run.model.layout, settings)
+            findings[names.pop(0)] = ok(str(facts.prediction))
+    except Exception as error:
+        findings[names[0]] = of_error(error)
+        findings |= dict.fromkeys(names[1:], skipped(f"a successful {names[0]}"))
 
 
 def try_step(
-    settings: ClientSettings,
-    run: str,
-    folder: Path,
+    facts: Facts,
     policy: Policy,
     process_group: ProcessGroup | None,
-    member: str,
+    model: Path,
     problems: Sequence[Problem],
-    scorer: Scorer,
-    stage: Stage,
+    run: str,
 ) -> StepMetrics:
-    """Time a private step of the client `member`, on a policy that has passed its self-check.
+    """Time a private step on a policy that has passed its self-check; `run` is the run's id.
 
     A quick step is repeated and the second one counts, because the first loads libraries. Raises
     what training would raise.
     """
+    settings, stage, stored = facts.settings, facts.stage, facts.stored
     private_settings = own_settings(settings, policy.settings)
     grpo = private_settings.grpo
 
     def score(cases: Sequence[tuple[str, Problem]]) -> list[float]:
         stage("trial step: verifying the responses")
-        rewards = scorer(cases)
+        rewards = facts.pool.score_many(policy.settings.verifier, cases)
         stage(f"trial step: {'sampling again or ' if grpo.resample else ''}updating the adapter")
         return rewards
 
@@ -63,9 +103,10 @@ def try_step(
     stage(f"starting the engine {chosen_engine(settings, policy.settings)}")
     with (
         _temporary_folders(settings) as settings,
-        closing(make_engine(settings, policy, folder, process_group)) as engine,
+        closing(make_engine(settings, policy, model, process_group)) as engine,
     ):
         privacy = open_privacy(settings.state, run, private_settings, len(problems))
+        member = stored.membership.name if stored else "member"
         trainer = make_trainer(
             settings=settings,
             policy=policy,

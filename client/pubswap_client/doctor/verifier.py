@@ -177,7 +177,7 @@ def _text(seconds: float) -> str:
     return milliseconds if seconds < 1 else f"{seconds:.1f} s"
 
 
-class Answered(Strict):
+class ResponseLine(Strict):
     """One line of a file of responses."""
 
     id: str = Field(min_length=1)
@@ -193,7 +193,7 @@ def read_responses(path: Path, problems: Sequence[Problem]) -> list[Case]:
     cases = []
     for number, line in read_jsonl(path):
         try:
-            answered = Answered.model_validate_json(line)
+            answered = ResponseLine.model_validate_json(line)
         except ValidationError as error:
             raise InvalidProblems(
                 f"{path}, line {number}: {fault_text(error.errors()[0])}. "

@@ -3,6 +3,7 @@
 import json
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,19 +12,21 @@ from pubswap_client.data.golds import Fault, contradictions, text_fault, too_lon
 from pubswap_client.data.manifest import read_manifest
 from pubswap_client.data.prepare import prepare
 from pubswap_client.data.spec import DataSpec
-from pubswap_client.doctor.findings import Status
+from pubswap_client.doctor.findings import Outcome
 from pubswap_client.doctor.private_data import (
     check_answer_lengths,
     check_file,
     check_listed,
     check_texts,
-    survey,
 )
+from pubswap_client.doctor.problem_file import ProblemFile
+from pubswap_client.settings import ClientSettings
 from pubswap_protocol.errors import InvalidProblems
 from pubswap_protocol.problems import Problem, is_blank, parse_problems, write_problems
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.verifiers import VerifierPool, score
 from pubswap_protocol.verifiers.confined.worker import Scored
+from support.client.examined import facts_of
 
 
 def problem(answer: str, verifier: str | None = "math", name: str = "p") -> Problem:
@@ -38,9 +41,11 @@ def test_an_answer_longer_than_a_response_is_named() -> None:
     assert [fault.problem.id for fault in long] == [f"p{size}" for size in range(17, 25)]
     assert long[0].reason == "it has 17 tokens, and a response at most 16"
     run = RunSettings.model_validate({"grpo": {"max_response_tokens": 16}})
-    assert check_answer_lengths(problems[:16], run, len).status is Status.OK
-    found = check_answer_lengths(problems[:17], run, len)
-    assert found.status is Status.WARNING and "1 of 17 do not fit" in found.found
+    facts = facts_of(run=run, usable=problems[:16], tokenizer=SimpleNamespace(response_length=len))
+    assert check_answer_lengths(facts).outcome is Outcome.OK
+    facts.usable = problems[:17]
+    found = check_answer_lengths(facts)
+    assert found.outcome is Outcome.WARNING and "1 of 17 do not fit" in found.found
 
 
 @pytest.mark.parametrize(
@@ -233,25 +238,31 @@ def test_prepare_does_not_strip_what_is_left_of_a_backslash(tmp_path: Path) -> N
 def test_the_doctor_finds_the_same_faults(tmp_path: Path) -> None:
     """It names reasons and ids, and no answer; every answer's text is checked, not a sample."""
     problems = [problem("4", name=f"p{n}") for n in range(60)]
-    finding, faults = check_texts([*problems, problem("Then we get 12", name="bad")], "exact")
-    assert finding.status is Status.WARNING
+    exact, choice = (RunSettings.model_validate({"verifier": name}) for name in ("exact", "choice"))
+    facts = facts_of(run=exact, usable=[*problems, problem("Then we get 12", name="bad")])
+    finding = check_texts(facts)
+    assert finding.outcome is Outcome.WARNING
     assert "math: it is a worked solution, not an answer (bad)" in finding.found
     assert "get 12" not in finding.found + finding.advice
-    assert check_texts([problem("AC", None)], "choice")[0].status is Status.FAILURE
-    assert check_texts(problems, "exact")[0].status is Status.OK
+    assert (
+        check_texts(facts_of(run=choice, usable=[problem("AC", None)])).outcome is Outcome.FAILURE
+    )
+    assert check_texts(facts_of(run=exact, usable=problems)).outcome is Outcome.OK
     bad = problem("Then we get 12", name="bad")
     other = Problem(id="other", prompt="p3?", answer="5")
     write_problems(tmp_path / "private.jsonl", [*problems, bad, other])
-    found = survey(tmp_path / "private.jsonl")
-    finding = check_file(found)
-    assert finding.status is Status.FAILURE
+    facts.settings, facts.unread = ClientSettings(data=tmp_path / "private.jsonl"), []
+    finding, found = check_file(facts), facts.file
+    assert found is not None
+    assert finding.outcome is Outcome.FAILURE
     assert "different answer: p3, other" in finding.found
-    finding = check_listed(found, faults)
-    assert finding.status is Status.WARNING
+    finding = check_listed(facts)
+    assert finding.outcome is Outcome.WARNING
     assert str(fault_list(found.path)) in finding.found
     assert list(listed(found.path)) == ["line 4", "line 61", "line 62"]
     write_problems(found.path, problems)
-    assert check_listed(survey(found.path), []).status is Status.OK
+    facts.file, facts.broken = ProblemFile.read(found.path), []
+    assert check_listed(facts).outcome is Outcome.OK
     assert not fault_list(found.path).exists()
 
 
@@ -259,8 +270,9 @@ def test_a_list_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
     """Private data may lie in a folder that is only read."""
     bad = problem("So 7", name="bad")
     write_problems(tmp_path / "private.jsonl", [bad])
-    found = survey(tmp_path / "private.jsonl")
+    found = ProblemFile.read(tmp_path / "private.jsonl")
     fault_list(found.path).with_name(fault_list(found.path).name + ".tmp").mkdir()
-    finding = check_listed(found, [Fault(bad, "math", "it is a worked solution")])
-    assert finding.status is Status.WARNING
+    faults = [Fault(bad, "math", "it is a worked solution")]
+    finding = check_listed(facts_of(file=found, broken=faults, unread=[]))
+    assert finding.outcome is Outcome.WARNING
     assert "could not be listed" in finding.found

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from pubswap_client.demo.demos import MODEL
-from pubswap_client.doctor.findings import Finding, Status
-from pubswap_client.doctor.memory import check_device, check_memory
+from pubswap_client.doctor.findings import Finding, Outcome
+from pubswap_client.doctor.memory import in_memory, on_device
 from pubswap_client.settings import ClientSettings, VllmSettings
 from pubswap_client.training.memory import Device, MemoryEstimate, estimate_memory, measure_device
 from pubswap_protocol.errors import InvalidSettings
@@ -80,13 +80,13 @@ def look(settings: ClientSettings, there: Device) -> tuple[Finding, MemoryEstima
     """The finding for the demo's model, and the estimate behind it."""
     card = model_card(MODEL, RUN.lora, "model", None)
     needs = estimate_memory(settings, RUN, card, MODEL, there)
-    return check_memory(settings, RUN, there, needs), needs
+    return in_memory(settings, RUN, there, needs), needs
 
 
 def test_enough_memory_is_well_and_its_parts_are_named() -> None:
     """The parts are weights, adapter and optimizer, update, and sampling."""
     found, estimate = look(ClientSettings(), place(8 * GIB))
-    assert found.status is Status.OK
+    assert found.outcome is Outcome.OK
     assert "weights 1.3 MB" in found.found
     assert estimate.peak == estimate.fixed + max(estimate.update, estimate.rollout)
 
@@ -97,7 +97,7 @@ def test_an_update_that_does_not_fit_has_settings_that_do() -> None:
     _, estimate = look(settings, place(8 * GIB))
     free = estimate.fixed + estimate.update // 2
     found, _ = look(settings, place(free))
-    assert found.status is Status.WARNING
+    assert found.outcome is Outcome.WARNING
     assert "gradient_checkpointing = true or micro_batch_tokens below 8192" in found.advice
     for change in ({"gradient_checkpointing": True}, {"micro_batch_tokens": 4096}):
         mended = look(settings.model_copy(update=change), place(free))[1]
@@ -112,8 +112,8 @@ def test_sampling_that_does_not_fit_takes_fewer_rows() -> None:
     card = model_card(MODEL, run.lora, "model", None)
     needs = estimate_memory(settings, run, card, MODEL, there)
     tight = place(needs.fixed + needs.rollout // 2, cuda=False)
-    found = check_memory(settings, run, tight, needs)
-    assert found.status is Status.WARNING
+    found = in_memory(settings, run, tight, needs)
+    assert found.outcome is Outcome.WARNING
     assert "rollout_rows below 512" in found.advice
     assert "engine = 'vllm'" in found.advice
 
@@ -168,8 +168,8 @@ def test_an_evaluator_s_batch_of_a_real_model_fits_a_gpu_of_80_gb(
     assert 60 * GIB < found.peak <= there.free
     assert found.update == 0
     assert found.factors == 4 * card.layout.parameters
-    said = check_memory(ClientSettings(), run, there, found, evaluator=True)
-    assert said.status is Status.OK
+    said = in_memory(ClientSettings(), run, there, found, evaluator=True)
+    assert said.outcome is Outcome.OK
     assert f"sampling {found.rows} of 512 responses at a time" in said.found
     assert "update" not in said.found
     assert estimate(ClientSettings(rollout_rows=64)).rows == 64
@@ -178,10 +178,10 @@ def test_an_evaluator_s_batch_of_a_real_model_fits_a_gpu_of_80_gb(
 def test_weights_that_do_not_fit_are_a_failure() -> None:
     """On GPUs the model can be sharded; on a CPU there must be more memory."""
     found, _ = look(ClientSettings(), place(1 << 20))
-    assert found.status is Status.FAILURE
+    assert found.outcome is Outcome.FAILURE
     assert "shard = true" in found.advice
     found, _ = look(ClientSettings(), place(1 << 20, cuda=False))
-    assert found.status is Status.FAILURE
+    assert found.outcome is Outcome.FAILURE
     assert "free memory for each process" in found.advice
 
 
@@ -240,7 +240,7 @@ def test_a_vllm_that_does_not_fit_beside_the_trainer_gets_a_smaller_share(
         vllm = VllmSettings(sleep=True, extra={"gpu_memory_utilization": share})
         settings = ClientSettings(engine="vllm", vllm=vllm, micro_batch_tokens=16)
         needs = estimate_memory(settings, RUN, larger, folder, there)
-        return check_memory(settings, RUN, there, needs).advice
+        return in_memory(settings, RUN, there, needs).advice
 
     assert "vllm.extra.gpu_memory_utilization" not in advice(1_720_000_000, 0.6)
     assert "vllm.extra.gpu_memory_utilization = 0.67" in advice(1_720_000_000, 0.8)
@@ -265,21 +265,21 @@ def test_a_base_in_bfloat16_needs_half_the_memory_and_may_be_slow(
     )
     for name in ("amx_bf16", "avx512_bf16", "bf16"):
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda name=name: {name: True})
-        assert check_device(half, cpu).status is Status.OK
+        assert on_device(half, cpu).outcome is Outcome.OK
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": False})
-    found = check_device(half, cpu)
-    assert found.status is Status.WARNING
+    found = on_device(half, cpu)
+    assert found.outcome is Outcome.WARNING
     assert "faster in float32" in found.found and "dtype = 'bfloat16'" in found.advice
-    assert check_device(half, place(8 * GIB)).status is Status.OK
-    assert check_device(ClientSettings(), cpu).status is Status.OK
+    assert on_device(half, place(8 * GIB)).outcome is Outcome.OK
+    assert on_device(ClientSettings(), cpu).outcome is Outcome.OK
 
 
 def test_the_gpus_must_be_enough_for_the_processes() -> None:
     """Too few are a failure; unused ones are a warning."""
-    assert check_device(ClientSettings(), place(GIB)).status is Status.OK
-    assert check_device(ClientSettings(), place(GIB, count=4)).status is Status.WARNING
-    found = check_device(ClientSettings(processes=2), place(GIB))
-    assert found.status is Status.FAILURE
+    assert on_device(ClientSettings(), place(GIB)).outcome is Outcome.OK
+    assert on_device(ClientSettings(), place(GIB, count=4)).outcome is Outcome.WARNING
+    found = on_device(ClientSettings(processes=2), place(GIB))
+    assert found.outcome is Outcome.FAILURE
     assert "processes = 1" in found.advice
 
 
@@ -288,6 +288,6 @@ def test_the_cpu_is_found_and_a_missing_gpu_is_a_failure(monkeypatch: pytest.Mon
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     found = measure_device(ClientSettings())
     assert (found.cuda, found.count) == (False, 1)
-    assert check_device(ClientSettings(), found).status is Status.OK
+    assert on_device(ClientSettings(), found).outcome is Outcome.OK
     with pytest.raises(InvalidSettings, match="no GPU"):
         measure_device(ClientSettings(device="cuda"))

@@ -2,20 +2,25 @@
 
 from collections import namedtuple
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pubswap_client.doctor.findings import Status
+from pubswap_client.doctor.facts import Facts
+from pubswap_client.doctor.findings import Finding, Outcome
 from pubswap_client.doctor.state_folder import (
     check_daemon,
     check_disk,
     check_folder,
     check_membership,
 )
+from pubswap_client.settings import ClientSettings
 from pubswap_client.state.lock import locked
-from pubswap_client.state.membership import StoredMembership
+from pubswap_client.state.membership import StoredMembership, save_membership
 from pubswap_protocol.messages import Membership, Role
+from pubswap_protocol.model import ModelCard
 from pubswap_protocol.tensors.adapter import AdapterLayout
+from support.client.examined import facts_of
 
 LAYOUT = AdapterLayout(tensors={"a": (1000, 1000)})
 
@@ -25,16 +30,25 @@ def stored(role: Role) -> StoredMembership:
     return StoredMembership(coordinator="http://c", membership=membership)
 
 
+def at(folder: Path, **found: Any) -> Facts:
+    return facts_of(ClientSettings(state=folder), **found)
+
+
+def membership(folder: Path, enrolled: Role, role: Role) -> Finding:
+    save_membership(folder, stored(enrolled))
+    return check_membership(at(folder, role=role))
+
+
 def test_a_folder_that_can_be_written_to_is_well(tmp_path: Path) -> None:
     """The check itself writes nothing."""
-    assert check_folder(tmp_path).status is Status.OK
+    assert check_folder(at(tmp_path)).outcome is Outcome.OK
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_is_missing_says_how_to_get_one(tmp_path: Path) -> None:
     """Enrolling creates it."""
-    found = check_folder(tmp_path / "none")
-    assert found.status is Status.FAILURE
+    found = check_folder(at(tmp_path / "none"))
+    assert found.outcome is Outcome.FAILURE
     assert "pubswap client enroll" in found.advice
 
 
@@ -43,8 +57,8 @@ def test_a_folder_of_somebody_else_is_a_failure(
 ) -> None:
     """The advice is the command that fixes it."""
     monkeypatch.setattr("os.access", lambda path, mode: False)
-    found = check_folder(tmp_path)
-    assert found.status is Status.FAILURE
+    found = check_folder(at(tmp_path))
+    assert found.outcome is Outcome.FAILURE
     assert f"chown -R $(id -un) {tmp_path}" in found.advice
 
 
@@ -55,11 +69,13 @@ def test_a_folder_of_somebody_else_is_a_failure(
         (Role.EVALUATOR, Role.CLIENT, "pubswap client start"),
     ],
 )
-def test_a_membership_is_for_its_role_alone(role: Role, other: Role, command: str) -> None:
+def test_a_membership_is_for_its_role_alone(
+    role: Role, other: Role, command: str, tmp_path: Path
+) -> None:
     """The finding names its role and what that is for, and never the token."""
-    assert check_membership(stored(role), role).status is Status.OK
-    found = check_membership(stored(other), role)
-    assert found.status is Status.FAILURE
+    assert membership(tmp_path, role, role).outcome is Outcome.OK
+    found = membership(tmp_path, other, role)
+    assert found.outcome is Outcome.FAILURE
     assert command in found.advice
     assert f"--role {other}" in found.advice
     assert "secret" not in found.found + found.advice
@@ -67,13 +83,13 @@ def test_a_membership_is_for_its_role_alone(role: Role, other: Role, command: st
 
 def test_a_running_daemon_is_a_warning_and_is_not_disturbed(tmp_path: Path) -> None:
     """The finding names its process; the check neither creates a lock file nor holds the lock."""
-    assert check_daemon(tmp_path).status is Status.OK
+    assert check_daemon(at(tmp_path)).outcome is Outcome.OK
     assert list(tmp_path.iterdir()) == []
     with locked(tmp_path):
-        found = check_daemon(tmp_path)
-        assert found.status is Status.WARNING
+        found = check_daemon(at(tmp_path))
+        assert found.outcome is Outcome.WARNING
         assert "kill " in found.advice
-    assert check_daemon(tmp_path).status is Status.OK
+    assert check_daemon(at(tmp_path)).outcome is Outcome.OK
     with locked(tmp_path):
         pass
 
@@ -86,9 +102,11 @@ def test_a_disk_without_room_for_two_checkpoints_is_a_failure(
     """
     usage = namedtuple("usage", "free")
     needed = 2 * 3 * LAYOUT.file_bytes
+    card = ModelCard.model_construct(layout=LAYOUT)
+    facts = at(tmp_path, card=card, stored=stored(Role.CLIENT))
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage(needed))
-    assert check_disk(tmp_path, LAYOUT).status is Status.OK
+    assert check_disk(facts).outcome is Outcome.OK
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage(needed - 2_000_000))
-    found = check_disk(tmp_path, LAYOUT)
-    assert found.status is Status.FAILURE
+    found = check_disk(facts)
+    assert found.outcome is Outcome.FAILURE
     assert "Free 2.0 MB there" in found.advice

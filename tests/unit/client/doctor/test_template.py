@@ -11,8 +11,9 @@ import transformers
 from tokenizers import Tokenizer
 
 from pubswap_client.demo.demos import MODEL
-from pubswap_client.doctor.findings import Status
-from pubswap_client.doctor.model import check_end, check_model, check_round_trip, check_template
+from pubswap_client.doctor.facts import Facts
+from pubswap_client.doctor.findings import Finding, Outcome
+from pubswap_client.doctor.model import check_end, check_model, check_round_trip, shown_example
 from pubswap_client.policy.policy import Policy
 from pubswap_client.policy.tokenizer import PromptTokenizer, readable_tokenizer
 from pubswap_client.recipes.runfile import run_card
@@ -24,6 +25,7 @@ from pubswap_protocol.model import ModelCard, model_card
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.response_form import ResponseForm
+from support.client.examined import facts_of, file_of
 
 RUN = RunSettings()
 PLAIN = RunSettings(chat_template="none")
@@ -60,6 +62,18 @@ def with_template(folder: Path, template: str | None) -> PromptTokenizer:
     return PromptTokenizer(folder)
 
 
+def of_model(folder: Path, run: RunView) -> Facts:
+    return facts_of(ClientSettings(model=str(folder)), run=run.settings, card=run.model)
+
+
+def ends(tokenizer: PromptTokenizer, card: ModelCard) -> Finding:
+    return check_end(facts_of(run=RUN, card=card, tokenizer=tokenizer))
+
+
+def round_trip(tokenizer: PromptTokenizer, problems: list[Problem]) -> Finding:
+    return check_round_trip(facts_of(tokenizer=tokenizer, file=file_of(problems)))
+
+
 def card() -> ModelCard:
     return model_card(MODEL, RUN.lora, "model", None)
 
@@ -72,16 +86,18 @@ def card_of(folder: Path, run: RunSettings, source: ModelSource) -> ModelCard:
 
 def test_the_run_s_own_files_are_well(view: RunView) -> None:
     """The folder and the card are passed on to later checks."""
-    found, (folder, found_card) = check_model(ClientSettings(model=str(MODEL)), view)
-    assert found.status is Status.OK
-    assert (folder, found_card.weights_digest) == (MODEL, view.model.weights_digest)
+    facts = of_model(MODEL, view)
+    assert check_model(facts).outcome is Outcome.OK
+    assert facts.model is not None
+    folder, found = facts.model
+    assert (folder, found.weights_digest) == (MODEL, view.model.weights_digest)
 
 
 def test_the_size_of_a_model_counts_only_what_is_loaded(view: RunView, copied: Path) -> None:
     """Mistral's consolidated.safetensors, a second copy of the weights, does not count."""
-    before = check_model(ClientSettings(model=str(copied)), view)[0].found
+    before = check_model(of_model(copied, view)).found
     shutil.copy(copied / "model.safetensors", copied / "consolidated.safetensors")
-    assert check_model(ClientSettings(model=str(copied)), view)[0].found == before
+    assert check_model(of_model(copied, view)).found == before
 
 
 def test_files_that_differ_are_named(view: RunView, copied: Path) -> None:
@@ -89,30 +105,30 @@ def test_files_that_differ_are_named(view: RunView, copied: Path) -> None:
     for name in ("config.json", "tokenizer.json"):
         (copied / name).write_text((copied / name).read_text() + "\n")
     with pytest.raises(BaseModelMismatch, match=r"config, tokenizer\. The run uses .* v1"):
-        check_model(ClientSettings(model=str(copied)), view)
+        check_model(of_model(copied, view))
 
 
 def test_a_folder_without_weights_is_no_model(view: RunView, copied: Path) -> None:
     """The message says what is missing."""
     (copied / "model.safetensors").unlink()
     with pytest.raises(InvalidSettings, match="safetensors"):
-        check_model(ClientSettings(model=str(copied)), view)
+        check_model(of_model(copied, view))
 
 
 def test_an_example_is_shown_as_the_model_gets_it(copied: Path) -> None:
     """With its number of tokens, and with the chat template if the run uses it."""
     tokenizer = with_template(copied, CHAT)
-    shown = check_template(tokenizer, RUN)
-    assert shown.status is Status.OK
+    shown = shown_example(tokenizer, RUN)
+    assert shown.outcome is Outcome.OK
     tokens = tokenizer.encode_for(RUN, "What is 12 + 30?")
     ids = " ".join(map(str, tokens))
     text = f"is {len(tokens)} tokens: '[user]What is 12 + 30?<eos>'; ids {ids}"
     assert shown.found.endswith(text)
     told = RunSettings.model_validate({"system_prompt": "Hi " * 300, "few_shot": [SHOT] * 9})
-    shown = check_template(tokenizer, told)
+    shown = shown_example(tokenizer, told)
     assert "'[system]Hi Hi" in shown.found and "[assistant]2<eos>[user]What is 12" in shown.found
     assert len(shown.found) < 3000, "a long one is cut in the middle"
-    plain = check_template(tokenizer, RUN.model_copy(update={"chat_template": "none"}))
+    plain = shown_example(tokenizer, RUN.model_copy(update={"chat_template": "none"}))
     assert "the run uses none" in plain.found
     assert "tokens: 'What is 12 + 30?'; ids" in plain.found
 
@@ -135,7 +151,7 @@ def test_a_template_without_a_place_for_the_run_s_messages_is_refused(copied: Pa
         tokenizer = with_template(copied, template)
         run = RunSettings.model_validate(values)
         with pytest.raises(InvalidSettings, match=said):
-            check_template(tokenizer, run)
+            shown_example(tokenizer, run)
         with pytest.raises(InvalidSettings, match=said):
             card_of(copied, run, ModelSource(source="model"))
         own = [{"role": "system", "content": "Be terse."}, {"role": "user", "content": "1 + 1 ="}]
@@ -149,33 +165,33 @@ def test_the_template_s_own_switch_turns_thinking_off(copied: Path) -> None:
     """`chat_template_options` are its variables, as Qwen3's enable_thinking."""
     off = "{% if enable_thinking is false %}(think off){% endif %}"
     tokenizer = with_template(copied, CHAT + off)
-    assert "(think off)" not in check_template(tokenizer, RUN).found
+    assert "(think off)" not in shown_example(tokenizer, RUN).found
     options = RunSettings.model_validate({"chat_template_options": {"enable_thinking": False}})
-    assert "<eos>(think off)'" in check_template(tokenizer, options).found
+    assert "<eos>(think off)'" in shown_example(tokenizer, options).found
 
 
 def test_a_model_without_a_template_is_a_warning_where_the_run_uses_one() -> None:
     """It may be a base model, or an incomplete copy of another model."""
-    found = check_template(PromptTokenizer(MODEL), RUN)
-    assert found.status is Status.WARNING
+    found = shown_example(PromptTokenizer(MODEL), RUN)
+    assert found.outcome is Outcome.WARNING
     assert "chat_template.jinja" in found.advice
 
 
 def test_end_of_sequence_must_be_in_the_vocabulary() -> None:
     """This catches files that do not belong together."""
     tokenizer = PromptTokenizer(MODEL)
-    assert check_end(tokenizer, card(), RUN).status is Status.OK
+    assert ends(tokenizer, card()).outcome is Outcome.OK
     wrong = card().model_copy(update={"eos_token_ids": (1, 9999)})
-    found = check_end(tokenizer, wrong, RUN)
-    assert found.status is Status.FAILURE
+    found = ends(tokenizer, wrong)
+    assert found.outcome is Outcome.FAILURE
     assert "9999" in found.found
 
 
 def test_a_template_whose_replies_end_with_another_token_is_a_warning(copied: Path) -> None:
     """Responses would never end before the length limit."""
-    assert check_end(with_template(copied, CHAT), card(), RUN).status is Status.OK
-    found = check_end(with_template(copied, UNENDED), card(), RUN)
-    assert found.status is Status.WARNING
+    assert ends(with_template(copied, CHAT), card()).outcome is Outcome.OK
+    found = ends(with_template(copied, UNENDED), card())
+    assert found.outcome is Outcome.WARNING
     assert "max_response_tokens" in found.advice
 
 
@@ -184,9 +200,9 @@ def test_prompts_that_do_not_survive_the_tokenizer_are_named_by_id(tiny_qwen3: P
     good = Problem(id="good", prompt="1 + 1 =", answer="2")
     bad = Problem(id="bad", prompt="1 ∫ 1 =", answer="2")
     tokenizer = PromptTokenizer(tiny_qwen3)
-    assert check_round_trip(tokenizer, [good]).status is Status.OK
-    found = check_round_trip(tokenizer, [good, bad])
-    assert found.status is Status.WARNING
+    assert round_trip(tokenizer, [good]).outcome is Outcome.OK
+    found = round_trip(tokenizer, [good, bad])
+    assert found.outcome is Outcome.WARNING
     assert "1 of 2 prompts come back changed: bad" in found.found
 
 

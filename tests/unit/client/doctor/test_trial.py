@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,13 @@ from pubswap_client.daemon import reporters
 from pubswap_client.data.holdout import split
 from pubswap_client.demo.demos import MODEL
 from pubswap_client.distributed.launch import load_policy
-from pubswap_client.doctor import examination
-from pubswap_client.doctor.examination import Examination
+from pubswap_client.doctor import trial as trying
+from pubswap_client.doctor.examination import examine
+from pubswap_client.doctor.facts import Facts
 from pubswap_client.doctor.findings import (
     Checklist,
     Finding,
-    Status,
+    Outcome,
     failure,
     of_error,
     ok,
@@ -51,6 +53,7 @@ from pubswap_protocol.settings import (
 from pubswap_protocol.tensors.adapter import initial_adapter
 from pubswap_protocol.tensors.response_form import ResponseForm
 from pubswap_protocol.tensors.responses import Response, ResponseRules, encode_responses
+from support.client.examined import facts_of
 from support.vllm.fake_vllm import fake_vllm
 
 TRIAL = StepMetrics(
@@ -86,20 +89,26 @@ def view(tiny_qwen3: Path, run_settings: RunSettings) -> RunView:
     )
 
 
+def scored_by(scorer: Score, settings: ClientSettings) -> Facts:
+    pool = SimpleNamespace(score_many=lambda _, cases: scorer(cases))
+    return facts_of(settings, pool=pool)
+
+
 def test_a_step_is_made_on_the_initial_adapter_and_timed(
     view: RunView,
     tiny_qwen3: Path,
     problems: list[Problem],
     even_scorer: Score,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each part is timed, each stage is reported, and a quick step is repeated."""
     told: list[str] = []
     settings = ClientSettings(device="cpu", state=tmp_path / "state")
     policy = load_policy(settings, tiny_qwen3, view.model, view.settings)
-    trial = try_step(
-        settings, "r", tiny_qwen3, policy, None, "a", problems, even_scorer, told.append
-    )
+    facts = scored_by(even_scorer, settings)
+    monkeypatch.setattr(facts, "stage", told.append)
+    trial = try_step(facts, policy, None, tiny_qwen3, problems, "r")
     changed = policy.adapter()
     start = initial_adapter(view.model.layout, view.settings.seed)
     assert any(not np.array_equal(changed[name], start[name]) for name in start)
@@ -123,7 +132,7 @@ def test_an_empty_draw_is_drawn_again(
     settings, draws = ClientSettings(device="cpu", state=tmp_path / "state"), iter([[], [], [1]])
     monkeypatch.setattr(PrivateDraws, "batch", lambda *_: next(draws, [0, 2]))
     policy = load_policy(settings, tiny_qwen3, view.model, private)
-    trial = try_step(settings, "r", tiny_qwen3, policy, None, "a", problems, even_scorer, str)
+    trial = try_step(scored_by(even_scorer, settings), policy, None, tiny_qwen3, problems, "r")
     assert trial.prompts_sampled == 2
     assert trial.tokens == pytest.approx(8 * trial.response_tokens)
     assert trial.sampling > trial.verifying > 0
@@ -142,7 +151,7 @@ def test_replicas_of_another_model_fail_the_trial_and_keep_nothing(
         settings = ClientSettings(engine="vllm-server", device="cpu", vllm=vllm)
         policy = load_policy(settings, tiny_qwen3, view.model, view.settings)
         with pytest.raises(StaleAdapter, match="another base model"):
-            try_step(settings, "r", tiny_qwen3, policy, None, "a", problems, even_scorer, str)
+            try_step(scored_by(even_scorer, settings), policy, None, tiny_qwen3, problems, "r")
         assert fake.adapters == {}
     assert list(tmp_path.iterdir()) == []
 
@@ -225,9 +234,9 @@ def test_without_public_steps_only_adapters_travel() -> None:
 )
 def test_a_step_that_teaches_nothing_is_a_warning(changes: dict[str, float], words: str) -> None:
     """Its responses are cut off, all wrong, or all right."""
-    assert check_trial(TRIAL, RunSettings()).status is Status.OK
+    assert check_trial(TRIAL, RunSettings()).outcome is Outcome.OK
     found = check_trial(replace(TRIAL, **changes), RunSettings())
-    assert found.status is Status.WARNING
+    assert found.outcome is Outcome.WARNING
     assert words in found.advice
 
 
@@ -249,7 +258,7 @@ def test_durations_are_readable(seconds: float, text: str) -> None:
 
 def findings_of(settings: ClientSettings, carded: RunView | None = None) -> dict[str, Finding]:
     with progress_bar(Console(file=io.StringIO())) as progress:
-        return dict(Examination(settings, progress, carded=carded).examine().findings)
+        return dict(examine(settings, progress, carded=carded).findings)
 
 
 @pytest.mark.parametrize(
@@ -266,7 +275,7 @@ def test_settings_that_would_prevent_a_start_fail(
     """The run refuses them, or a package is not installed."""
     monkeypatch.setattr(reporters, "find_spec", lambda name: None)
     found = findings_of(ClientSettings(device="cpu", model=str(tmp_path), **own), view)
-    assert found["settings"].status is Status.FAILURE
+    assert found["settings"].outcome is Outcome.FAILURE
     assert words in found["settings"].found + found["settings"].advice
 
 
@@ -278,12 +287,12 @@ def test_one_failure_does_not_stop_what_does_not_depend_on_it(tmp_path: Path) ->
     found = findings_of(
         ClientSettings(state=tmp_path / "none", data=tmp_path / "d.jsonl", device="cpu")
     )
-    assert found["membership"].status is Status.FAILURE
+    assert found["membership"].outcome is Outcome.FAILURE
     assert "pubswap client enroll" in found["membership"].advice
     for name in ("token and run", "disk", "memory", "packed path", "trial step", "prediction"):
-        assert found[name].status is Status.SKIPPED
+        assert found[name].outcome is Outcome.SKIPPED
     for name in ("device", "private data"):
-        assert found[name].status is Status.OK
+        assert found[name].outcome is Outcome.OK
 
 
 def test_the_trial_step_takes_no_held_out_problem(
@@ -297,10 +306,10 @@ def test_the_trial_step_takes_no_held_out_problem(
     tried: list[Sequence[Problem]] = []
 
     def step(*arguments: Any) -> StepMetrics:
-        tried.append(arguments[6])
+        tried.append(arguments[4])
         return TRIAL
 
-    monkeypatch.setattr(examination, "try_step", step)
+    monkeypatch.setattr(trying, "try_step", step)
     own: dict[str, Any] = {"data": tmp_path / "private.jsonl", "holdout": 4}
     found = findings_of(ClientSettings(device="cpu", model=str(tiny_qwen3), **own), view)
     assert found["trial step"].good
@@ -316,10 +325,10 @@ def test_prompts_over_the_limit_are_named_and_nothing_is_tried(
     write_problems(tmp_path / "private.jsonl", private)
     own: dict[str, Any] = {"data": tmp_path / "private.jsonl"}
     found = findings_of(ClientSettings(device="cpu", model=str(tiny_qwen3), **own), view)
-    assert found["prompt lengths"].status is Status.FAILURE
+    assert found["prompt lengths"].outcome is Outcome.FAILURE
     said = found["prompt lengths"].found + found["prompt lengths"].advice
     assert "line 5 (long: " in said and "Shorten or remove them" in said and "secret" not in said
-    assert found["trial step"].status is Status.SKIPPED
+    assert found["trial step"].outcome is Outcome.SKIPPED
 
 
 def test_an_evaluator_needs_no_data_and_makes_no_step(
@@ -328,12 +337,12 @@ def test_an_evaluator_needs_no_data_and_makes_no_step(
     """Its engine, device and model are checked; the next command named is its own."""
     settings = ClientSettings(state=tmp_path / "none", model=str(tiny_qwen3), device="cpu")
     with progress_bar(Console(file=io.StringIO())) as progress:
-        report = Examination(settings, progress, role=Role.EVALUATOR, carded=view).examine()
+        report = examine(settings, progress, role=Role.EVALUATOR, carded=view)
     assert report.following == "pubswap evaluate"
     assert not report.findings.keys() & {"private data", "disk", "packed path", "trial step"}
     for name in ("device", "rollout engine", "end of sequence", "memory"):
-        assert report.findings[name].status is Status.OK
-    assert report.findings["test prompts"].status is Status.SKIPPED
+        assert report.findings[name].outcome is Outcome.OK
+    assert report.findings["test prompts"].outcome is Outcome.SKIPPED
 
 
 def test_no_data_and_no_model_leave_little_to_check(tmp_path: Path) -> None:
@@ -341,7 +350,7 @@ def test_no_data_and_no_model_leave_little_to_check(tmp_path: Path) -> None:
     found = findings_of(ClientSettings(state=tmp_path, device="cpu"))
     assert "--data private.jsonl" in found["private data"].advice
     for name in ("chat template", "end of sequence", "prompt lengths", "round trip", "answers"):
-        assert found[name].status is Status.SKIPPED
+        assert found[name].outcome is Outcome.SKIPPED
         assert "it needs" in found[name].found
 
 
@@ -352,9 +361,9 @@ def test_a_check_that_raises_fails_alone(view: RunView, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     run = view.model_copy(update={"model": model_card(tmp_path, view.settings.lora, "m", None)})
     found = findings_of(ClientSettings(state=tmp_path, model=str(tmp_path), device="cpu"), run)
-    assert found["chat template"].status is Status.FAILURE
-    assert found["end of sequence"].status is Status.SKIPPED
-    assert found["device"].status is Status.OK
+    assert found["chat template"].outcome is Outcome.FAILURE
+    assert found["end of sequence"].outcome is Outcome.SKIPPED
+    assert found["device"].outcome is Outcome.OK
 
 
 def test_a_report_is_healthy_unless_something_failed() -> None:

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pubswap_client.doctor import verifier as rules
-from pubswap_client.doctor.findings import Status
+from pubswap_client.doctor.findings import Outcome
 from pubswap_client.doctor.verifier import Case, cases_of, findings, read_responses
 from pubswap_client.recipes.recipe import verifier_settings
 from pubswap_protocol.cli import build_app
@@ -48,7 +48,7 @@ def failed(scorer: Scorer, **settings: object) -> set[str]:
 
     found = findings(cases_of(PROBLEMS, EXACT), RUN.model_copy(update=settings), judge)
     assert all(finding.advice for finding in found.values() if not finding.good)
-    return {name for name, finding in found.items() if finding.status is Status.FAILURE}
+    return {name for name, finding in found.items() if finding.outcome is Outcome.FAILURE}
 
 
 def test_each_check_finds_its_own_fault() -> None:
@@ -88,7 +88,7 @@ def test_a_verifier_that_hangs_is_given_up() -> None:
         return scored
 
     (finding,) = findings(cases_of(PROBLEMS, EXACT), RUN, judge).values()
-    assert finding.status is Status.FAILURE
+    assert finding.outcome is Outcome.FAILURE
     assert "line 1 (p0)" in finding.found
     assert tried == [5]
 

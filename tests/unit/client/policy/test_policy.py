@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from transformers import PreTrainedTokenizerBase
 
 from pubswap_client.base_model import prompt_limit
-from pubswap_client.doctor.model import check_template
+from pubswap_client.doctor.model import shown_example
 from pubswap_client.policy.policy import Dtype, Policy, base_dtype
 from pubswap_client.settings import ClientSettings, VllmSettings
 from pubswap_client.training.memory import Device, estimate_memory
@@ -319,7 +319,7 @@ def test_the_templates_options_are_the_runs(policy: Policy) -> None:
     first, second = policy.encode("1+0")[3:]
     assert policy.encode("1+0") == [4, 13, 3, first, second] and first == second
     assert policy.prompt_limit.count("1+0") == 5
-    assert "is 18 tokens" in check_template(tokenizer, told(ending="==")).found
+    assert "is 18 tokens" in shown_example(tokenizer, told(ending="==")).found
     with pytest.raises(InvalidSettings, match="chat template fails"):
         tokenizer.encode_for(told(refuse=True), "1+0")
 
