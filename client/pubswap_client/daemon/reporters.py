@@ -19,11 +19,11 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from pubswap_client.operator.tables import sparkline
 from pubswap_client.state.journal import RoundKey
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_protocol.bounds import printable
 from pubswap_protocol.command_line.amounts import duration_text
+from pubswap_protocol.command_line.curves import block_curve
 from pubswap_protocol.command_line.logs import log_to, values
 from pubswap_protocol.command_line.progress_bar import SAME_SECONDS, LinePace
 from pubswap_protocol.errors import InvalidSettings
@@ -211,7 +211,7 @@ class LiveDisplay(Reporter):
         for name, (figure, form) in FIGURES.items():
             if self._last is not None:
                 value = form.format(figure(self._last.metrics))
-                table.add_row(name, value, sparkline(list(self._history[name])))
+                table.add_row(name, value, block_curve(list(self._history[name])))
         seconds = duration_text(time.monotonic() - self._since)
         return Group(self._progress, f"now: {printable(self._what)}, {seconds}", table)
 

@@ -7,7 +7,6 @@ from rich.table import Column, Table
 from pubswap_protocol.command_line.amounts import duration_text, size_text
 from pubswap_protocol.messages import MemberView, RoundSummary, RunView
 
-BLOCKS = "▁▂▃▄▅▆▇█"
 FOLDED = 24  # characters of a name in a line
 
 
@@ -115,12 +114,3 @@ def age_text(seconds: float | None) -> str:
         return "never"
     text = f"{duration_text(seconds)} ago"
     return f"[red]{text}[/red]" if seconds >= 3600 else text
-
-
-def sparkline(values: Sequence[float]) -> str:
-    """The values as a row of blocks, lowest to highest; flat if they are all the same."""
-    low, high = min(values, default=0.0), max(values, default=0.0)
-    if high <= low:
-        return BLOCKS[0] * len(values)
-    top = len(BLOCKS) - 1
-    return "".join(BLOCKS[round((value - low) / (high - low) * top)] for value in values)

@@ -8,8 +8,8 @@ from pathlib import Path
 from pubswap_client.consent.member_client import member_client
 from pubswap_client.coordinator.retry import Backoff
 from pubswap_client.operator.adapter_folder import take_adapter
-from pubswap_client.organisation.summary import held_out_text, lines, page
-from pubswap_client.state.history import HELD_OUT, HISTORY, HeldOutScore, RoundFigures, read
+from pubswap_client.organisation.report import MemberReport, held_out_text
+from pubswap_client.organisation.summary import lines, page
 from pubswap_client.state.membership import load_membership
 from pubswap_protocol.errors import PubSwapError
 from pubswap_protocol.files import write_whole
@@ -33,11 +33,10 @@ def conclude(state: Path) -> None:
             run = evaluated(lambda: api.whole_run(member.run))
             for line in lines(run):
                 log.info("%s", line)
-            history = read(state / HISTORY, run.id, RoundFigures)
-            held_out = read(state / HELD_OUT, run.id, HeldOutScore)
-            if held_out:
-                log.info("pass@1 %s.", held_out_text(held_out))
-            write_whole(state / SUMMARY, page(run, member.name, history, held_out).encode())
+            report = MemberReport.read(state, member)
+            if report.held_out:
+                log.info("pass@1 %s.", held_out_text(report.held_out))
+            write_whole(state / SUMMARY, page(run, report, state).encode())
             log.info("A summary with plots: %s", state / SUMMARY)
             if run.state is RunState.FINISHED and not (state / ADAPTER).exists():
                 take_adapter(api, run, "final", state / ADAPTER)

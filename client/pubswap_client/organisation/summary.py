@@ -5,14 +5,23 @@ The page has no scripts and needs no other files, so it can be forwarded.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
 from typing import Self
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from pubswap_client.state.history import HeldOutScore, RoundFigures
+from pubswap_client.organisation.report import (
+    MemberReport,
+    change_text,
+    comparable,
+    held_out_text,
+)
+from pubswap_client.state.history import RoundFigures
 from pubswap_protocol import __version__
 from pubswap_protocol.bounds import plain
 from pubswap_protocol.command_line.amounts import duration_text, interval_text
+from pubswap_protocol.command_line.curves import svg_points
 from pubswap_protocol.messages import Evaluation, RunState, WholeRun
 
 MAX_POINTS = 1000
@@ -56,43 +65,10 @@ def by_topic(base: Evaluation, final: Evaluation) -> list[tuple[str, float, floa
     return [(topic, base.by_topic[topic], final.by_topic[topic]) for topic in topics]
 
 
-def comparable(scores: Sequence[HeldOutScore]) -> list[HeldOutScore]:
-    """Scores on the problems that are held out now, without rounds undone by a rollback."""
-    retained: list[HeldOutScore] = []
-    for score in scores:
-        if score.digest == scores[-1].digest:
-            while retained and retained[-1].round >= score.round:
-                retained.pop()
-            retained.append(score)
-    return retained
-
-
-def held_out_text(scores: Sequence[HeldOutScore]) -> str:
-    """The change on our own problems, from the first measured adapter to the last."""
-    scores = comparable(scores)
-    first, last = scores[0], scores[-1]
-    if len(scores) == 1:
-        text = f"{last.pass_at_1:.3f} after round {last.round}"
-    else:
-        change = change_text(first.pass_at_1, last.pass_at_1)
-        text = f"{change} from round {first.round} to round {last.round}"
-    interval = interval_text(last.pass_at_1, last.problems)
-    return f"{text}, on {last.problems} held-out problems of our own (95 %: {interval})"
-
-
-def change_text(before: float, after: float) -> str:
-    return f"{before:.3f} → {after:.3f} ({after - before:+.3f})"
-
-
-def page(
-    run: WholeRun,
-    member: str,
-    history: Sequence[RoundFigures],
-    held_out: Sequence[HeldOutScore] = (),
-) -> str:
-    """The whole page. Text from elsewhere is escaped."""
-    scores, own_scores = measured(run), comparable(held_out)
-    rewards = [reward for each in history for reward in each.rewards]
+def page(run: WholeRun, report: MemberReport, state: Path) -> str:
+    """The whole page, with a command for the folder `state`. Text from elsewhere is escaped."""
+    scores, own_scores = measured(run), comparable(report.held_out)
+    rewards = [reward for each in report.history for reward in each.rewards]
     pages = Environment(
         loader=PackageLoader("pubswap_client", "organisation"),
         autoescape=True,
@@ -100,7 +76,10 @@ def page(
     )
     return pages.get_template("summary.html").render(
         run=run,
-        member=member,
+        member=report.member.name,
+        updates=run.rounds[-1].updates if run.rounds else 0,
+        traffic=report.bytes_text,
+        audit=f"pubswap client audit show --state {quote(str(state))}",
         version=__version__,
         outcome=next(lines(run)),
         scores=SummaryPlot.of("round", [(number, each.pass_at_1) for number, each in scores]),
@@ -112,7 +91,7 @@ def page(
         held_out=SummaryPlot.of("round", [(each.round, each.pass_at_1) for each in own_scores]),
         held_out_text=held_out_text(own_scores) if own_scores else "",
         rewards=SummaryPlot.of("step", [(n, r) for n, r in enumerate(rewards, 1) if r is not None]),
-        rounds=[_row(each) for each in history],
+        rounds=[_row(each) for each in report.history],
     )
 
 
@@ -132,7 +111,7 @@ class SummaryPlot:
     last: int
     low: str
     high: str
-    path: str
+    line: str
 
     @classmethod
     def of(cls, across: str, points: Sequence[tuple[int, float]]) -> Self | None:
@@ -140,15 +119,7 @@ class SummaryPlot:
         if not points:
             return None
         points = points[:: len(points) // MAX_POINTS + 1]
-        xs, ys = [x for x, _ in points], [y for _, y in points]
-        low, high = min(ys), max(ys)
-        coordinates = [
-            f"{_scaled(x, xs[0], xs[-1], LEFT, RIGHT):.1f},{_scaled(y, low, high, BOTTOM, TOP):.1f}"
-            for x, y in points
-        ]
-        return cls(across, xs[0], xs[-1], f"{low:.3f}", f"{high:.3f}", " L".join(coordinates))
-
-
-def _scaled(value: float, low: float, high: float, begin: float, end: float) -> float:
-    share = (value - low) / (high - low) if high > low else 0.5
-    return begin + share * (end - begin)
+        (first, _), (last, _) = points[0], points[-1]
+        low, high = (f"{end([y for _, y in points]):.3f}" for end in (min, max))
+        line = svg_points(points, (LEFT, RIGHT), (BOTTOM, TOP))
+        return cls(across, first, last, low, high, line)

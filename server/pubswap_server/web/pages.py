@@ -26,7 +26,7 @@ from pubswap_server.runs.auth import Operator
 from pubswap_server.runs.state import ENDED
 from pubswap_server.web import actions
 from pubswap_server.web.access import OperatorSession, SessionDep, WebRun, WebSession
-from pubswap_server.web.charts import sparkline
+from pubswap_server.web.charts import small_chart
 from pubswap_server.web.concerns import read_concerns
 from pubswap_server.web.meanings import meanings
 from pubswap_server.web.points import missing, read_points
@@ -59,7 +59,7 @@ async def show_runs(
             row = database.get_one(RunRow, view.id)
             points = history.curves(database, view.id)
             scores = [each.pass_at_1 for each in points if each.pass_at_1 is not None]
-            listed.append((view, sparkline(scores), read_activity(database, row)))
+            listed.append((view, small_chart(scores), read_activity(database, row)))
         return listed
 
     listed = await services.database.read(work)

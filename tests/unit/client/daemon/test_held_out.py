@@ -10,7 +10,7 @@ from pubswap_client.daemon.context import MemberContext
 from pubswap_client.daemon.daemon import Daemon
 from pubswap_client.daemon.held_out import HeldOut
 from pubswap_client.daemon.reporters import LogLines
-from pubswap_client.organisation.summary import held_out_text
+from pubswap_client.organisation.report import held_out_text
 from pubswap_client.state import history
 from pubswap_client.state.history import HeldOutScore
 from pubswap_protocol.digests import digest_of

@@ -15,9 +15,9 @@ from pubswap_client.daemon.reporters import (
     StepReport,
     tracking,
 )
-from pubswap_client.operator.tables import sparkline
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_protocol.command_line import progress_bar
+from pubswap_protocol.command_line.curves import block_curve
 from pubswap_protocol.command_line.logs import Lines
 from pubswap_protocol.errors import InvalidSettings
 
@@ -130,9 +130,9 @@ def test_what_a_line_quotes_moves_no_cursor_of_the_live_display() -> None:
 
 def test_a_sparkline_spans_its_values() -> None:
     """From lowest to highest; a constant is flat, and no values give an empty line."""
-    assert sparkline([0.0, 1.0, 0.5]) == "▁█▅"
-    assert sparkline([2.0, 2.0]) == "▁▁"
-    assert sparkline([]) == ""
+    assert block_curve([0.0, 1.0, 0.5]) == "▁█▅"
+    assert block_curve([2.0, 2.0]) == "▁▁"
+    assert block_curve([]) == ""
 
 
 def test_tensorboard_gets_every_figure_of_every_step(tmp_path: Path) -> None:

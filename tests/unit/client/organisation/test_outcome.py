@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,11 +15,13 @@ from pubswap_client.demo.demos import MODEL
 from pubswap_client.operator.adapter_folder import Format, take_adapter, which_adapter
 from pubswap_client.organisation import outcome
 from pubswap_client.organisation.outcome import evaluated
+from pubswap_client.organisation.report import MemberReport
 from pubswap_client.organisation.summary import lines, page
 from pubswap_client.state.history import HeldOutScore, RoundFigures
+from pubswap_client.state.status import DaemonStatus
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import BaseModelMismatch, InvalidSettings, WrongState
-from pubswap_protocol.messages import Evaluation, RoundSummary, RunState, WholeRun
+from pubswap_protocol.messages import Evaluation, Membership, Role, RoundSummary, RunState, WholeRun
 from pubswap_protocol.model import model_card
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import encode_adapter, initial_adapter
@@ -105,6 +108,18 @@ class Tags(HTMLParser):
         self.found.append(tag)
 
 
+def paged(
+    run: WholeRun,
+    name: str,
+    history: Sequence[RoundFigures],
+    scores: Sequence[HeldOutScore] = (),
+    daemon: DaemonStatus | None = None,
+) -> str:
+    """The page of a member that has this history."""
+    member = Membership(run="r1", run_name="r", name=name, role=Role.CLIENT, token="secret")
+    return page(run, MemberReport(member, None, daemon, history, scores), Path("my state"))
+
+
 def test_a_summary_has_figures_and_plots_and_no_scripts() -> None:
     """Names and topics are escaped; the curve has a point for each step."""
     figures = RoundFigures(
@@ -125,24 +140,29 @@ def test_a_summary_has_figures_and_plots_and_no_scripts() -> None:
         waited=3.0,
     )
     run = ended(0.25, 0.5, None, topic="<script>alert(1)</script>")
-    text = page(run, "hospital-a", [figures])
+    text = paged(run, "hospital-a", [figures])
     assert set(Tags(text).found) <= {
         *("html", "meta", "title", "style", "main", "h1", "h2", "p"),
         *("div", "table", "tr", "th", "td"),
-        *("svg", "line", "path", "text"),
+        *("svg", "line", "polyline", "text", "code"),
     }
     assert "width=device-width" in text, "a phone would show the page at desktop width"
     assert text.count("<table>") == text.count('tabindex="0" role="group"') == 2
     assert "&lt;script&gt;" in text and "org/&lt;b&gt;base" in text
     assert "<td>0.250</td><td>0.500</td><td>+0.250</td>" in text and "<td>2.2 min</td>" in text
-    curves = re.findall(r'<path d="M([^"]+)"', text)
-    points = [[tuple(map(float, at.split(","))) for at in curve.split(" L")] for curve in curves]
+    curves = re.findall(r'<polyline points="([^"]+)"', text)
+    points = [[tuple(map(float, at.split(","))) for at in curve.split()] for curve in curves]
     assert [len(each) for each in points] == [2, 2]
     assert all(one[0][0] < one[1][0] and one[0][1] > one[1][1] for one in points)
     assert "(late)" not in text
+    assert "Updates averaged in the last round: 0." in text
+    assert "<code>pubswap client audit show --state &#39;my state&#39;</code>" in text
+    assert "secret" not in text and "since enrolment" not in text
+    sent = DaemonStatus(run="r1", at=figures.at, steps=3, sent_bytes=12_300_000)
+    assert "12.3 MB sent, 0 bytes received since" in paged(run, "a", [], daemon=sent)
     late = figures.model_copy(update={"late": True})
-    assert "<td>1 (late)</td>" in page(run, "hospital-a", [late])
-    assert "Not measured." in page(ended(None, None), "a", [])
+    assert "<td>1 (late)</td>" in paged(run, "hospital-a", [late])
+    assert "Not measured." in paged(ended(None, None), "a", [])
     base = HeldOutScore(
         run="r1",
         round=0,
@@ -154,15 +174,15 @@ def test_a_summary_has_figures_and_plots_and_no_scripts() -> None:
         seconds=1.0,
     )
     scores = [base, base.model_copy(update={"round": 1, "pass_at_1": 0.375})]
-    with_own = page(run, "hospital-a", [figures], scores)
+    with_own = paged(run, "hospital-a", [figures], scores)
     assert "0.250 → 0.375 (+0.125) from round 0 to round 1, on 64" in with_own
-    assert with_own.count("<path") == text.count("<path") + 1
+    assert with_own.count("<polyline") == text.count("<polyline") + 1
     # Scores of an earlier file, and of rounds that were repeated since, do not count.
     others = [base.model_copy(update={"digest": digest_of(b"others"), "pass_at_1": 0.9})]
     undone = [one.model_copy(update={"round": one.round + 1}) for one in scores]
-    assert page(run, "hospital-a", [figures], [*others, base, *undone, scores[1]]) == with_own
+    assert paged(run, "hospital-a", [figures], [*others, base, *undone, scores[1]]) == with_own
     many = figures.model_copy(update={"rewards": [0.5, 0.25] * 50_000})
-    assert len(page(run, "a", [many])) < 50_000
+    assert len(paged(run, "a", [many])) < 50_000
 
 
 def test_an_adapter_is_written_whole_or_not_at_all_and_replaces_nothing(tmp_path: Path) -> None:

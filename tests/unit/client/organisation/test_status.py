@@ -12,9 +12,9 @@ from rich.console import Console
 
 from pubswap_client.demo.demos import MODEL
 from pubswap_client.organisation import status
+from pubswap_client.organisation.report import MemberReport
 from pubswap_client.organisation.status import (
     ASK_SECONDS,
-    MemberStatus,
     Observer,
     as_json,
     rendered,
@@ -105,8 +105,8 @@ class Api:
         return found
 
 
-def shown(state: Path, answer: Any) -> tuple[str, MemberStatus]:
-    """The screen's text, and the status, for this answer of the coordinator."""
+def shown(state: Path, answer: Any) -> tuple[str, MemberReport]:
+    """The screen's text, and the report, for this answer of the coordinator."""
     api: Any = Api(answer)
     found = Observer(state, STORED, api).look()
     screen = io.StringIO()
