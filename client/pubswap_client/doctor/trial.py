@@ -66,7 +66,9 @@ def try_model(facts: Facts, trial: bool) -> None:
                 needed = skipped("the engine, private problems, and no other daemon")
                 findings |= dict.fromkeys(names, needed)
                 return
-            step = try_step(facts, policy, group, folder, problems, run.id)
+            step = try_step(
+                facts, policy, process_group=group, model=folder, problems=problems, run=run.id
+            )
             findings[names.pop(0)] = check_trial(step, run.settings)
             facts.prediction = predict(step, run.settings, run.model.layout, settings)
             findings[names.pop(0)] = ok(str(facts.prediction))
@@ -78,6 +80,7 @@ def try_model(facts: Facts, trial: bool) -> None:
 def try_step(
     facts: Facts,
     policy: Policy,
+    *,
     process_group: ProcessGroup | None,
     model: Path,
     problems: Sequence[Problem],

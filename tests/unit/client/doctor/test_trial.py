@@ -94,6 +94,10 @@ def scored_by(scorer: Score, settings: ClientSettings) -> Facts:
     return facts_of(settings, pool=pool)
 
 
+def trying_on(model: Path, problems: Sequence[Problem]) -> dict[str, Any]:
+    return {"process_group": None, "model": model, "problems": problems, "run": "r"}
+
+
 def test_a_step_is_made_on_the_initial_adapter_and_timed(
     view: RunView,
     tiny_qwen3: Path,
@@ -108,7 +112,7 @@ def test_a_step_is_made_on_the_initial_adapter_and_timed(
     policy = load_policy(settings, tiny_qwen3, view.model, view.settings)
     facts = scored_by(even_scorer, settings)
     monkeypatch.setattr(facts, "stage", told.append)
-    trial = try_step(facts, policy, None, tiny_qwen3, problems, "r")
+    trial = try_step(facts, policy, **trying_on(tiny_qwen3, problems))
     changed = policy.adapter()
     start = initial_adapter(view.model.layout, view.settings.seed)
     assert any(not np.array_equal(changed[name], start[name]) for name in start)
@@ -132,7 +136,7 @@ def test_an_empty_draw_is_drawn_again(
     settings, draws = ClientSettings(device="cpu", state=tmp_path / "state"), iter([[], [], [1]])
     monkeypatch.setattr(PrivateDraws, "batch", lambda *_: next(draws, [0, 2]))
     policy = load_policy(settings, tiny_qwen3, view.model, private)
-    trial = try_step(scored_by(even_scorer, settings), policy, None, tiny_qwen3, problems, "r")
+    trial = try_step(scored_by(even_scorer, settings), policy, **trying_on(tiny_qwen3, problems))
     assert trial.prompts_sampled == 2
     assert trial.tokens == pytest.approx(8 * trial.response_tokens)
     assert trial.sampling > trial.verifying > 0
@@ -151,7 +155,7 @@ def test_replicas_of_another_model_fail_the_trial_and_keep_nothing(
         settings = ClientSettings(engine="vllm-server", device="cpu", vllm=vllm)
         policy = load_policy(settings, tiny_qwen3, view.model, view.settings)
         with pytest.raises(StaleAdapter, match="another base model"):
-            try_step(scored_by(even_scorer, settings), policy, None, tiny_qwen3, problems, "r")
+            try_step(scored_by(even_scorer, settings), policy, **trying_on(tiny_qwen3, problems))
         assert fake.adapters == {}
     assert list(tmp_path.iterdir()) == []
 
@@ -305,8 +309,8 @@ def test_the_trial_step_takes_no_held_out_problem(
     write_problems(tmp_path / "private.jsonl", private)
     tried: list[Sequence[Problem]] = []
 
-    def step(*arguments: Any) -> StepMetrics:
-        tried.append(arguments[4])
+    def step(*_: Any, problems: Sequence[Problem], **__: Any) -> StepMetrics:
+        tried.append(problems)
         return TRIAL
 
     monkeypatch.setattr(trying, "try_step", step)
