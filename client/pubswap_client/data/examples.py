@@ -49,6 +49,11 @@ class Unusable(Exception):
         self.fault = fault
 
 
+def reason_of(error: Exception) -> str:
+    """The first line of another library's error."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
 class LeftOut(BaseModel, extra="forbid"):
     """Rows that could not be used for one reason, with the places of the first ones."""
 

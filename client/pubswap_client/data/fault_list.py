@@ -1,9 +1,10 @@
-"""The file that lists every unusable reference answer of a set, for whoever corrects them."""
+"""Lists beside a set of what is wrong with it, for whoever corrects it."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from pubswap_client.data.golds import Fault
 from pubswap_protocol.errors import NotSaved
@@ -12,20 +13,36 @@ from pubswap_protocol.files import write_whole
 _MAX_SHOWN = 200  # characters of an answer
 
 
-def fault_list(beside: Path) -> Path:
-    """The list beside a split's folder or a problem file; there is none if all are usable."""
-    return beside.with_name(f"{beside.name.removesuffix('.jsonl')}-unusable-answers.jsonl")
+def beside(path: Path, name: str) -> Path:
+    """The path of a list beside a folder or a JSONL file."""
+    return path.with_name(f"{path.name.removesuffix('.jsonl')}-{name}.jsonl")
 
 
-def write_fault_list(path: Path, faults: Sequence[Fault], places: Mapping[str, str]) -> None:
-    """List faults by their places, such as "line 9"; without faults, remove an earlier list.
+def write_list(path: Path, rows: Iterable[Mapping[str, Any]]) -> bool:
+    """Write rows as JSONL, and whether there are any; without, remove an earlier list.
 
     Raises NotSaved if the list cannot be written.
     """
-    if not faults:
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    if not text:
         with suppress(OSError):  # a folder that is only read has none
             path.unlink()
-        return
+        return False
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise NotSaved(f"{path.parent} could not be created: {error.strerror}.") from None
+    write_whole(path, text.encode())
+    return True
+
+
+def fault_list(path: Path) -> Path:
+    """The list of the unusable answers of a split's folder or a problem file."""
+    return beside(path, "unusable-answers")
+
+
+def write_fault_list(path: Path, faults: Sequence[Fault], places: Mapping[str, str]) -> None:
+    """List faults by their places, such as "line 9"; raises as `write_list`."""
     rows = {
         fault.problem.id: {
             "where": places.get(fault.problem.id, fault.problem.id),
@@ -37,10 +54,4 @@ def write_fault_list(path: Path, faults: Sequence[Fault], places: Mapping[str, s
         for fault in faults
     }
     # Line 9 is before line 10.
-    ordered = sorted(rows.values(), key=lambda row: (len(str(row["where"])), str(row["where"])))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise NotSaved(f"{path.parent} could not be created: {error.strerror}.") from None
-    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ordered)
-    write_whole(path, text.encode())
+    write_list(path, sorted(rows.values(), key=lambda r: (len(str(r["where"])), str(r["where"]))))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pubswap_client.data.examples import reason_of
 from pubswap_client.data.manifest import Origin, file_origins, local_files, named_in
 from pubswap_client.data.sources import HubSet, Row
 from pubswap_client.data.spec import DataSpec
@@ -68,8 +69,9 @@ def _downloaded(hub_set: HubSet) -> Path:
         return Path(snapshot_download(hub_set.hub, repo_type="dataset", allow_patterns=files))
     except (HTTPError, OSError) as error:
         raise InvalidSettings(
-            f"from: the hub did not provide {hub_set.hub} ({_reason(error)}). Check the connection "
-            "and HF_HUB_OFFLINE, or download it elsewhere and give its folder with --from."
+            f"from: the hub did not provide {hub_set.hub} ({reason_of(error)}). Check the "
+            "connection and HF_HUB_OFFLINE, or download it elsewhere and give its folder with "
+            "--from."
         ) from None
 
 
@@ -84,7 +86,7 @@ def _read(path: Path, sets: Sequence[HubSet]) -> Iterator[SourceTable]:
             else:
                 whole = json.read_json(file, json.ReadOptions(block_size=_LARGEST))
                 columns, take = whole.column_names, whole.select
-            hub_set = _which(columns, sets)
+            hub_set = next((each for each in sets if each.mark in columns), sets[0])
             _check_columns(str(file), columns, hub_set)
             # Read only the required columns, because DeepMath's solutions are 5 GB.
             where, table = named_in(path, file), take(list(hub_set.columns))
@@ -92,13 +94,8 @@ def _read(path: Path, sets: Sequence[HubSet]) -> Iterator[SourceTable]:
         except (ArrowException, OSError) as error:
             suffix, found = file.suffix.lstrip("."), file_format(file)
             wrong = found is not None and found != PARQUET
-            reason = f"it is {found.name}" if found and wrong else _reason(error)
+            reason = f"it is {found.name}" if found and wrong else reason_of(error)
             raise InvalidProblems(f"from: {file} cannot be read as {suffix}: {reason}.") from None
-
-
-def _which(columns: Sequence[str], sets: Sequence[HubSet]) -> HubSet:
-    marked = [hub_set for hub_set in sets if hub_set.marks and set(hub_set.marks) <= set(columns)]
-    return marked[0] if marked else sets[0]
 
 
 def _check_columns(where: str, columns: Sequence[str], hub_set: HubSet) -> None:
@@ -108,8 +105,3 @@ def _check_columns(where: str, columns: Sequence[str], hub_set: HubSet) -> None:
                 f"{where} is not in the format of {hub_set.hub}: it has no column {column!r}, "
                 f"but {', '.join(columns) or 'none'}."
             )
-
-
-def _reason(error: Exception) -> str:
-    """The first line of an error."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

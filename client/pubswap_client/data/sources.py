@@ -22,27 +22,23 @@ _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3})")
 Read = Callable[[Row, DataSpec], Example]
 
 
-def as_it_is(table: "Table", _where: str) -> "Table":
-    return table
-
-
 @dataclass(frozen=True)
 class HubSet:
     """A data set on the hub.
 
-    `files` are patterns of files to download, `columns` the ones that `read` needs. `marks` are
-    columns that only this set of its source has; they tell local files apart. `as_hub` converts a
-    file of another origin to the hub's form, or raises InvalidProblems.
+    `files` are patterns of files to download, `columns` the ones that `read` needs. Only this set
+    of its source has the column `mark`, which tells local files apart. `as_hub` converts a file of
+    another origin to the hub's form, or raises InvalidProblems.
     """
 
     name: str
     hub: str
     columns: tuple[str, ...]
     read: Read
-    files: tuple[str, ...] = ("*.parquet", "*.jsonl")
     verifier: str = "math"
-    marks: tuple[str, ...] = ()
-    as_hub: "Callable[[Table, str], Table]" = as_it_is
+    mark: str | None = None
+    files: tuple[str, ...] = ("*.parquet", "*.jsonl")
+    as_hub: "Callable[[Table, str], Table]" = lambda table, _where: table
 
 
 def _math(row: Row, spec: DataSpec) -> Example:
@@ -138,49 +134,26 @@ def boxed_answer(solution: str) -> str | None:
     return str(unbraced[-1]) if unbraced else None
 
 
+_MATH = ("problem", "solution", "type")
+_DEEPMATH = ("question", "final_answer", "topic")
+_GSM8K = ("question", "answer")
+_MEDQA = ("question", "options", "answer_idx", "meta_info")
+_MEDMCQA = ("question", "opa", "opb", "opc", "opd", "cop", "subject_name")
+_MEDICAL = (
+    HubSet("medqa", "GBaker/MedQA-USMLE-4-options", _MEDQA, _medqa, "choice", mark="options"),
+    HubSet(
+        "medmcqa",
+        "openlifescienceai/medmcqa",
+        _MEDMCQA,
+        _medmcqa,
+        "choice",
+        mark="opa",
+        as_hub=_counted_from_zero,
+    ),
+)
 HUB_SETS: Mapping[SourceName, tuple[HubSet, ...]] = {
-    "math": (
-        HubSet(
-            name="math",
-            hub="EleutherAI/hendrycks_math",
-            columns=("problem", "solution", "type"),
-            read=_math,
-        ),
-    ),
-    "deepmath": (
-        HubSet(
-            name="deepmath",
-            hub="zwhe99/DeepMath-103K",
-            columns=("question", "final_answer", "topic"),
-            read=_deepmath,
-        ),
-    ),
-    "gsm8k": (
-        HubSet(
-            name="gsm8k",
-            hub="openai/gsm8k",
-            files=("main/*.parquet",),
-            columns=("question", "answer"),
-            read=_gsm8k,
-        ),
-    ),
-    "medical": (
-        HubSet(
-            name="medqa",
-            hub="GBaker/MedQA-USMLE-4-options",
-            columns=("question", "options", "answer_idx", "meta_info"),
-            verifier="choice",
-            read=_medqa,
-            marks=("options",),
-        ),
-        HubSet(
-            name="medmcqa",
-            hub="openlifescienceai/medmcqa",
-            columns=("question", "opa", "opb", "opc", "opd", "cop", "subject_name"),
-            verifier="choice",
-            read=_medmcqa,
-            marks=("opa",),
-            as_hub=_counted_from_zero,
-        ),
-    ),
+    "math": (HubSet("math", "EleutherAI/hendrycks_math", _MATH, _math),),
+    "deepmath": (HubSet("deepmath", "zwhe99/DeepMath-103K", _DEEPMATH, _deepmath),),
+    "gsm8k": (HubSet("gsm8k", "openai/gsm8k", _GSM8K, _gsm8k, files=("main/*.parquet",)),),
+    "medical": _MEDICAL,
 }

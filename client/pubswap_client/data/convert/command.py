@@ -57,6 +57,7 @@ def convert_command(
         str | None, typer.Option(help="Of a table of text, such as cp1250; by default found.")
     ] = None,
     sheet: Annotated[str | None, typer.Option(help="Of an Excel workbook.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file of --out.")] = False,
 ) -> None:
     r"""Convert a table to problems, and show how it was read.
 
@@ -70,23 +71,30 @@ def convert_command(
     from pubswap_client.data.convert import showing, writing
     from pubswap_client.data.convert.converting import Conversion, survey
     from pubswap_client.data.convert.opening import open_table
-    from pubswap_client.data.convert.roles import Request
+    from pubswap_client.data.convert.roles import CellText, Roles, answer_fields, by_key
 
     if no_metadata and metadata:
         raise InvalidSettings("--metadata and --no-metadata contradict each other.")
-    if out is not None:
-        writing.check_new(out)
-    request = Request(
-        prompt=prompt,
-        answers=answer or ["answer"],
+    if (
+        out is not None
+        and out.exists()
+        and not (force and out.is_file() and not out.samefile(file))
+    ):
+        remedy = "choose another --out" if force else "remove it, choose another --out, or --force"
+        raise InvalidSettings(f"{out} already exists: {remedy}.")
+    answers = answer or ["answer"]
+    roles = Roles(
+        prompt=CellText(prompt),
+        answer=CellText(answers[0]),
+        answers=answer_fields(answers),
         id=id_,
         topic=topic,
         verifier=verifier,
-        metadata=[] if no_metadata else metadata or None,
+        metadata=by_key(metadata or [], "--metadata") if metadata or no_metadata else None,
     )
     render = showing.renderer(model)
-    table = open_table(file, request.wanted, encoding=encoding, sheet=sheet)
-    roles = request.roles(table)
+    table = open_table(file, roles.wanted, encoding, sheet)
+    roles = roles.of_table(table.columns)
     with progress_bar() as progress:
         next_stage(progress, f"reading {file.name}")
         surveyed = survey(table)

@@ -3,7 +3,7 @@
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cache
@@ -17,7 +17,7 @@ from pubswap_client.data.convert.numbers import (
     pointed,
 )
 from pubswap_client.data.convert.roles import CellText, Roles
-from pubswap_client.data.convert.table import BadCell, BadRow, Cell, OpenTable, Row
+from pubswap_client.data.convert.table import Cell, CellFault, OpenTable, Row
 from pubswap_client.data.examples import Unusable
 from pubswap_client.data.golds import text_fault
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
@@ -54,9 +54,8 @@ def survey(table: OpenTable) -> TableSurvey:
     rows = 0
     for row in table.rows():
         rows += 1
-        if isinstance(row, Row):
-            for name, cell in row.cells.items():
-                columns[name].add(cell)
+        for name, cell in () if row.fault else row.cells.items():
+            columns[name].add(cell)
     marks, unclear = ({}, []) if table.typed else decimal_marks(columns)
     return TableSurvey(rows, columns, marks, unclear)
 
@@ -76,40 +75,26 @@ class Conversion:
     def __post_init__(self) -> None:
         self._ids: set[int] = set()
         self._answers: dict[int, int] = {}  # of prompts; hashes, because tables may be large
-        self._odd: list[str] = []  # remarks on the current row
 
     def __iter__(self) -> Iterator[Problem]:
         for row in self.table.rows():
             try:
-                if isinstance(row, BadRow):
-                    raise Unusable(row.reason)
-                problem = self._problem(row)
-                if self.written < _SHOWN:
-                    self.first.append(problem)
-                self.written += 1
-                yield problem
+                if row.fault:
+                    raise Unusable(row.fault)
+                reading = RowReading(row, self.roles, self.survey.marks)
+                problem = _problem(reading.fields(self.table.unit))
+                self._compare(problem, reading.remarks)
             except Unusable as error:
                 self.left_out[error.reason].append(row.number)
+                continue
+            for remark in reading.remarks:
+                self.remarks[remark].append(row.number)
+            if self.written < _SHOWN:
+                self.first.append(problem)
+            self.written += 1
+            yield problem
 
-    def _problem(self, row: Row) -> Problem:
-        where = f"{self.table.unit} {row.number}"
-        self._odd.clear()
-        try:
-            problem = parse_problem(json.dumps(self._fields(row)), where)
-            if problem.verifier:
-                verifier_of(problem.verifier)
-            # The run may give the verifier parameters, so its own check is the doctor's.
-            fault = text_fault(problem.model_copy(update={"verifier": None}), None)
-        except (InvalidProblems, InvalidSettings) as error:
-            raise Unusable(error.detail.removeprefix(f"{where}: ")) from None
-        if fault:
-            raise Unusable(f"answer: {fault}")
-        self._compare(problem)
-        for remark in self._odd:
-            self.remarks[remark].append(row.number)
-        return problem
-
-    def _compare(self, problem: Problem) -> None:
+    def _compare(self, problem: Problem, remarks: list[str]) -> None:
         """Compare a problem with those before it."""
         if (id_ := hash(problem.id)) in self._ids:
             raise Unusable("id: it occurs before")
@@ -117,118 +102,133 @@ class Conversion:
         answer = hash(problem.answer.strip())
         prompt = hash(" ".join(problem.text.split()))
         if self._answers.setdefault(prompt, answer) != answer:
-            self._odd.append("a prompt that occurs before, with another answer")
+            remarks.append("a prompt that occurs before, with another answer")
 
-    def _fields(self, row: Row) -> dict[str, Any]:
-        """The fields of a row's problem; raises Unusable if one is missing."""
+
+def _problem(fields: Mapping[str, Any]) -> Problem:
+    """The problem with these fields; raises Unusable."""
+    try:
+        problem = parse_problem(json.dumps(fields), "")
+        if problem.verifier:
+            verifier_of(problem.verifier)
+        # The run may give the verifier parameters, so its own check is the doctor's.
+        fault = text_fault(problem.model_copy(update={"verifier": None}), None)
+    except (InvalidProblems, InvalidSettings) as error:
+        raise Unusable(error.detail.removeprefix(": ")) from None
+    if fault:
+        raise Unusable(f"answer: {fault}")
+    return problem
+
+
+@dataclass
+class RowReading:
+    """A row's cells as the fields of a problem, and remarks on what is odd. Raises Unusable."""
+
+    row: Row
+    roles: Roles
+    marks: Mapping[str, Mark]
+    remarks: list[str] = field(default_factory=list)
+
+    def fields(self, unit: str) -> dict[str, Any]:
+        """The fields that are not empty; `unit` is a part of the id if there is none."""
         roles = self.roles
         fields = {
-            "id": self._optional(row, roles.id) or f"{self.table.unit}-{row.number}",
-            "prompt": self._prompt(row),
-            "answer": self._answer(row),
-            "topic": self._optional(row, roles.topic),
-            "verifier": self._optional(row, roles.verifier) or roles.constant_verifier,
-            "metadata": self._metadata(row),
+            "id": self._optional(roles.id) or f"{unit}-{self.row.number}",
+            "prompt": self._prompt(),
+            "answer": self._answer(),
+            "topic": self._optional(roles.topic),
+            "verifier": self._optional(roles.verifier) or roles.constant_verifier,
+            "metadata": self._metadata(),
         }
         return {key: value for key, value in fields.items() if value}
 
-    def _prompt(self, row: Row) -> Any:
-        part = self.roles.prompt
-        cells = [row.cells.get(column) for column in part.columns]
-        if not part.is_template and isinstance(cells[0], list):
-            return self._value(part.source, cells[0])  # messages
-        if all(cell is None for cell in cells):
-            raise Unusable(f"prompt: {' and '.join(part.columns)} {_are(part.columns)} empty")
-        for column, cell in zip(part.columns, cells, strict=True):
-            if cell is None:
-                self._odd.append(f"a prompt in which {column} is empty")
-        return self._filled(part, row).strip()
+    def _prompt(self) -> Any:
+        part, cells = self.roles.prompt, self.row.cells
+        if not part.is_template and isinstance(cells.get(part.source), list):
+            return self._value(part.source)  # messages
+        empty = [column for column in part.columns if cells.get(column) is None]
+        if len(empty) == len(part.columns):
+            are = "is" if len(empty) == 1 else "are"
+            raise Unusable(f"prompt: {' and '.join(empty)} {are} empty")
+        self.remarks += [f"a prompt in which {column} is empty" for column in empty]
+        return self._text_of(part).strip()
 
-    def _filled(self, part: CellText, row: Row) -> str:
-        def text_of(column: str) -> str:
-            cell = row.cells.get(column)
-            return "" if cell is None else self._text(column, cell)
-
-        return part.filled(text_of)
-
-    def _answer(self, row: Row) -> str:
-        part, roles = self.roles.answer, self.roles
-        columns = list(roles.answers.values()) if part is None else part.columns
-        for column in columns:
-            if row.cells.get(column) is None:
+    def _answer(self) -> str:
+        part, answers = self.roles.answer, self.roles.answers
+        for column in self.roles.answer_columns:
+            if self.row.cells.get(column) is None:
                 raise Unusable(f"answer: {column} is empty")
-        if part is None:
-            values = {
-                key: self._value(column, row.cells[column]) for key, column in roles.answers.items()
-            }
+        if answers:
+            values = {key: self._value(column) for key, column in answers.items()}
             return json.dumps(values, ensure_ascii=False)
-        if part.is_template:
-            return self._filled(part, row).strip()
-        text = self._text(part.source, row.cells[part.source]).strip()
-        mark = self.survey.marks.get(part.source)
-        return pointed(text, mark) if mark == "," else text
+        text = self._text_of(part).strip()
+        decimal_comma = not part.is_template and self.marks.get(part.source) == ","
+        return pointed(text, ",") if decimal_comma else text
 
-    def _optional(self, row: Row, column: str | None) -> str | None:
+    def _optional(self, column: str | None) -> str | None:
         """The text of a column that may be empty."""
         if column is None:
             return None
-        if (cell := row.cells.get(column)) is None:
-            self._odd.append(f"{column} is empty")
-            return None
-        return self._text(column, cell).strip()
+        if self.row.cells.get(column) is None:
+            self.remarks.append(f"{column} is empty")
+        return self._text(column).strip()
 
-    def _metadata(self, row: Row) -> dict[str, Any]:
+    def _metadata(self) -> dict[str, Any]:
         values: dict[str, Any] = {}
-        for key, column in self.roles.metadata.items():
-            if (cell := row.cells.get(column)) is None:
-                continue
+        for key, column in (self.roles.metadata or {}).items():
+            cell = self.row.cells.get(column)
             if key == "metadata" and isinstance(cell, dict):  # of a problem already
-                values |= self._value(column, cell)
-            else:
-                values[key] = self._parameter(key, column, cell)
+                values |= self._value(column)
+            elif cell is not None:
+                values[key] = self._parameter(key, column)
         return values
 
-    def _parameter(self, key: str, column: str, cell: Cell) -> Any:
+    def _parameter(self, key: str, column: str) -> Any:
         """A cell as metadata: of the type of the verifier's parameter if it is one."""
         _, kind = parameters().get(key, (None, None))
+        cell = self.row.cells[column]
         if kind == "string":
-            return self._text(column, cell)
+            return self._text(column)
         if kind in ("array", "boolean") and isinstance(cell, str):
             try:
                 return json.loads(cell)
             except (ValueError, RecursionError):
                 return cell
-        return self._value(column, cell)
+        return self._value(column)
 
-    def _text(self, column: str, cell: Cell) -> str:
-        if isinstance(cell, BadCell):
-            raise Unusable(f"{column}: {cell.reason}")
-        if isinstance(cell, str):
-            return cell
+    def _text_of(self, part: CellText) -> str:
+        return part.filled(self._text) if part.is_template else self._text(part.source)
+
+    def _text(self, column: str) -> str:
+        cell = self.row.cells.get(column)
+        if cell is None or isinstance(cell, str):
+            return cell or ""
         if isinstance(cell, bool):
             return as_written(cell)
-        if isinstance(cell, list | dict):
-            return json.dumps(self._value(column, cell), ensure_ascii=False)
-        return as_written(str(cell))
+        if isinstance(cell, int | float | Decimal):
+            return as_written(str(cell))
+        return json.dumps(self._value(column), ensure_ascii=False)
 
-    def _value(self, column: str, cell: Cell) -> Any:
+    def _value(self, column: str) -> Any:
         """A cell in JSON: a number if its column is numbers and it keeps all digits, else text."""
-        if isinstance(cell, BadCell):
-            raise Unusable(f"{column}: {cell.reason}")
-        if isinstance(cell, str) and (mark := self.survey.marks.get(column)):
+        cell = self.row.cells.get(column)
+        if isinstance(cell, str) and (mark := self.marks.get(column)):
             number = number_of(pointed(cell.strip(), mark))
             return cell if number is None else number
-        if isinstance(cell, Decimal):
-            exact = cell.is_finite() and Decimal(repr(float(cell))) == cell
-            return float(cell) if exact else str(cell)
-        if isinstance(cell, float) and not math.isfinite(cell):
-            return str(cell)
-        if isinstance(cell, list):
-            return [self._value(column, item) for item in cell]
-        if isinstance(cell, dict):
-            return {key: self._value(column, item) for key, item in cell.items()}
-        return cell
+        return _in_json(cell, column)
 
 
-def _are(things: Sequence[object]) -> str:
-    return "is" if len(things) == 1 else "are"
+def _in_json(cell: Cell, column: str) -> Any:
+    """A cell, or a value in it, in JSON; raises Unusable, naming the column."""
+    if isinstance(cell, CellFault):
+        raise Unusable(f"{column}: {cell.reason}")
+    if isinstance(cell, Decimal):
+        exact = cell.is_finite() and Decimal(repr(float(cell))) == cell
+        return float(cell) if exact else str(cell)
+    if isinstance(cell, float) and not math.isfinite(cell):
+        return str(cell)
+    if isinstance(cell, list):
+        return [_in_json(item, column) for item in cell]
+    if isinstance(cell, dict):
+        return {key: _in_json(item, column) for key, item in cell.items()}
+    return cell

@@ -3,16 +3,15 @@
 import codecs
 import csv
 from collections.abc import Iterator
-from itertools import islice
+from functools import partial
 from pathlib import Path
 
-from pubswap_client.data.convert.table import TOP, Cell, Grid, OpenTable
+from pubswap_client.data.convert.table import Cell, Grid, OpenTable
 from pubswap_protocol.command_line.formats import UTF16, file_format
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
 from pubswap_protocol.problems import MAX_LINE
 from pubswap_protocol.prompts import MAX_TEXT
 
-_PIECE = 1 << 20  # bytes
 _SEPARATORS = {";": "semicolons", ",": "commas", "\t": "tabs", "|": "bars"}
 _LEGACY = "cp1252"  # of desktops in Western Europe and America
 _ENCODING = "Save it as UTF-8, or name its encoding, such as --encoding cp1250 (Central Europe)."
@@ -25,36 +24,23 @@ def delimited(path: Path, wanted: set[str], encoding: str | None) -> OpenTable:
     with the line, for what is not text or not a table.
     """
     encoding = _known(encoding) if encoding else _encoding(path)
-    fault: InvalidProblems | None = None
-    readable = []
+    text = encoding.replace("utf-8-sig", "UTF-8").replace("utf-16", "UTF-16")
+    readable, faults = list[Grid](), list[InvalidProblems]()
     for separator, name in _SEPARATORS.items():
-        grid = _grid(path, encoding, separator, name)
+        form = f"text in {text}, columns parted by {name}"
+        grid = Grid(form, partial(_records, path, encoding, separator), unit="line", whole=True)
         try:
             header = grid.header(wanted)
         except InvalidProblems as error:  # with another separator, quotes may be right
-            fault = fault or error
+            faults.append(error)
             continue
         if header is not None:
             return grid.table(header, path)
         readable.append(grid)
     if not readable:
-        assert fault is not None
-        raise fault
-    raise InvalidSettings(max(readable, key=_width).refusal(wanted, path))
-
-
-def _grid(path: Path, encoding: str, separator: str, name: str) -> Grid:
-    text = encoding.replace("utf-8-sig", "UTF-8").replace("utf-16", "UTF-16")
-    return Grid(
-        f"text in {text}, columns parted by {name}",
-        lambda: _records(path, encoding, separator),
-        unit="line",
-        whole=True,
-    )
-
-
-def _width(grid: Grid) -> int:
-    return max((len(cells) for _, cells in islice(grid.lines(), TOP)), default=0)
+        raise faults[0]
+    widest = max(readable, key=lambda grid: max((len(row) for _, row in grid.top()), default=0))
+    raise InvalidSettings(widest.refusal(wanted, path))
 
 
 def _known(encoding: str) -> str:
@@ -73,26 +59,21 @@ def _encoding(path: Path) -> str:
 
     Raises InvalidProblems for a file that is UTF-8 up to some line.
     """
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    line, foreign = 1, False
     if file_format(path) == UTF16:
         return "utf-16"
+    foreign, most = False, 4 * MAX_LINE  # bytes; a longer line is refused when it is read
     with path.open("rb") as file:
-        piece = b"..."
-        while piece:
-            piece = file.read(_PIECE)
+        for number, line in enumerate(iter(lambda: file.readline(most), b""), start=1):
+            if len(line) == most:
+                break
             try:
-                text = decoder.decode(piece, final=not piece)
+                foreign |= not line.decode().removeprefix("\ufeff").isascii()
             except UnicodeDecodeError as error:
-                before = error.object[: error.start]
-                if foreign or not before.removeprefix(codecs.BOM_UTF8).isascii():
-                    line += before.count(b"\n")
-                    raise InvalidProblems(
-                        f"{path}: line {line} is not UTF-8, and lines before it are. {_ENCODING}"
-                    ) from None
-                return _LEGACY
-            line += text.count("\n")
-            foreign = foreign or not text.removeprefix("\ufeff").isascii()
+                if not foreign and line[: error.start].removeprefix(codecs.BOM_UTF8).isascii():
+                    return _LEGACY
+                raise InvalidProblems(
+                    f"{path}: line {number} is not UTF-8, and lines before it are. {_ENCODING}"
+                ) from None
     return "utf-8-sig"
 
 
@@ -100,15 +81,13 @@ def _records(path: Path, encoding: str, separator: str) -> Iterator[tuple[int, l
     """Rows of cells with the numbers of the lines where they begin."""
     csv.field_size_limit(MAX_TEXT)
     reader = csv.reader(_lines(path, encoding), delimiter=separator, strict=True)
-    while True:
-        begin = reader.line_num + 1
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            raise InvalidProblems(_quoting(path, begin, reader.line_num, str(error))) from None
-        yield begin, [cell if cell.strip() else None for cell in cells]
+    begin = 1
+    try:
+        for cells in reader:
+            yield begin, [cell if cell.strip() else None for cell in cells]
+            begin = reader.line_num + 1
+    except csv.Error as error:
+        raise InvalidProblems(_quoting(path, begin, reader.line_num, str(error))) from None
 
 
 def _quoting(path: Path, begin: int, end: int, fault: str) -> str:

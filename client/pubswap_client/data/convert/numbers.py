@@ -10,25 +10,15 @@ from pubswap_client.data.convert.table import Cell
 
 Mark = Literal[".", ","]
 
-_WHOLE = re.compile(r"-?(?:0|[1-9]\d*)", re.ASCII)
-_GROUPED = r"-?[1-9]\d{0,2}(?:%s\d{3})+"
-_DECIMALS = r"-?(?:0|[1-9]\d*|[1-9]\d{0,2}(?:%s\d{3})+)%s\d+"
 _OTHER: dict[Mark, Mark] = {".": ",", ",": "."}
-_FORMS = {
-    mark: (
-        re.compile(_DECIMALS % (re.escape(other), re.escape(mark)), re.ASCII),
-        re.compile(_GROUPED % re.escape(other), re.ASCII),
+# With zeros in front, as 007, it is a code and not a number.
+_WHOLE = re.compile(r"-?(?:0|[1-9]\d*)", re.ASCII)
+_NUMBER = {
+    mark: re.compile(
+        rf"-?(?:0|[1-9]\d*|[1-9]\d{{0,2}}(?:\{other}\d{{3}})+)(?:\{mark}\d+)?", re.ASCII
     )
     for mark, other in _OTHER.items()
 }
-
-
-def reads(text: str, mark: Mark) -> bool:
-    """Whether it is a number with this decimal mark, and perhaps the other one at thousands.
-
-    With zeros in front it is a code, such as 007, and not a number.
-    """
-    return any(form.fullmatch(text) for form in (_WHOLE, *_FORMS[mark]))
 
 
 def pointed(text: str, mark: Mark) -> str:
@@ -60,17 +50,10 @@ class ColumnSurvey:
             return
         self.filled += 1
         self.example = cell if self.example is None else self.example
-        if not isinstance(cell, str):
-            return
-        self.texts += 1
-        if self.marks:
-            text = cell.strip()
-            self.marks = {mark for mark in self.marks if reads(text, mark)}
-            self.signs |= {sign for sign in ".," if sign in text}
-
-    @property
-    def is_numbers(self) -> bool:
-        return bool(self.texts and self.marks)
+        if isinstance(cell, str):
+            self.texts += 1
+            self.marks = {mark for mark in self.marks if _NUMBER[mark].fullmatch(cell.strip())}
+            self.signs |= set(".,").intersection(cell)
 
 
 def decimal_marks(columns: Mapping[str, ColumnSurvey]) -> tuple[dict[str, Mark], list[str]]:
@@ -79,16 +62,13 @@ def decimal_marks(columns: Mapping[str, ColumnSurvey]) -> tuple[dict[str, Mark],
     12,50 and 1.234,5 show it. Of 1,234 the other columns decide; if they do not, a comma is
     unclear, and a point is decimal.
     """
-    numbers = {name: column for name, column in columns.items() if column.is_numbers}
+    numbers = {name: column for name, column in columns.items() if column.texts and column.marks}
     clear = {mark for column in numbers.values() if len(column.marks) == 1 for mark in column.marks}
     marks: dict[str, Mark] = {}
-    unclear = []
     for name, column in numbers.items():
         able = column.marks & clear if len(clear) == 1 else column.marks
         if len(able) == 1:
             marks[name] = next(iter(able))
-        elif column.signs <= {"."}:
+        elif "," not in column.signs:
             marks[name] = "."
-        else:
-            unclear.append(name)
-    return marks, unclear
+    return marks, [name for name in numbers if name not in marks]

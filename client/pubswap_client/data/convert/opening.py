@@ -3,22 +3,13 @@
 from pathlib import Path
 
 from pubswap_client.data.convert.table import OpenTable
-from pubswap_protocol.command_line.formats import (
-    ARRAY,
-    CSV,
-    EXCEL,
-    PARQUET,
-    UTF16,
-    file_format,
-)
+from pubswap_protocol.command_line.formats import ARRAY, CSV, EXCEL, PARQUET, UTF16, file_format
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
 
 _TEXT = (".txt", ".csv", ".tsv", ".tab")
 
 
-def open_table(
-    path: Path, wanted: set[str], *, encoding: str | None = None, sheet: str | None = None
-) -> OpenTable:
+def open_table(path: Path, wanted: set[str], encoding: str | None, sheet: str | None) -> OpenTable:
     """The table in a file that has the `wanted` columns.
 
     Raises InvalidSettings, naming the columns that there are, and InvalidProblems for a file of

@@ -3,12 +3,14 @@
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from pubswap_client.data.convert.table import BadCell, BadRow, Cell, OpenTable, Row, check_columns
+from pubswap_client.data.convert.table import Cell, CellFault, OpenTable, Row
+from pubswap_client.data.examples import reason_of
 from pubswap_protocol.command_line.amounts import size_text
 from pubswap_protocol.errors import InvalidProblems
 from pubswap_protocol.problems import MAX_LINE, read_jsonl
@@ -18,10 +20,10 @@ _LARGEST = 1 << 30  # bytes of a JSON array, which is read as a whole
 
 
 def parquet_table(path: Path, wanted: set[str]) -> OpenTable:
-    """The table of a Parquet file; raises what `check_columns` does, and InvalidProblems."""
+    """The table of a Parquet file; raises what `OpenTable.checked` does, and InvalidProblems."""
     from pyarrow import ArrowException, parquet
 
-    def rows() -> Iterator[Row | BadRow]:
+    def rows() -> Iterator[Row]:
         try:
             with parquet.ParquetFile(path) as file:
                 batches = file.iter_batches(batch_size=_AT_ONCE)
@@ -31,21 +33,18 @@ def parquet_table(path: Path, wanted: set[str]) -> OpenTable:
             raise _unreadable(path, "Parquet", error) from None
 
     try:
-        with parquet.ParquetFile(path) as file:
-            columns = tuple(file.schema_arrow.names)
+        columns = tuple(parquet.read_schema(path).names)
     except (ArrowException, ValueError) as error:
         raise _unreadable(path, "Parquet", error) from None
-    check_columns(wanted, columns, path)
-    return OpenTable("Parquet", columns, rows, typed=True)
+    return OpenTable("Parquet", columns, rows, typed=True).checked(wanted, path)
 
 
 def _unreadable(path: Path, name: str, error: Exception) -> InvalidProblems:
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-    return InvalidProblems(f"{path} cannot be read as {name}: {reason}.")
+    return InvalidProblems(f"{path} cannot be read as {name}: {reason_of(error)}.")
 
 
 def array_table(path: Path, wanted: set[str]) -> OpenTable:
-    """The table of a JSON array of objects; raises what `check_columns` does, InvalidProblems."""
+    """The table of a JSON array of objects; raises as `parquet_table`."""
     if (size := path.stat().st_size) > _LARGEST:
         raise InvalidProblems(
             f"{path} is a JSON array of {size_text(size)}, which is read as a whole; at most "
@@ -55,55 +54,43 @@ def array_table(path: Path, wanted: set[str]) -> OpenTable:
         found = json.loads(path.read_bytes().removeprefix(b"\xef\xbb\xbf"), parse_float=Decimal)
     except (ValueError, RecursionError) as error:
         raise _unreadable(path, "a JSON array", error) from None
-
-    def rows() -> Iterator[Row | BadRow]:
-        for number, record in enumerate(found, start=1):
-            yield _row(number, record)
-
-    return _records(path, wanted, OpenTable("JSON array", (), rows, typed=True))
+    table = OpenTable("JSON array", (), lambda: map(_row, range(1, len(found) + 1), found))
+    return _of_objects(table, wanted, path)
 
 
 def jsonl_table(path: Path, wanted: set[str]) -> OpenTable:
-    """The table of JSONL with any fields; raises what `check_columns` does."""
-
-    def rows() -> Iterator[Row | BadRow]:
-        for number, line in read_jsonl(path):
-            try:
-                long = len(line) > MAX_LINE
-                yield (
-                    BadRow(number, f"the line has more than {MAX_LINE:,} characters")
-                    if long
-                    else _row(number, json.loads(line, parse_float=Decimal))
-                )
-            except (ValueError, RecursionError):
-                empty = not line.strip()
-                yield BadRow(number, "the line is empty" if empty else "the line is not JSON")
-
-    return _records(path, wanted, OpenTable("JSONL", (), rows, unit="line", typed=True))
+    """The table of JSONL with any fields; raises what `OpenTable.checked` does."""
+    table = OpenTable("JSONL", (), lambda: map(_of_line, read_jsonl(path)), unit="line")
+    return _of_objects(table, wanted, path)
 
 
-def _records(path: Path, wanted: set[str], table: OpenTable) -> OpenTable:
+def _of_line(numbered: tuple[int, str]) -> Row:
+    number, line = numbered
+    if len(line) > MAX_LINE:
+        return Row(number, {}, f"the line has more than {MAX_LINE:,} characters")
+    try:
+        return _row(number, json.loads(line, parse_float=Decimal))
+    except (ValueError, RecursionError):
+        return Row(number, {}, "the line is not JSON" if line.strip() else "the line is empty")
+
+
+def _of_objects(table: OpenTable, wanted: set[str], path: Path) -> OpenTable:
     """The table with all columns that any of its objects has."""
-    columns: dict[str, None] = {}
-    for row in table.rows():
-        if isinstance(row, Row):
-            columns |= dict.fromkeys(row.cells)
-    check_columns(wanted, tuple(columns), path)
-    return OpenTable(table.format, tuple(columns), table.rows, table.unit, typed=True)
+    columns = tuple(dict.fromkeys(column for row in table.rows() for column in row.cells))
+    return replace(table, columns=columns, typed=True).checked(wanted, path)
 
 
-def _row(number: int, record: Any) -> Row | BadRow:
+def _row(number: int, record: Any) -> Row:
     if not isinstance(record, dict):
-        return BadRow(number, "not a JSON object")
+        return Row(number, {}, "not a JSON object")
     return Row(number, {key: _cell(value) for key, value in record.items()})
 
 
 def _cell(value: Any) -> Cell:
-    if value is None or (isinstance(value, str) and not value.strip()):
-        return None
-    if isinstance(value, float) and math.isnan(value):
-        return None
-    return _plain(value)
+    empty = (isinstance(value, str) and not value.strip()) or (
+        isinstance(value, float) and math.isnan(value)
+    )
+    return None if empty else _plain(value)
 
 
 def _plain(value: Any) -> Cell:
@@ -118,4 +105,4 @@ def _plain(value: Any) -> Cell:
         return value.isoformat(" ")
     if isinstance(value, date | time | timedelta):
         return str(value)
-    return BadCell(f"a value of the kind {type(value).__name__}")
+    return CellFault(f"a value of the kind {type(value).__name__}")

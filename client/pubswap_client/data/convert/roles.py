@@ -1,11 +1,11 @@
 """Which columns become which fields of a problem."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
-from pubswap_client.data.convert.table import OpenTable
 from pubswap_protocol.command_line.amounts import first_few
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.verifiers import verifier_of
@@ -23,19 +23,16 @@ class CellText:
 
     @cached_property
     def is_template(self) -> bool:
-        return any(found[2] for found in _BRACES.finditer(self.source))
+        return any(name for _, name in _BRACES.findall(self.source))
 
     @cached_property
     def columns(self) -> list[str]:
         if not self.is_template:
             return [self.source]
-        found = (match[2] for match in _BRACES.finditer(self.source))
-        return list(dict.fromkeys(name for name in found if name))
+        return list(dict.fromkeys(name for _, name in _BRACES.findall(self.source) if name))
 
     def filled(self, text_of: Callable[[str], str]) -> str:
         r"""The text with the columns' own in place of braces; \n in a template is a line's end."""
-        if not self.is_template:
-            return text_of(self.source)
 
         def inserted(found: re.Match[str]) -> str:
             return text_of(found[2]) if found[2] else f"{{{found[1]}}}"
@@ -44,108 +41,84 @@ class CellText:
 
 
 @dataclass(frozen=True)
-class Request:
-    """What the user asks for; None is what the columns with the fields' own names give."""
+class Roles:
+    """Columns by the fields that they become; those of `answers` and `metadata` by their keys.
 
-    prompt: str
-    answers: Sequence[str]
+    `answers` make a JSON object; without them, `answer` is a text.
+    """
+
+    prompt: CellText
+    answer: CellText
+    answers: Mapping[str, str]
     id: str | None = None
     topic: str | None = None
     verifier: str | None = None
-    metadata: Sequence[str] | None = None
+    metadata: Mapping[str, str] | None = None  # None for all further columns
+    constant_verifier: str | None = None
+
+    @property
+    def answer_columns(self) -> list[str]:
+        return list(self.answers.values()) or self.answer.columns
 
     @property
     def wanted(self) -> set[str]:
         """The columns that must exist."""
-        named = [column for _, column in map(named_column, self.metadata or ())]
-        own = [column for column in (self.id, self.topic) if column is not None]
-        return {*CellText(self.prompt).columns, *self._answer_columns, *own, *named}
+        named = {self.id, self.topic, *(self.metadata or {}).values()} - {None}
+        return {*self.prompt.columns, *self.answer_columns, *filter(None, named)}
 
-    @property
-    def _makes_object(self) -> bool:
-        """Whether the answer is a JSON object: of several columns, or of one with a key."""
-        only = self.answers[0]
-        return len(self.answers) > 1 or bool(_NAMED.fullmatch(only) and "{" not in only)
+    def of_table(self, columns: Sequence[str]) -> "Roles":
+        """The same with what columns that have a field's own name, and further ones, give.
 
-    @property
-    def _answer_columns(self) -> list[str]:
-        if not self._makes_object:
-            return CellText(self.answers[0]).columns
-        return [column for _, column in map(named_column, self.answers)]
-
-    def roles(self, table: OpenTable) -> "Roles":
-        """The roles of a table's columns; raises InvalidSettings for an unknown verifier."""
-
-        def usual(given: str | None, field: str) -> str | None:
-            return field if given is None and field in table.columns else given
-
-        verifier, constant = usual(self.verifier, "verifier"), None
-        if verifier is not None and verifier not in table.columns:
-            constant, verifier = _verifier(verifier, table), None
-        id_, topic = usual(self.id, "id"), usual(self.topic, "topic")
-        used = {*self.wanted, id_, topic, verifier}
-        if self.metadata is None:
-            further = [column for column in table.columns if column not in used]
-            metadata = {column: column for column in further}
-        else:
-            metadata = _distinct(map(named_column, self.metadata), "--metadata")
-        many = self._makes_object
-        return Roles(
-            prompt=CellText(self.prompt),
-            answer=None if many else CellText(self.answers[0]),
-            answers=_distinct(map(named_column, self.answers), "--answer") if many else {},
-            id=id_,
-            topic=topic,
-            verifier=verifier,
-            constant_verifier=constant,
-            metadata=metadata,
-        )
-
-
-@dataclass(frozen=True)
-class Roles:
-    """Columns by the fields that they become; those of `answers` and `metadata` by their keys."""
-
-    prompt: CellText
-    answer: CellText | None
-    answers: Mapping[str, str]
-    id: str | None
-    topic: str | None
-    verifier: str | None
-    constant_verifier: str | None
-    metadata: Mapping[str, str]
+        Raises InvalidSettings for an unknown verifier.
+        """
+        usual: dict[str, Any] = {
+            field: field
+            for field in ("id", "topic", "verifier")
+            if field in columns and getattr(self, field) is None
+        }
+        roles = replace(self, **usual)
+        if roles.verifier is not None and roles.verifier not in columns:
+            _check_verifier(roles.verifier, columns)
+            roles = replace(roles, verifier=None, constant_verifier=roles.verifier)
+        if roles.metadata is None:
+            used = {*roles.wanted, roles.verifier}
+            further = {column: column for column in columns if column not in used}
+            roles = replace(roles, metadata=further)
+        return roles
 
     def of(self, column: str) -> list[str]:
         """What becomes of a column, as text for people."""
-        answer = self.answer.columns if self.answer else ()
         found = ["prompt"] if column in self.prompt.columns else []
-        found += ["answer"] if column in answer else []
+        found += ["answer"] if not self.answers and column in self.answer.columns else []
         found += [f"answer, field {key}" for key, own in self.answers.items() if own == column]
         found += [name for name in ("id", "topic", "verifier") if getattr(self, name) == column]
-        return found + [f"metadata.{key}" for key, own in self.metadata.items() if own == column]
+        metadata = self.metadata or {}
+        return found + [f"metadata.{key}" for key, own in metadata.items() if own == column]
 
 
-def named_column(text: str) -> tuple[str, str]:
-    """The key and the column of `key=Column`, or of a column alone."""
-    match = _NAMED.fullmatch(text)
-    return (match[1], match[2]) if match else (text, text)
+def answer_fields(texts: Sequence[str]) -> dict[str, str]:
+    """The columns of an answer that is a JSON object: of several, or of one with a key."""
+    several = len(texts) > 1 or ("{" not in texts[0] and _NAMED.fullmatch(texts[0]))
+    return by_key(texts, "--answer") if several else {}
 
 
-def _distinct(pairs: Iterable[tuple[str, str]], option: str) -> dict[str, str]:
+def by_key(texts: Sequence[str], option: str) -> dict[str, str]:
+    """The columns of `key=Column`, or of a column alone, by their keys."""
     columns: dict[str, str] = {}
-    for key, column in pairs:
+    for text in texts:
+        match = _NAMED.fullmatch(text)
+        key, column = (match[1], match[2]) if match else (text, text)
         if key in columns:
             raise InvalidSettings(f"{option} names {key!r} twice; write OTHER=COLUMN for one.")
         columns[key] = column
     return columns
 
 
-def _verifier(name: str, table: OpenTable) -> str:
+def _check_verifier(name: str, columns: Sequence[str]) -> None:
     try:
         verifier_of(name)
     except InvalidSettings as error:
-        columns = first_few(table.columns, most=20)
+        known = first_few(columns, most=20)
         raise InvalidSettings(
-            f"--verifier: {name!r} is neither a column ({columns}) nor a verifier. {error.detail}"
+            f"--verifier: {name!r} is neither a column ({known}) nor a verifier. {error.detail}"
         ) from None
-    return name

@@ -1,7 +1,8 @@
 """What `pubswap data convert` prints: columns, the first problems, and what it left out."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
 
 from rich.console import Console
 from rich.panel import Panel
@@ -10,7 +11,7 @@ from rich.table import Table as Shown
 from rich.text import Text
 
 from pubswap_client.data.convert.converting import Conversion, parameters
-from pubswap_client.data.convert.table import BadCell, Cell
+from pubswap_client.data.convert.table import Cell, CellFault
 from pubswap_protocol.bounds import plain, printable
 from pubswap_protocol.command_line.amounts import first_few
 from pubswap_protocol.problems import Problem
@@ -49,12 +50,12 @@ def _with_reader(target: str) -> str:
 
 
 def _short(cell: Cell) -> str:
-    text = cell.reason if isinstance(cell, BadCell) else str(cell)
+    text = cell.reason if isinstance(cell, CellFault) else str(cell)
     return text if len(text) <= _MAX_CELL else f"{text[:_MAX_CELL]}…"
 
 
 def show_problems(
-    console: Console, problems: Sequence[Problem], render: Callable[[Prompt], str]
+    console: Console, problems: Iterable[Problem], render: Callable[[Prompt], str]
 ) -> None:
     """The prompts of problems as a model gets them, and the other fields."""
     for problem in problems:
@@ -93,19 +94,13 @@ def show_record(console: Console, conversion: Conversion) -> None:
             some = first_few(ranges(numbers), _MAX_PLACES)
             line = f"{heading}, {len(numbers):,}: {printable(reason)} ({unit} {some})"
             console.print(line, soft_wrap=True)
-    empty = any(
-        reason.endswith((" is empty", " are empty"))
-        for reason in (*conversion.left_out, *conversion.remarks)
-    )
-    if table.hint and empty:
+    reasons = [*conversion.left_out, *conversion.remarks]
+    if table.hint and any(reason.endswith((" is empty", " are empty")) for reason in reasons):
         console.print(table.hint, soft_wrap=True)
 
 
-def ranges(numbers: Sequence[int]) -> Iterator[str]:
+def ranges(numbers: Iterable[int]) -> Iterator[str]:
     """Increasing numbers, those that follow one another as 3-7."""
-    begin = previous = numbers[0]
-    for number in [*numbers[1:], None]:
-        if number is None or number != previous + 1:
-            yield str(begin) if begin == previous else f"{begin}-{previous}"
-            begin = previous if number is None else number
-        previous = previous if number is None else number
+    for _, following in groupby(enumerate(numbers), lambda each: each[1] - each[0]):
+        first, *_, last = [number for _, number in following] * 2
+        yield str(first) if first == last else f"{first}-{last}"

@@ -2,21 +2,25 @@
 
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from datetime import date, datetime, time, timedelta
+from datetime import datetime, time
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 from zlib import error as ZlibError
 
-from pubswap_client.data.convert.table import BadCell, Cell, Grid, OpenTable
+from pubswap_client.data.convert.table import Cell, CellFault, Grid, OpenTable
+from pubswap_client.data.examples import reason_of
 from pubswap_protocol.command_line.amounts import first_few
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
 
 if TYPE_CHECKING:
     from openpyxl import Workbook
 
+_AT_ONCE = 1000  # rows in memory
 _DIGITS = 15  # as Excel keeps them: 0.1 + 0.2 is 0.3 there
 # What openpyxl raises for a damaged file, besides its own.
 _DAMAGED = (BadZipFile, ZlibError, KeyError, ValueError, TypeError, SyntaxError, EOFError)
@@ -38,28 +42,25 @@ def workbook(path: Path, wanted: set[str], sheet: str | None) -> OpenTable:
         names = [each.title for each in book.worksheets]
     if sheet is not None and sheet not in names:
         raise InvalidSettings(f"{path} has no sheet {sheet!r}; it has {_quoted(names)}.")
-    grids = {name: _grid(path, name) for name in ([sheet] if sheet is not None else names)}
-    headers = {
-        name: header for name, grid in grids.items() if (header := grid.header(wanted)) is not None
+    grids = {
+        name: Grid(f"Excel workbook, sheet {name!r}", partial(_lines, path, name), hint=_HINT)
+        for name in (names if sheet is None else [sheet])
     }
-    if len(headers) > 1:
+    found = {name: row for name, grid in grids.items() if (row := grid.header(wanted))}
+    if len(found) > 1:
         raise InvalidSettings(
-            f"{path} has these columns on the sheets {_quoted(headers)}: name one with --sheet."
+            f"{path} has these columns on the sheets {_quoted(found)}: name one with --sheet."
         )
-    if not headers:
+    if not found:
         refusals = [grid.refusal(wanted, path) for grid in grids.values()]
         where = f" Its sheets are {_quoted(names)}." if len(names) > 1 else ""
         raise InvalidSettings((refusals or [f"{path} has no sheet with cells."])[0] + where)
-    [(name, header)] = headers.items()
+    [(name, header)] = found.items()
     return grids[name].table(header, path)
 
 
-def _quoted(names: Any) -> str:
+def _quoted(names: Iterable[str]) -> str:
     return first_few(map(repr, names), most=20)
-
-
-def _grid(path: Path, sheet: str) -> Grid:
-    return Grid(f"Excel workbook, sheet {sheet!r}", lambda: _lines(path, sheet), hint=_HINT)
 
 
 @contextmanager
@@ -67,27 +68,40 @@ def _opened(path: Path) -> Iterator["Workbook"]:
     from openpyxl import load_workbook
     from openpyxl.utils.exceptions import InvalidFileException
 
-    # Of styles and lists that it does not know.
-    warnings.filterwarnings("ignore", category=UserWarning, module="openpyxl")
     try:
-        book = load_workbook(path, read_only=True, data_only=True)
+        with _calm():
+            book = load_workbook(path, read_only=True, data_only=True)
         try:
             yield book
         finally:
             book.close()
     except (InvalidFileException, *_DAMAGED) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InvalidProblems(
-            f"{path} cannot be read as an Excel workbook ({reason}). Save it again."
+            f"{path} cannot be read as an Excel workbook ({reason_of(error)}). Save it again."
         ) from None
+
+
+@contextmanager
+def _calm() -> Iterator[None]:
+    """Without openpyxl's warnings of styles and lists that it does not know.
+
+    No generator may yield in here, because its caller would not be warned of anything either.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=UserWarning, module="openpyxl")
+        yield
 
 
 def _lines(path: Path, sheet: str) -> Iterator[tuple[int, list[Cell]]]:
     with _opened(path) as book:
-        rows = book[sheet]
-        rows.reset_dimensions()  # some programs write wrong ones
-        for number, cells in enumerate(rows.iter_rows(), start=1):
-            yield number, [_cell(cell) for cell in cells]
+        book[sheet].reset_dimensions()  # some programs write wrong ones
+        rows = enumerate(book[sheet].iter_rows(), start=1)
+        while True:
+            with _calm():
+                some = [(number, [*map(_cell, cells)]) for number, cells in islice(rows, _AT_ONCE)]
+            if not some:
+                return
+            yield from some
 
 
 def _cell(cell: Any) -> Cell:
@@ -95,7 +109,7 @@ def _cell(cell: Any) -> Cell:
     if value is None or (isinstance(value, str) and not value.strip()):
         return None
     if cell.data_type == "e":
-        return BadCell(f"{value}, an error of Excel")
+        return CellFault(f"{value}, an error of Excel")
     if isinstance(value, bool | str):
         return value
     if isinstance(value, int | float):
@@ -103,10 +117,7 @@ def _cell(cell: Any) -> Cell:
             return f"{value:0{len(cell.number_format)}.0f}"
         return value if isinstance(value, int) else _plain(value)
     if isinstance(value, datetime):
-        whole = value.time() == time(0)
-        return str(value.date()) if whole else value.isoformat(" ", "seconds")
-    if isinstance(value, date | time | timedelta):
-        return str(value)
+        return str(value.date()) if value.time() == time(0) else value.isoformat(" ", "seconds")
     return str(value)
 
 

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import tracemalloc
+import warnings
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -303,6 +304,20 @@ def test_a_damaged_sheet_is_one_error(tmp_path: Path) -> None:
         workbook(tmp_path / "a.xlsx", {"a"}, None)
 
 
+def test_a_workbook_s_oddities_warn_nobody_and_silence_nobody(tmp_path: Path) -> None:
+    """openpyxl warns of a date outside Excel's calendar; other readers' warnings stay on."""
+    path = write_sheet(tmp_path / "a.xlsx", [["prompt", "answer"], ["a", 4], ["b", 10**9]])
+    book = load_workbook(path)
+    book.active.cell(3, 2).number_format = "yyyy-mm-dd"
+    book.save(path)
+    before = [*warnings.filters]
+    problems, said = convert(path)
+    assert [problem.prompt for problem in problems] == ["a"] and "an error of Excel (row 3)" in said
+    assert warnings.filters == before
+    with pytest.warns(UserWarning, match="marked as a date"):
+        list(load_workbook(path, read_only=True).active.values)
+
+
 def test_parquet_keeps_types_and_nested_values(tmp_path: Path) -> None:
     """Text that looks like a number was meant as text; decimals keep their zeros as answers."""
     table = pyarrow.table(
@@ -371,6 +386,20 @@ def test_without_out_nothing_is_written(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["a.csv"]
     with pytest.raises(InvalidSettings, match=r"a\.csv already exists"):
         convert(path, out="a.csv")
+
+
+def test_a_file_is_replaced_on_demand_alone(tmp_path: Path) -> None:
+    """With --force, and its list of what was left out with it; never the table itself."""
+    path = write_table(tmp_path / "a.csv", [("prompt", "answer"), ("2 + 2 =", "4"), ("3", "")])
+    convert(path)
+    with pytest.raises(InvalidSettings, match="or --force"):
+        convert(path)
+    write_table(path, [("prompt", "answer"), ("3 + 3 =", "6")])
+    problems, _ = convert(path, "--force")
+    assert [problem.answer for problem in problems] == ["6"]
+    assert not (tmp_path / "private-left-out.jsonl").exists()
+    with pytest.raises(InvalidSettings, match=r"a\.csv already exists: choose another --out"):
+        convert(path, "--force", out="a.csv")
 
 
 def test_a_model_shows_its_template(tmp_path: Path) -> None:
