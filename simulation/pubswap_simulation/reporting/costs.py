@@ -32,7 +32,7 @@ class Cost(BaseModel, frozen=True):
     seconds: float
 
 
-class Reach(BaseModel, frozen=True):
+class CostToTarget(BaseModel, frozen=True):
     """What it takes a row at a tau to reach a pass@1: means over n seeds, None if one does not."""
 
     row: str
@@ -68,7 +68,7 @@ def costs(section: Section) -> Iterator[Cost]:
         )
 
 
-def reach(section: Section) -> Iterator[Reach]:
+def costs_to_target(section: Section) -> Iterator[CostToTarget]:
     """The cost of every federated row, at the highest targets that any row reaches on average."""
     for target in _targets(section):
         for method, tau, results in section.federated:
@@ -86,7 +86,7 @@ def reach(section: Section) -> Iterator[Reach]:
                 else {}
             )
             n = len(results)
-            yield Reach(
+            yield CostToTarget(
                 row=method.label, tau=tau, target=target, n=n, reached=len(reached), **means
             )
 

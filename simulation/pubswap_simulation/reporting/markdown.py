@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pubswap_protocol.command_line.amounts import size_text
 from pubswap_simulation.reporting.claims import Rows
 from pubswap_simulation.reporting.contrasts import Contrast
-from pubswap_simulation.reporting.costs import KINDS, Cost, Reach
+from pubswap_simulation.reporting.costs import KINDS, Cost, CostToTarget
 from pubswap_simulation.reporting.measures import FINAL, MEASURES, Measure
 from pubswap_simulation.reporting.methods import SILENT
 from pubswap_simulation.reporting.report import Report, SectionReport
@@ -193,7 +193,7 @@ def _reach(section: SectionReport) -> list[str]:
     return ["### The cost of reaching a pass@1", _REACH, grid(heads, rows)] if rows else []
 
 
-def _reached(cell: Reach) -> str:
+def _reached(cell: CostToTarget) -> str:
     if cell.rounds is None or cell.bytes_of_a_client is None or cell.seconds is None:
         return f"{cell.reached} of {cell.n}"
     sent = size_text(round(cell.bytes_of_a_client))

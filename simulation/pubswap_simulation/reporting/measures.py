@@ -116,18 +116,13 @@ MEASURES = (
 
 def topics(results: Iterable[Result]) -> list[Measure]:
     """Final pass@1 on each topic that any of the results has."""
+
+    def on(topic: str, evaluation: int) -> Metric:
+        return lambda result: result.evaluations[evaluation].by_topic.get(topic)
+
     names = {name for result in results for name in result.evaluations[-1].by_topic}
-    return [_on_topic(name) for name in sorted(names)]
-
-
-def _on_topic(name: str) -> Measure:
-    return Measure(
-        "topic",
-        "Final pass@1 by topic",
-        lambda result: result.evaluations[-1].by_topic.get(name),
-        lambda result: result.evaluations[0].by_topic.get(name),
-        name=name,
-    )
+    title = "Final pass@1 by topic"
+    return [Measure("topic", title, on(name, -1), on(name, 0), name=name) for name in sorted(names)]
 
 
 def own_topics(results: Iterable[Result]) -> list[Measure]:

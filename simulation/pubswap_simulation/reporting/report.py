@@ -14,7 +14,7 @@ from pubswap_client.recipes.tables import Value
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_simulation.reporting.claims import ClaimResult, findings
 from pubswap_simulation.reporting.contrasts import Contrast, contrasts
-from pubswap_simulation.reporting.costs import Cost, Reach, costs, reach, traffic
+from pubswap_simulation.reporting.costs import Cost, CostToTarget, costs, costs_to_target, traffic
 from pubswap_simulation.reporting.estimates import Difference, Estimate, estimate, paired
 from pubswap_simulation.reporting.measures import MEASURES, Measure, own_topics, topics
 from pubswap_simulation.reporting.methods import FEDAVG, Arm
@@ -49,7 +49,7 @@ class SectionReport(BaseModel, frozen=True):
     means: list[Mean]
     differences: list[RowDifference]
     costs: list[Cost]
-    reach: list[Reach]
+    reach: list[CostToTarget]
     claims: list[ClaimResult]
     notes: list[str]
 
@@ -103,7 +103,7 @@ def _section(section: Section) -> SectionReport:
         means=list(_means(section, [*MEASURES, *topics(results), *own_topics(results)])),
         differences=list(_differences(section)),
         costs=list(costs(section)),
-        reach=list(reach(section)),
+        reach=list(costs_to_target(section)),
         claims=findings(section),
         notes=list(section.notes),
     )

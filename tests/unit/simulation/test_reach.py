@@ -2,7 +2,7 @@
 
 import pytest
 
-from pubswap_simulation.reporting.costs import reach, traffic
+from pubswap_simulation.reporting.costs import costs_to_target, traffic
 from pubswap_simulation.reporting.markdown import markdown
 from pubswap_simulation.reporting.report import make_report
 from pubswap_simulation.reporting.section import sections
@@ -18,7 +18,7 @@ def test_the_cost_is_that_of_the_first_round_that_reaches_it() -> None:
         for seed, scores in enumerate([[0.3, 0.41, 0.39, 0.5], [0.3, 0.3, 0.4, 0.42]])
     ]
     [section] = sections(results)
-    low, middle, high = reach(section)
+    low, middle, high = costs_to_target(section)
     assert [cell.target for cell in (low, middle, high)] == [0.35, 0.4, 0.45]
     for cell in (low, middle):
         assert (cell.rounds, cell.n, cell.reached) == (1.5, 2, 2)
