@@ -23,7 +23,7 @@ from typer.cli import get_docs_for_click
 
 import pubswap
 import pubswap_protocol
-from pubswap_client.consent.local_policy import LocalPolicy
+from pubswap_client.consent.policy import LocalPolicy
 from pubswap_client.recipes.recipe import Recipe
 from pubswap_client.settings import ClientSettings
 from pubswap_protocol.cli import build_app

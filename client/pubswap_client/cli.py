@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pubswap_client.computing import computing
-from pubswap_client.consent.commands import approve, deny, policy_commands, print_first_look
+from pubswap_client.consent.audit_commands import audit_commands
+from pubswap_client.consent.policy_commands import approve, deny, policy_commands, print_first_look
 from pubswap_client.coordinator.tls import TlsFiles
 from pubswap_client.daemon.signals import until_stopped
 from pubswap_client.data.commands import data_commands
 from pubswap_client.demo.commands import demo, demo_federate
 from pubswap_client.doctor.verifier_command import verifier_commands
-from pubswap_client.ledger.commands import audit_commands
 from pubswap_client.operator import ending, members, runs, viewers
 from pubswap_client.operator.connecting import Url
 from pubswap_client.operator.exporting import export, verify

@@ -12,10 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from pubswap_client.consent.ledger import described, entries, ledger_folder
 from pubswap_client.demo.demos import MODEL
-from pubswap_client.ledger.entry import described
-from pubswap_client.ledger.ledger import ledger_folder
-from pubswap_client.ledger.showing import entries
 from pubswap_client.state.history import HISTORY, RoundFigures
 from pubswap_protocol.base.tokenizer import load_tokenizer
 from pubswap_protocol.digests import digest_of

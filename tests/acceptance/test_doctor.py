@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from pubswap_client.consent.ledger import ledger_folder
 from pubswap_client.demo.demos import MODEL
-from pubswap_client.ledger.ledger import ledger_folder
 from pubswap_client.state.journal import Journal, JournalOwner
 from pubswap_client.state.membership import load_membership, save_membership
 from pubswap_protocol.messages import MemberView, RunView

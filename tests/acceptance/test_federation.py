@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 from blake3 import blake3
 
-from pubswap_client.ledger.ledger import ledger_folder
-from pubswap_client.ledger.showing import entries
-from pubswap_client.ledger.verifying import verify
+from pubswap_client.consent.ledger import entries, ledger_folder, verify
 from pubswap_protocol.base.tokenizer import load_tokenizer
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.messages import WholeRun

@@ -7,8 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from pubswap_client.ledger.ledger import ledger_folder
-from pubswap_client.ledger.showing import entries
+from pubswap_client.consent.ledger import entries, ledger_folder
 from pubswap_protocol import paths
 from pubswap_protocol.messages import Event, RunView
 from support.coordinator.processes import (

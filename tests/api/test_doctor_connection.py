@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pubswap_client.consent.local_policy import policy_path
+from pubswap_client.consent.policy import policy_path
 from pubswap_client.demo.processes import free_port
 from pubswap_client.doctor import coordinator
 from pubswap_client.doctor.coordinator import (

@@ -16,11 +16,10 @@ import obstore
 import pytest
 from obstore.store import from_url
 
+from pubswap_client.consent.ledger import Ledger, entries, ledger_folder
 from pubswap_client.coordinator import bucket
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.coordinator.retry import Backoff
-from pubswap_client.ledger.ledger import Ledger, ledger_folder
-from pubswap_client.ledger.showing import entries
 from pubswap_protocol import paths
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import DamagedBlob, UnknownBlob

@@ -56,7 +56,7 @@ assert out.tolist() == [2.0, 2.0, 2.0]
         "enough",
         "evaluation.enough=0.75",
         """
-from pubswap_client.consent.limits import numbers
+from pubswap_client.consent.policy import numbers
 from pubswap_client.recipes.recipe import load_recipe
 from pubswap_protocol.settings import RunSettings
 assert load_recipe("tour", {"evaluation.enough": 0.75}).run_settings.evaluation.enough == 0.75

@@ -12,8 +12,7 @@ import pytest
 import typer
 
 import pubswap
-from pubswap_client.consent.limits import numbers
-from pubswap_client.consent.local_policy import LocalPolicy
+from pubswap_client.consent.policy import LocalPolicy, numbers
 from pubswap_client.consent.rules import Code
 from pubswap_client.recipes.inheritance import EXTENDS, WHOLE
 from pubswap_client.recipes.recipe import Recipe

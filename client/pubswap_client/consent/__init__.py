@@ -1,1 +1,1 @@
-"""The organisation's own policy: what it allows a run, its approval, and when it stays away."""
+"""What an organisation allows a run, a person's approval, and the ledger of what was sent."""

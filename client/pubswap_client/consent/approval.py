@@ -2,10 +2,11 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from pydantic import AwareDatetime, BaseModel, Field, ValidationError
 
-from pubswap_client.consent.ask import Ask
+from pubswap_client.consent.proposal import Proposal
 from pubswap_protocol.errors import InvalidSettings, OtherTerms, first_fault
 from pubswap_protocol.files import write_whole
 from pubswap_protocol.terms import UNSET, differences
@@ -25,12 +26,12 @@ class Approval(BaseModel, extra="forbid", frozen=True):
     round: int | None = Field(default=None, description="The round under way then.")
     at: AwareDatetime
 
-    def changed(self, ask: Ask) -> dict[str, tuple[str, str]]:
+    def changed(self, proposal: Proposal) -> dict[str, tuple[str, str]]:
         """What the run asks otherwise than was approved, by name: as it was, and as it is."""
-        moved = self.coordinator, ask.coordinator
-        lines = {} if moved[0] == moved[1] else {COORDINATOR: (str(moved[0]), str(moved[1]))}
+        moved = str(self.coordinator), str(proposal.coordinator)
+        lines = {} if moved[0] == moved[1] else {COORDINATOR: moved}
         try:
-            return lines | differences(self.terms or "", ask.terms or "")
+            return lines | differences(self.terms or "", proposal.terms or "")
         except OtherTerms:
             return lines | {"terms that this version of PubSwap cannot read": (UNSET, UNSET)}
 
@@ -57,20 +58,17 @@ def read_approval(state: Path, run: str) -> Approval | None:
     return approval if approval.run == run else None
 
 
-def save_approval(state: Path, ask: Ask, round_: int | None) -> None:
+def save_approval(state: Path, proposal: Proposal, round_: int | None) -> None:
     """Save the approval of a run's terms; raises NotSaved."""
-    asked = {"coordinator": ask.coordinator, "terms": ask.terms}
-    _save(state, Approval(run=ask.run or "", approved=True, **asked, round=round_, at=_now()))
+    asked = {"coordinator": proposal.coordinator, "terms": proposal.terms, "round": round_}
+    _save(state, run=proposal.run or "", approved=True, **asked)
 
 
 def save_denial(state: Path, run: str) -> None:
     """Save the denial of a run; raises NotSaved."""
-    _save(state, Approval(run=run, approved=False, at=_now()))
+    _save(state, run=run, approved=False)
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
-def _save(state: Path, decision: Approval) -> None:
-    write_whole(approval_path(state), f"{decision.model_dump_json(indent=2)}\n".encode())
+def _save(state: Path, **decision: Any) -> None:
+    approval = Approval(**decision, at=datetime.now(UTC))
+    write_whole(approval_path(state), f"{approval.model_dump_json(indent=2)}\n".encode())

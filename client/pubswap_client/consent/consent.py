@@ -1,6 +1,5 @@
 """Enforce the policy in the state folder before anything is sent."""
 
-import json
 import logging
 import threading
 from collections.abc import Callable, Iterable
@@ -9,17 +8,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pubswap_client.consent.approval import read_approval, save_approval
-from pubswap_client.consent.ask import Ask, ask_of
-from pubswap_client.consent.local_policy import (
-    LocalPolicy,
-    default_text,
-    load_policy,
-    policy_path,
-)
+from pubswap_client.consent.ledger import Ledger, described, sent_since
+from pubswap_client.consent.policy import LocalPolicy, default_text, load_policy, policy_path
+from pubswap_client.consent.proposal import Proposal, proposal_of
 from pubswap_client.consent.rules import NOT_TRUSTED, Code, Refusal, judge, trusts
-from pubswap_client.ledger.entry import described
-from pubswap_client.ledger.ledger import Ledger, day_files, ledger_folder
-from pubswap_protocol.errors import InvalidSettings, LedgerDamaged, OtherTerms, RefusedByPolicy
+from pubswap_protocol.errors import InvalidSettings, OtherTerms, RefusedByPolicy
 from pubswap_protocol.files import write_whole
 from pubswap_protocol.messages import RunView
 
@@ -31,32 +24,6 @@ FREE = ("question", "enrolment", "hello")  # kinds that are sent even if the run
 
 def utc_now() -> datetime:
     return datetime.now(UTC)
-
-
-def sent_since(state: Path, now: datetime) -> int:
-    """The bytes of the bodies that were sent since the day (UTC) of `now` began.
-
-    If the clock went back, later days count too, so that no limit is bypassed. Entries are not
-    verified; `pubswap client audit verify` does that. Raises LedgerDamaged if a line is not an
-    entry, because what was sent is then unknown.
-    """
-    today = now.astimezone(UTC).date().isoformat()
-    size = 0
-    for path in day_files(ledger_folder(state)):
-        if path.stem < today:
-            continue
-        for line in path.read_bytes().splitlines(keepends=True):
-            if not line.endswith(b"\n"):
-                continue  # a crash cut this line off, so its request was not sent
-            try:
-                size += json.loads(line)["size"]
-            except (ValueError, LookupError, TypeError):
-                raise LedgerDamaged(
-                    f"{path} was changed, so what was sent today is not known. Run `pubswap client "
-                    "audit verify`, and restore the ledger's files; or, to begin a new ledger, "
-                    f"move {path.parent} away and keep it."
-                ) from None
-    return size
 
 
 @dataclass
@@ -71,11 +38,11 @@ class Consent:
     ledger: Ledger
     clock: Callable[[], datetime] = utc_now
     rank: int | None = None
-    _ask: Ask | None = field(default=None, init=False)
+    _proposal: Proposal | None = field(default=None, init=False)
     _unsound: tuple[Refusal, ...] = field(default=(), init=False)  # why the run shows no terms
-    _lacked: int = field(default=0, init=False)  # bytes of the last refused request
+    _refused_bytes: int = field(default=0, init=False)  # bytes of the last refused request
     _fault: str = field(default="", init=False)  # the policy's last logged fault
-    _judging: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _one_at_a_time: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def check_coordinator(self) -> None:
         """Raise RefusedByPolicy if it is not allowed, InvalidSettings if the policy is invalid."""
@@ -87,38 +54,38 @@ class Consent:
                 "nothing was sent to it. Add it to `coordinators` if you trust it."
             )
 
-    def attend(self, view: RunView) -> tuple[Refusal, ...]:
+    def review(self, view: RunView) -> tuple[Refusal, ...]:
         """What is refused of a run as the coordinator shows it now, before its next round."""
         try:
-            self._ask, self._unsound = ask_of(view, self.coordinator, self.rank), ()
+            self._proposal, self._unsound = proposal_of(view, self.coordinator, self.rank), ()
         except OtherTerms as error:
             self._unsound = (Refusal(Code.TERMS, error.detail),)
             return self._unsound
-        return self.refusals(max(self._ask.sent_bytes or 0, self._lacked))
+        return self.refusals(max(self._proposal.sent_bytes or 0, self._refused_bytes))
 
     def refusals(self, next_bytes: int) -> tuple[Refusal, ...]:
-        """What is refused now if this is sent next; nothing before the first `attend`."""
+        """What is refused now if this is sent next; nothing before the first `review`."""
         if self._unsound:
             return self._unsound
-        if self._ask is None:
+        if self._proposal is None:
             return ()
         try:
             policy = load_policy(policy_path(self.state))
-            approval = read_approval(self.state, self._ask.run or "")
+            approval = read_approval(self.state, self._proposal.run or "")
         except InvalidSettings as error:
             return (self._unreadable(error),)
         self._fault = ""
         counts = policy.max_bytes_a_day is not None
         sent = sent_since(self.state, self.clock()) if counts else 0
-        return judge(policy, self._ask, approval, sent, next_bytes)
+        return judge(policy, self._proposal, approval, sent, next_bytes)
 
-    def silence(self) -> tuple[Refusal, ...]:
+    def coordinator_refusals(self) -> tuple[Refusal, ...]:
         """Why not even a question may be sent to this coordinator; empty while it is trusted.
 
         A missing or invalid policy counts as a refusal, because it may not trust the coordinator.
         """
         path = policy_path(self.state)
-        if self._ask is None and not path.exists():
+        if self._proposal is None and not path.exists():
             return ()  # the first policy is made from what the run asks
         try:
             policy = load_policy(path)
@@ -139,20 +106,19 @@ class Consent:
         outside a public step need only a trusted coordinator.
         """
         # One at a time, or two requests at once would each fit in the day's last bytes.
-        with self._judging:
+        with self._one_at_a_time:
             what, round_ = described(method, target), None
-            if what["kind"] == "upload" and method == "POST" and self._ask is not None:
-                round_ = self._ask.round
-            if what["kind"] in FREE and "exchange" not in what:
-                refused = self.silence()
+            refused: tuple[Refusal, ...] = ()
+            if what["kind"] in FREE and what["public_step"] is None:
+                refused = self.coordinator_refusals()
             elif what["kind"] != AWAY:
                 size = sum(map(len, pieces))
                 if refused := self.refusals(size):
-                    self._lacked = size
-            else:
-                refused = ()
+                    self._refused_bytes = size
             if refused:
                 raise RefusedByPolicy(words(refused))
+            if what["kind"] == "upload" and method == "POST" and self._proposal is not None:
+                round_ = self._proposal.round
             self.ledger.record(method, target, media_type, pieces, round_)
 
     def buckets(self) -> tuple[str, ...]:
@@ -163,10 +129,10 @@ class Consent:
             return ()  # `refusals` reports the fault
 
 
-def refused_now(state: Path, policy: LocalPolicy, ask: Ask) -> tuple[Refusal, ...]:
+def refused_now(state: Path, policy: LocalPolicy, proposal: Proposal) -> tuple[Refusal, ...]:
     """What a policy refuses of a run at this moment, for a command."""
-    approval, sent = read_approval(state, ask.run or ""), sent_since(state, utc_now())
-    return judge(policy, ask, approval, sent, ask.sent_bytes or 0)
+    approval, sent = read_approval(state, proposal.run or ""), sent_since(state, utc_now())
+    return judge(policy, proposal, approval, sent, proposal.sent_bytes or 0)
 
 
 def adopt(state: Path, view: RunView, coordinator: str) -> Path | None:
@@ -178,10 +144,10 @@ def adopt(state: Path, view: RunView, coordinator: str) -> Path | None:
     path = policy_path(state)
     if path.exists():
         return None
-    ask = ask_of(view, coordinator)
+    proposal = proposal_of(view, coordinator)
     if read_approval(state, view.id) is None:
-        save_approval(state, ask, ask.round)
-    write_whole(path, default_text(ask).encode())
+        save_approval(state, proposal, proposal.round)
+    write_whole(path, default_text(proposal).encode())
     return path
 
 

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pubswap_client.consent.consent import Consent
+from pubswap_client.consent.ledger import Ledger
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.coordinator.retry import Backoff
-from pubswap_client.ledger.ledger import Ledger
 from pubswap_client.state.membership import StoredMembership
 
 

@@ -1,14 +1,15 @@
 """Rules: policy, what a run asks, approval and what was sent → what is refused."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
 from pubswap_client.consent.approval import COORDINATOR, Approval
-from pubswap_client.consent.ask import FACTS, MESSAGES, Ask
-from pubswap_client.consent.limits import concerns, shown
-from pubswap_client.consent.local_policy import LocalPolicy
+from pubswap_client.consent.policy import LocalPolicy
+from pubswap_client.consent.proposal import FACTS, MESSAGES, Proposal, shown
 from pubswap_protocol.command_line.amounts import size_text
+
+CLIENTS = "clients"
 
 
 class Code(StrEnum):
@@ -36,21 +37,10 @@ class Refusal:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One thing that a run asks for, and what the policy allows; `code` if it is refused."""
-
-    what: str
-    allows: str
-    code: Code | None = None
-    asks: str = ""
-
-
 def _not_allowed(code: Code, what: str) -> Refusal:
     return Refusal(code, f"This organisation does not allow the {what}.")
 
 
-CLIENTS = "clients"
 NOT_TRUSTED = _not_allowed(Code.COORDINATOR, "coordinator")
 
 
@@ -60,82 +50,9 @@ def trusts(policy: LocalPolicy, coordinator: str) -> bool:
     return allowed is None or coordinator.rstrip("/") in {url.rstrip("/") for url in allowed}
 
 
-def compare(policy: LocalPolicy, ask: Ask) -> list[Line]:
-    """Compare line by line, in the order of the ask's facts. Unknown facts are not refused.
-
-    Limits on other settings come last.
-    """
-    facts = ask.facts()
-    addresses = policy.coordinators and [url.rstrip("/") for url in policy.coordinators]
-    others = [setting for setting in policy.limits if setting not in FACTS.values()]
-    lines = [
-        _named("coordinator", addresses, (ask.coordinator,), Code.COORDINATOR),
-        _named("run", policy.runs, (ask.name, ask.run), Code.RUN),
-        _named("base model", policy.base_models, (ask.weights,), Code.BASE_MODEL),
-        *(_limited(policy, ask, what, setting) for what, setting in FACTS.items()),
-        *(Line(what, "any") for what in MESSAGES),
-        _verifiers(policy, ask),
-        _responses(policy, ask),
-        _size(policy.max_bytes_a_day, ask.sent_bytes),
-    ]
-    return [replace(line, asks=facts[line.what]) for line in lines] + [
-        _other(policy, ask, setting) for setting in others
-    ]
-
-
-def _named(what: str, allowed: object, asked: tuple[str | None, ...], code: Code) -> Line:
-    if not isinstance(allowed, (tuple, list)):
-        return Line(what, "any")
-    values = [name for name in asked if name is not None]
-    refused = bool(values) and not set(values) & set(allowed)
-    return Line(what, ", ".join(allowed), code if refused else None)
-
-
-def _verifiers(policy: LocalPolicy, ask: Ask) -> Line:
-    allowed = policy.verifiers or ()
-    # One that is not installed has no digest, and no policy can allow it.
-    refused = any(name not in allowed or "@" not in name for name in ask.packages)
-    return Line(
-        "verifier", ", ".join(["PubSwap's own", *allowed]), Code.VERIFIER if refused else None
-    )
-
-
-def _limited(policy: LocalPolicy, ask: Ask, what: str, setting: str) -> Line:
-    limit = policy.limits.get(setting)
-    if limit is None:
-        return Line(what, "any")
-    refused = not limit.allows(ask.number(setting))
-    return Line(what, str(limit), Code.SETTING if refused else None)
-
-
-def _other(policy: LocalPolicy, ask: Ask, setting: str) -> Line:
-    if not concerns(ask.settings, setting):  # a parameter of another method or rule
-        return Line(setting, str(policy.limits[setting]), asks="not in this run")
-    return replace(_limited(policy, ask, setting, setting), asks=shown(ask.number(setting)))
-
-
-def _responses(policy: LocalPolicy, ask: Ask) -> Line:
-    limit = policy.max_responses_a_round
-    if not policy.send_responses:
-        return Line("sends responses", "no", Code.RESPONSES if ask.sends_responses else None)
-    if limit is None:
-        return Line("sends responses", "any number")
-    refused = ask.responses > limit
-    return Line("sends responses", f"at most {limit} a round", Code.SETTING if refused else None)
-
-
-def _size(limit: int | None, asked: int | None) -> Line:
-    if limit is None:
-        return Line("sends an adapter", "any")
-    refused = asked is not None and asked > limit
-    return Line(
-        "sends an adapter", f"{size_text(limit)} a day in all", Code.BYTES if refused else None
-    )
-
-
 def judge(
     policy: LocalPolicy,
-    ask: Ask,
+    proposal: Proposal,
     approval: Approval | None,
     sent_bytes: int = 0,
     next_bytes: int = 0,
@@ -145,62 +62,61 @@ def judge(
     `sent_bytes` were sent on this day, and `next_bytes` are to be sent next.
     """
     return (
-        *_asks_too_much(policy, ask),
-        *_consent(policy, ask, approval),
-        *_day(policy, sent_bytes, next_bytes),
+        *_asks_too_much(policy, proposal),
+        *_not_approved(policy, proposal, approval),
+        *_too_many_bytes(policy, sent_bytes, next_bytes),
     )
 
 
-def _asks_too_much(policy: LocalPolicy, ask: Ask) -> Iterator[Refusal]:
-    for line in compare(policy, ask):
-        if line.code in (Code.COORDINATOR, Code.RUN, Code.BASE_MODEL):
-            yield _not_allowed(line.code, line.what)
-        elif line.code is not None:
-            asks = f"The run asks for {line.what}: {line.asks}."
-            yield Refusal(line.code, f"{asks} This organisation allows: {line.allows}.")
+def _asks_too_much(policy: LocalPolicy, proposal: Proposal) -> Iterator[Refusal]:
+    for check in compare(policy, proposal):
+        if check.code in (Code.COORDINATOR, Code.RUN, Code.BASE_MODEL):
+            yield _not_allowed(check.code, check.what)
+        elif check.code is not None:
+            asks = f"The run asks for {check.what}: {check.asks}."
+            yield Refusal(check.code, f"{asks} This organisation allows: {check.allows}.")
 
 
-def _consent(policy: LocalPolicy, ask: Ask, approval: Approval | None) -> Iterator[Refusal]:
+def _not_approved(
+    policy: LocalPolicy, proposal: Proposal, approval: Approval | None
+) -> Iterator[Refusal]:
     if approval is not None and not approval.approved:
         yield Refusal(Code.DENIED, "A person at this organisation has denied the run.")
-    elif policy.approve == "never":
         return
-    elif approval is None:
-        yield Refusal(Code.NOT_APPROVED, "Nobody at this organisation has approved the run yet.")
-    elif changed := changes(policy, ask, approval):
+    if policy.approve == "never":
+        return
+    why = None
+    if approval is None:
+        why = "Nobody at this organisation has approved the run yet."
+    elif changed := changes(policy, proposal, approval):
         # Without the coordinator's addresses, because the reason is sent to it.
         said = [
             name if name == COORDINATOR or old == new else f"{name} {old} -> {new}"
             for name, (old, new) in changed.items()
         ]
-        yield Refusal(
-            Code.NOT_APPROVED,
-            f"Changed since this organisation approved the run: {'; '.join(said)}.",
-        )
-    elif ask.rounds > ask.settings.rounds:
-        yield Refusal(
-            Code.NOT_APPROVED,
-            f"Round {ask.rounds} is beyond the {ask.settings.rounds} that this organisation "
-            "approved.",
-        )
-    elif policy.approve == "every-round" and ask.round and approval.round != ask.round:
-        yield Refusal(
-            Code.NOT_APPROVED, f"Nobody at this organisation has approved round {ask.round} yet."
-        )
+        why = f"Changed since this organisation approved the run: {'; '.join(said)}."
+    elif proposal.rounds > (last := proposal.settings.rounds):
+        why = f"Round {proposal.rounds} is beyond the {last} that this organisation approved."
+    elif policy.approve == "every-round" and proposal.round not in (None, approval.round):
+        why = f"Nobody at this organisation has approved round {proposal.round} yet."
+    if why is not None:
+        yield Refusal(Code.NOT_APPROVED, why)
 
 
-def changes(policy: LocalPolicy, ask: Ask, approval: Approval) -> dict[str, tuple[str, str]]:
+def changes(
+    policy: LocalPolicy, proposal: Proposal, approval: Approval
+) -> dict[str, tuple[str, str]]:
     """What needs a new approval: all that differs, except a number of clients within the limits.
 
     The operator may set that number until the run starts.
     """
-    changed, limit = approval.changed(ask), policy.limits.get(CLIENTS)
-    if limit is not None and limit.allows(ask.number(CLIENTS)):
+    changed, limit = approval.changed(proposal), policy.limits.get(CLIENTS)
+    if limit is not None and limit.allows(proposal.number(CLIENTS)):
         changed.pop(CLIENTS, None)
     return changed
 
 
-def _day(policy: LocalPolicy, sent_bytes: int, next_bytes: int) -> Iterator[Refusal]:
+def _too_many_bytes(policy: LocalPolicy, sent_bytes: int, next_bytes: int) -> Iterator[Refusal]:
     limit = policy.max_bytes_a_day
     if limit is not None and sent_bytes + next_bytes > limit:
         yield Refusal(
@@ -209,3 +125,80 @@ def _day(policy: LocalPolicy, sent_bytes: int, next_bytes: int) -> Iterator[Refu
             f"This organisation sends at most {limit:,} bytes a day; what comes next, of "
             f"{next_bytes:,} bytes, waits for the next day (UTC).",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that a run asks for, and what the policy allows; `code` if it is refused."""
+
+    what: str
+    asks: str
+    allows: str
+    code: Code | None = None
+
+
+def compare(policy: LocalPolicy, proposal: Proposal) -> list[Check]:
+    """Compare one by one, in the order of the proposal's facts. Unknown facts are not refused.
+
+    Limits on other settings come last.
+    """
+    urls = policy.coordinators and [url.rstrip("/") for url in policy.coordinators]
+    others = [setting for setting in policy.limits if setting not in FACTS.values()]
+    allowed = {
+        "coordinator": _among(urls, {proposal.coordinator}, Code.COORDINATOR),
+        "run": _among(policy.runs, {proposal.name, proposal.run}, Code.RUN),
+        "base model": _among(policy.base_models, {proposal.weights}, Code.BASE_MODEL),
+        **{what: _within(policy, proposal, setting) for what, setting in FACTS.items()},
+        **dict.fromkeys(MESSAGES, ("any", None)),
+        "verifier": _verifiers(policy, proposal),
+        "sends responses": _responses(policy, proposal),
+        "sends an adapter": _size(policy.max_bytes_a_day, proposal.sent_bytes),
+        **{setting: _within(policy, proposal, setting) for setting in others},
+    }
+    asks = proposal.facts() | {
+        # A parameter of another method or rule is not in the run.
+        each: shown(proposal.number(each)) if proposal.has(each) else "not in this run"
+        for each in others
+    }
+    return [Check(what, asks[what], *rule) for what, rule in allowed.items()]
+
+
+_Allowed = tuple[str, Code | None]
+"""What the policy allows in words, and the code if it refuses what the run asks."""
+
+
+def _among(allowed: Sequence[str] | None, asked: set[str | None], code: Code) -> _Allowed:
+    if allowed is None:
+        return "any", None
+    known = asked - {None}
+    return ", ".join(allowed), code if known and known.isdisjoint(allowed) else None
+
+
+def _within(policy: LocalPolicy, proposal: Proposal, setting: str) -> _Allowed:
+    limit = policy.limits.get(setting)
+    if limit is None:
+        return "any", None
+    refused = proposal.has(setting) and not limit.allows(proposal.number(setting))
+    return str(limit), Code.SETTING if refused else None
+
+
+def _verifiers(policy: LocalPolicy, proposal: Proposal) -> _Allowed:
+    allowed = policy.verifiers or ()
+    # One that is not installed has no digest, and no policy can allow it.
+    refused = any(name not in allowed or "@" not in name for name in proposal.packages)
+    return ", ".join(["PubSwap's own", *allowed]), Code.VERIFIER if refused else None
+
+
+def _responses(policy: LocalPolicy, proposal: Proposal) -> _Allowed:
+    limit = policy.max_responses_a_round
+    if not policy.send_responses:
+        return "no", Code.RESPONSES if proposal.sends_responses else None
+    if limit is None:
+        return "any number", None
+    return f"at most {limit} a round", Code.SETTING if proposal.responses > limit else None
+
+
+def _size(limit: int | None, asked: int | None) -> _Allowed:
+    if limit is None:
+        return "any", None
+    return f"{size_text(limit)} a day in all", Code.BYTES if (asked or 0) > limit else None

@@ -3,7 +3,7 @@
 import logging
 from dataclasses import dataclass
 
-from pubswap_client.consent.attendance import Attendance
+from pubswap_client.consent.participation import Participation
 from pubswap_client.coordinator.retry import Pace
 from pubswap_client.coordinator.route import LONG_POLL_SECONDS
 from pubswap_client.daemon.context import MemberContext
@@ -35,7 +35,7 @@ class Daemon:
     """The main loop of one member of one run."""
 
     context: MemberContext
-    attendance: Attendance | None = None
+    participation: Participation | None = None
 
     def work(self) -> RunState:
         """Work on tasks until the run is finished or cancelled; returns that state."""
@@ -48,9 +48,9 @@ class Daemon:
             try:
                 task = api.task(run.id, wait)
             except RefusedByPolicy:
-                if self.attendance is None:
+                if self.participation is None:
                     raise
-                self.attendance.wait(reporter.doing)
+                self.participation.wait(reporter.doing)
                 continue
             if task.kind is TaskKind.FINISHED:
                 if task.state is RunState.FINISHED:
@@ -63,10 +63,12 @@ class Daemon:
             wait = LONG_POLL_SECONDS if task.kind is TaskKind.WAIT else 0.0
             progressed = False
             # Until the start the operator may change the terms, which then need another approval.
-            if task.state is RunState.OPEN and self.attendance is not None:
-                self.attendance.wait(reporter.doing)
+            if task.state is RunState.OPEN and self.participation is not None:
+                self.participation.wait(reporter.doing)
             if task.kind is TaskKind.TRAIN:
-                if self.attendance is not None and self.attendance.wait(reporter.doing, task.round):
+                if self.participation is not None and self.participation.wait(
+                    reporter.doing, task.round
+                ):
                     continue  # the round may be another by now
                 try:
                     progressed = self.train_round(task)
@@ -77,10 +79,10 @@ class Daemon:
                 except HelloNeeded:  # asking for the next task says hello again
                     log.warning("Leaving round %d until the coordinator has our hello.", task.round)
                 except Diverged as error:
-                    if self.attendance is None:
+                    if self.participation is None:
                         raise
                     log.error("Round %d diverges: %s", task.round, error.detail)
-                    self.attendance.sit_out(task, error.detail, reporter.doing)
+                    self.participation.sit_out(task, error.detail, reporter.doing)
                 # After a rollback the coordinator no longer has the blob that we uploaded.
                 except (RoundClosed, WrongState, IdempotencyMismatch, UnknownBlob) as error:
                     log.warning("Round %d goes on without us: %s", task.round, error.detail)

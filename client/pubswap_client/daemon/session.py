@@ -11,9 +11,10 @@ from shlex import quote
 from rich.console import Console
 
 from pubswap_client.base_model import own_model
-from pubswap_client.consent.attendance import Attendance
 from pubswap_client.consent.consent import Consent, adopt
-from pubswap_client.consent.local_policy import allows_unconfined
+from pubswap_client.consent.ledger import Ledger
+from pubswap_client.consent.participation import Participation
+from pubswap_client.consent.policy import allows_unconfined
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.daemon.context import MemberContext
 from pubswap_client.daemon.daemon import Daemon
@@ -31,7 +32,6 @@ from pubswap_client.distributed.launch import (
     run_follower,
 )
 from pubswap_client.distributed.process_group import ProcessGroup
-from pubswap_client.ledger.ledger import Ledger
 from pubswap_client.policy.policy import Policy
 from pubswap_client.policy.self_check import check_packed_path
 from pubswap_client.rollout.transformers_engine import RolloutEngine
@@ -76,7 +76,7 @@ class Session:
     policy: Policy
     engine: RolloutEngine
     pool: VerifierPool
-    attendance: Attendance | None = None  # a simulation and an evaluator have no policy
+    participation: Participation | None = None  # a simulation and an evaluator have no policy
 
     def score(self, cases: Sequence[tuple[str, Problem]]) -> list[float]:
         """The rewards of responses, each with its problem, by the run's verifier."""
@@ -160,7 +160,7 @@ def make_daemon(
         deadline=Deadline(end),
         public=public,
     )
-    return Daemon(context, session.attendance)
+    return Daemon(context, session.participation)
 
 
 @contextmanager
@@ -206,7 +206,7 @@ def make_evaluator(settings: ClientSettings, session: Session) -> Evaluator:
 def _problem_set(session: Session, kind: SetKind) -> list[Problem]:
     """A set of the run. Raises InvalidProblems if it is empty, or naming prompts too long."""
     text = session.api.problem_set(session.run.id, kind)
-    if kind is SetKind.PUBLIC and session.attendance is not None:
+    if kind is SetKind.PUBLIC and session.participation is not None:
         check_public(session.run, text)
     problems = parse_problems(text, f"the {kind} set", extra="ignore")
     if not problems:
@@ -249,22 +249,24 @@ def _open_session(
         )
     with (
         locked(settings.state),
-        _connected(settings, stored) as (api, attendance),
+        _connected(settings, stored) as (api, participation),
         VerifierPool(unconfined=allows_unconfined(settings.state)) as pool,
     ):
         api.check_version()
         run = api.run(membership.run)
-        if attendance is not None:
+        if participation is not None:
             if (path := adopt(settings.state, run, stored.coordinator)) is not None:
                 log.warning(
                     "No policy was found. Read %s; it now allows what run %s asks.", path, run.name
                 )
-            attendance.wait(partial(note_doing, settings.state, run))
-            assert attendance.view is not None, "the policy was asked about the run as it was shown"
-            run = attendance.view
+            participation.wait(partial(note_doing, settings.state, run))
+            assert participation.view is not None, (
+                "the policy was asked about the run as it was shown"
+            )
+            run = participation.view
         run = agreed(run)
-        if attendance is not None:
-            attendance.trains = run
+        if participation is not None:
+            participation.trains = run
         check_required(run.requires)
         check_possible(run.settings, settings)
         if role is Role.CLIENT:
@@ -276,8 +278,8 @@ def _open_session(
         pool.prepare([run.settings.verifier])
         hello = hello_of(card, run.settings.verifier)
         api.hello(run.id, hello)
-        if attendance is not None:
-            attendance.hello = hello
+        if participation is not None:
+            participation.hello = hello
         policy = load_policy(settings, folder, run.model, run.settings, process_group)
         log.info("%s joins run %s on %s.", membership.name, run.name, policy.device)
         if role is Role.CLIENT:
@@ -285,13 +287,13 @@ def _open_session(
             check_packed_path(policy, settings.gradient_checkpointing)
         evaluator = role is Role.EVALUATOR
         with closing(make_engine(settings, policy, folder, process_group, evaluator)) as engine:
-            yield Session(api, membership.name, run, policy, engine, pool, attendance)
+            yield Session(api, membership.name, run, policy, engine, pool, participation)
 
 
 @contextmanager
 def _connected(
     settings: ClientSettings, stored: StoredMembership
-) -> Iterator[tuple[CoordinatorClient, Attendance | None]]:
+) -> Iterator[tuple[CoordinatorClient, Participation | None]]:
     """Connect to the coordinator; an organisation that trains does so under its policy.
 
     Raises RefusedByPolicy, before anything is sent, if the coordinator is not allowed.
@@ -311,4 +313,4 @@ def _connected(
         on_send=consent.record,
         buckets=consent.buckets,
     ) as api:
-        yield api, Attendance(api, member.run, consent)
+        yield api, Participation(api, member.run, consent)

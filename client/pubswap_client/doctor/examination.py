@@ -12,7 +12,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.progress import Progress
 
-from pubswap_client.consent.local_policy import allows_unconfined
+from pubswap_client.consent.policy import allows_unconfined
 from pubswap_client.distributed.launch import launched_rank, run_follower
 from pubswap_client.doctor import coordinator, memory, model, private_data, state_folder
 from pubswap_client.doctor.facts import Facts

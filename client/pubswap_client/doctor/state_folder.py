@@ -3,9 +3,9 @@
 import os
 import shutil
 
-from pubswap_client.consent.ask import ask_of
 from pubswap_client.consent.consent import refused_now, words
-from pubswap_client.consent.local_policy import load_policy, policy_path
+from pubswap_client.consent.policy import load_policy, policy_path
+from pubswap_client.consent.proposal import proposal_of
 from pubswap_client.consent.rules import Code
 from pubswap_client.doctor.facts import Facts
 from pubswap_client.doctor.findings import Finding, failure, ok, skipped, warning
@@ -77,7 +77,7 @@ def check_policy(facts: Facts) -> Finding:
     if not path.exists():
         return ok(f"{path} does not exist; start writes one that allows what the run asks")
     refused = refused_now(
-        state, load_policy(path), ask_of(facts.run, facts.stored.coordinator, rank)
+        state, load_policy(path), proposal_of(facts.run, facts.stored.coordinator, rank)
     )
     if not refused:
         return ok(f"{path} allows what the run asks")

@@ -6,10 +6,10 @@ import secrets
 from pathlib import Path
 
 from pubswap_client.consent.consent import Consent
+from pubswap_client.consent.ledger import Ledger
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.coordinator.retry import ONCE
 from pubswap_client.coordinator.tls import TlsFiles
-from pubswap_client.ledger.ledger import Ledger
 from pubswap_client.state.lock import locked
 from pubswap_client.state.membership import (
     StoredMembership,

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from pubswap_client.base_model import own_model
-from pubswap_client.consent.local_policy import allows_unconfined
+from pubswap_client.consent.policy import allows_unconfined
 from pubswap_client.daemon.factories import make_engine, make_trainer
 from pubswap_client.daemon.own_settings import own_settings
 from pubswap_client.data.holdout import split

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pubswap_client.consent.approval import read_approval
-from pubswap_client.consent.local_policy import load_policy, policy_path
+from pubswap_client.consent.policy import load_policy, policy_path
 from pubswap_client.demo.demos import MODEL
 from pubswap_protocol.messages import CreateInvite
 from support.coordinator.processes import create_run, serve

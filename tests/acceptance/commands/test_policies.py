@@ -5,10 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pubswap_client.consent.local_policy import policy_path
-from pubswap_client.ledger.entry import Entry
-from pubswap_client.ledger.ledger import ledger_folder
-from pubswap_client.ledger.showing import entries
+from pubswap_client.consent.ledger import Entry, entries, ledger_folder
+from pubswap_client.consent.policy import policy_path
 from pubswap_client.state.status import STATUS
 from pubswap_protocol import paths
 from pubswap_protocol.messages import Away, ChangeRun

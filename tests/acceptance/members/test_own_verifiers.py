@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pubswap_client.ledger.entry import Entry
-from pubswap_client.ledger.ledger import ledger_folder
-from pubswap_client.ledger.showing import entries
+from pubswap_client.consent.ledger import Entry, entries, ledger_folder
 from pubswap_client.state.history import HISTORY, RoundFigures
 from support.coordinator.processes import (
     ONE_THREAD,

@@ -11,9 +11,9 @@ import pytest
 from pydantic import ValidationError
 
 from pubswap_client.consent.approval import approval_path, read_approval, save_approval
-from pubswap_client.consent.ask import Ask
-from pubswap_client.consent.commands import print_changed
-from pubswap_client.consent.local_policy import LocalPolicy
+from pubswap_client.consent.policy import LocalPolicy
+from pubswap_client.consent.policy_commands import print_changed
+from pubswap_client.consent.proposal import Proposal
 from pubswap_client.consent.rules import Code, changes, judge
 from pubswap_protocol.command_line.keys import flat, nested
 from pubswap_protocol.command_line.schema_text import choices, tables
@@ -45,10 +45,10 @@ BASES: list[dict[str, Any]] = [
 ]
 
 
-def asked(settings: RunSettings) -> Ask:
+def asked(settings: RunSettings) -> Proposal:
     """What a run with these settings asks in its first round."""
     terms = terms_of(settings)
-    return Ask(settings, "medqa", "https://c.example", run="r", terms=terms, round=1)
+    return Proposal(settings, "medqa", "https://c.example", run="r", terms=terms, round=1)
 
 
 def others(field: dict[str, Any], value: Any) -> Iterator[Any]:
@@ -145,7 +145,7 @@ def test_a_number_of_clients_within_the_policy_s_limits_asks_nobody(tmp_path: Pa
     save_approval(tmp_path, before, 1)
     approval = read_approval(tmp_path, "r")
 
-    def codes(limits: dict[str, Any], ask: Ask) -> list[Code]:
+    def codes(limits: dict[str, Any], ask: Proposal) -> list[Code]:
         policy = LocalPolicy.model_validate({"limits": limits})
         return [one.code for one in judge(policy, ask, approval)]
 

@@ -13,18 +13,17 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from pubswap_client.consent.approval import approval_path, read_approval, save_approval, save_denial
-from pubswap_client.consent.ask import ask_of
-from pubswap_client.consent.consent import Consent, adopt, sent_since
-from pubswap_client.consent.limits import numbers
-from pubswap_client.consent.local_policy import (
+from pubswap_client.consent.consent import Consent, adopt
+from pubswap_client.consent.ledger import Ledger, day_files, entries, ledger_folder, sent_since
+from pubswap_client.consent.policy import (
     default_text,
     load_policy,
+    numbers,
     policy_path,
 )
+from pubswap_client.consent.proposal import proposal_of
 from pubswap_client.consent.rules import Code
 from pubswap_client.demo.demos import MODEL
-from pubswap_client.ledger.ledger import Ledger, day_files, ledger_folder
-from pubswap_client.ledger.showing import entries
 from pubswap_protocol import paths
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import InvalidSettings, LedgerDamaged, RefusedByPolicy
@@ -76,7 +75,7 @@ def member(state: Path, at: datetime = EVENING) -> Consent:
     """The consent of an organisation that has just enrolled, with its clocks at this time."""
     consent = Consent(state, URL, Ledger(state, clock=lambda: at), clock=lambda: at)
     adopt(state, view(), URL)
-    assert consent.attend(view()) == ()
+    assert consent.review(view()) == ()
     return consent
 
 
@@ -89,7 +88,7 @@ def changed(state: Path, **keys: str) -> None:
 
 def codes(consent: Consent, run: RunView | None = None) -> list[Code]:
     """The codes of all refusals of a run before its next round."""
-    return [refusal.code for refusal in consent.attend(run or view())]
+    return [refusal.code for refusal in consent.review(run or view())]
 
 
 def test_the_default_policy_allows_what_the_run_asks_and_no_more(tmp_path: Path) -> None:
@@ -114,7 +113,9 @@ def test_the_default_policy_allows_what_the_run_asks_and_no_more(tmp_path: Path)
         assert codes(consent, view(**more)) == [Code.SETTING, Code.NOT_APPROVED], more
     for grpo in ({"temperature": 2.0}, {"learning_rate": 1.0}):
         assert codes(consent, view(grpo=grpo)) == [Code.NOT_APPROVED], grpo
-    assert default_text(ask_of(view(method="fedavg"), URL)).count("send_responses = false") == 1
+    assert (
+        default_text(proposal_of(view(method="fedavg"), URL)).count("send_responses = false") == 1
+    )
     path.write_text("max_bytes_a_day = 2")
     assert adopt(tmp_path, view(), URL) is None
     assert path.read_text() == "max_bytes_a_day = 2"
@@ -126,7 +127,7 @@ def test_adapters_go_to_the_bucket_that_the_policy_names_and_to_no_other(tmp_pat
     assert consent.buckets() == ()
     bucket = "https://s3.example/bucket/prefix"
     asked = view().model_copy(update={"bucket": bucket})
-    assert consent.attend(asked) == ()  # an unlisted bucket is no reason to stay away
+    assert consent.review(asked) == ()  # an unlisted bucket is no reason to stay away
     assert consent.buckets() == ()
     policy_path(tmp_path).unlink()
     assert consent.buckets() == ()
@@ -204,7 +205,7 @@ def test_a_coordinator_that_is_not_allowed_is_sent_nothing(tmp_path: Path) -> No
     """
     consent = Consent(tmp_path, "https://evil.example", Ledger(tmp_path))
     consent.check_coordinator()  # there is no policy yet, so the run may be asked for
-    assert consent.silence() == ()
+    assert consent.coordinator_refusals() == ()
     policy_path(tmp_path).write_text(f'coordinators = ["{URL}"]')
     with pytest.raises(RefusedByPolicy, match="does not allow the coordinator https://evil"):
         consent.check_coordinator()
@@ -248,7 +249,7 @@ def test_a_coordinator_that_is_no_longer_trusted_is_told_only_that_we_are_away(
     the coordinator.
     """
     consent = member(tmp_path)
-    assert consent.silence() == ()
+    assert consent.coordinator_refusals() == ()
     path = policy_path(tmp_path)
     before = path.read_text()
     path.unlink()
@@ -257,12 +258,12 @@ def test_a_coordinator_that_is_no_longer_trusted_is_told_only_that_we_are_away(
     for request in (ANSWERS, CHUNK, PART, BEAT, UPDATE, PROMPTS, TASK, HELLO):
         with pytest.raises(RefusedByPolicy):
             consent.record(*request, [b"2"])
-    (refusal,) = consent.silence()
+    (refusal,) = consent.coordinator_refusals()
     assert refusal.code is code
     consent.record(*AWAY, [b"{}"])
     path.write_text(before)
     consent.record(*TASK, [])
-    assert consent.silence() == ()
+    assert consent.coordinator_refusals() == ()
     assert [entry.kind for entry in entries(ledger_folder(tmp_path))] == ["away", "question"]
 
 
@@ -281,7 +282,7 @@ def test_a_policy_that_is_damaged_or_gone_allows_nothing(
     """The coordinator learns no path; the log names the file and the error."""
     consent = member(tmp_path)
     policy_path(tmp_path).write_text("max_rnak = 3")
-    (refusal,) = consent.attend(view())
+    (refusal,) = consent.review(view())
     assert (refusal.code, str(tmp_path) in refusal.detail) == (Code.UNREADABLE, False)
     assert str(policy_path(tmp_path)) in caplog.text and "max_rnak" in caplog.text
     with pytest.raises(RefusedByPolicy):
@@ -295,10 +296,10 @@ def test_a_decision_is_kept_and_a_damaged_one_is_refused(tmp_path: Path) -> None
     consent = member(tmp_path)
     save_denial(tmp_path, "r")
     assert codes(consent) == [Code.DENIED]
-    save_approval(tmp_path, replace(ask_of(view(), URL), run="another"), 1)
+    save_approval(tmp_path, replace(proposal_of(view(), URL), run="another"), 1)
     assert read_approval(tmp_path, "r") is None
     assert codes(consent) == [Code.NOT_APPROVED]
-    save_approval(tmp_path, ask_of(view(), URL), 1)
+    save_approval(tmp_path, proposal_of(view(), URL), 1)
     assert codes(consent) == []
     approval_path(tmp_path).write_text("{")
     with pytest.raises(InvalidSettings, match="decide again"):
@@ -314,7 +315,7 @@ def test_losing_the_policy_reverts_no_decision(tmp_path: Path) -> None:
     consent = member(tmp_path)
     more = view(grpo={"temperature": 2.0})
     decisions = (
-        (partial(save_approval, ask=ask_of(view(), URL), round_=1), Code.NOT_APPROVED),
+        (partial(save_approval, proposal=proposal_of(view(), URL), round_=1), Code.NOT_APPROVED),
         (partial(save_denial, run="r"), Code.DENIED),
     )
     for decide, code in decisions:
@@ -336,7 +337,7 @@ def test_bytes_of_a_day_come_from_the_ledger(tmp_path: Path) -> None:
     changed(tmp_path, max_bytes_a_day="10_000_000")
     assert codes(consent) == []
     changed(tmp_path, max_bytes_a_day="8")
-    consent.attend(view())
+    consent.review(view())
     with pytest.raises(
         RefusedByPolicy, match="at most 8 bytes a day; what comes next, of 4 bytes, waits"
     ):
@@ -348,7 +349,7 @@ def test_two_requests_at_once_do_not_share_the_days_last_bytes(
 ) -> None:
     """A heartbeat beside an upload: it is judged once the other is recorded."""
     consent = member(tmp_path)
-    adapter = ask_of(view(), URL).sent_bytes or 0
+    adapter = proposal_of(view(), URL).sent_bytes or 0
     changed(tmp_path, max_bytes_a_day=str(adapter + 1))
     judged, refusals, record = threading.Event(), consent.refusals, consent.ledger.record
 
@@ -382,7 +383,7 @@ def test_two_requests_at_once_do_not_share_the_days_last_bytes(
 def test_a_member_stays_away_until_what_was_refused_fits_into_a_day(tmp_path: Path) -> None:
     """It is larger than an adapter; otherwise the daemon would try it again at once."""
     consent = member(tmp_path)
-    adapter = ask_of(view(), URL).sent_bytes or 0
+    adapter = proposal_of(view(), URL).sent_bytes or 0
     changed(tmp_path, max_bytes_a_day=str(adapter + 1))
     assert codes(consent) == []
     with pytest.raises(RefusedByPolicy, match=f"of {adapter + 2:,} bytes, waits"):
@@ -418,7 +419,7 @@ def test_a_damaged_ledger_passes_no_limit(tmp_path: Path, line: bytes) -> None:
     (day,) = day_files(ledger_folder(tmp_path))
     day.write_bytes(line + day.read_bytes())
     changed(tmp_path, max_bytes_a_day="1_000_000_000")
-    for act in (lambda: consent.attend(view()), lambda: consent.record(*ANSWERS, [b"1"])):
+    for act in (lambda: consent.review(view()), lambda: consent.record(*ANSWERS, [b"1"])):
         with pytest.raises(LedgerDamaged, match=r"was changed.*audit verify"):
             act()
 
@@ -449,7 +450,7 @@ def test_a_member_of_a_lower_rank_is_judged_by_the_bytes_that_it_sends(tmp_path:
         "aggregation": {"rule": {"name": "svd", "min_rank": 1}},
     }
     run = view(**ranks)
-    whole, own = ask_of(run, URL), ask_of(run, URL, rank=1)
+    whole, own = proposal_of(run, URL), proposal_of(run, URL, rank=1)
     assert (own.facts(), own.terms) == (whole.facts(), whole.terms)
     assert own.sent_bytes is not None and whole.sent_bytes is not None
     assert own.sent_bytes < whole.sent_bytes

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 import pubswap_client
-from pubswap_client.consent.local_policy import policy_path
-from pubswap_client.ledger.ledger import ledger_folder
-from pubswap_client.ledger.showing import entries
+from pubswap_client.consent.ledger import entries, ledger_folder
+from pubswap_client.consent.policy import policy_path
 from pubswap_client.state.membership import StoredMembership, save_membership
 from pubswap_protocol.messages import Membership, Role
 from support.client.counting import Counting, counting

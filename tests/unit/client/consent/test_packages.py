@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from pubswap_client.consent.ask import ask_of
 from pubswap_client.consent.consent import Consent, adopt
-from pubswap_client.consent.local_policy import default_text, load_policy, policy_path
+from pubswap_client.consent.ledger import Ledger
+from pubswap_client.consent.policy import default_text, load_policy, policy_path
+from pubswap_client.consent.proposal import proposal_of
 from pubswap_client.consent.rules import Code, compare
 from pubswap_client.demo.demos import MODEL
-from pubswap_client.ledger.ledger import Ledger
 from pubswap_protocol.messages import RunState, RunView
 from pubswap_protocol.model import model_card
 from pubswap_protocol.verifiers import verifier_of
@@ -49,7 +49,7 @@ def view(verifier: object = VERIFIER) -> RunView:
 
 def codes(state: Path, verifier: object = VERIFIER) -> list[Code]:
     """Why a member stays away now."""
-    refusals = Consent(state, URL, Ledger(state)).attend(view(verifier))
+    refusals = Consent(state, URL, Ledger(state)).review(view(verifier))
     return [refusal.code for refusal in refusals]
 
 
@@ -81,7 +81,7 @@ def test_a_package_is_used_only_with_the_digest_that_the_policy_names(
         scorer.write("# changed\n")
     forget()  # as a restart does
     assert codes(state) == [Code.VERIFIER]
-    refusal = Consent(state, URL, Ledger(state)).attend(view())[0]
+    refusal = Consent(state, URL, Ledger(state)).review(view())[0]
     assert refusal.detail.startswith("The run asks for verifier: plugin:complaints@complaint-tri")
     assert str(tmp_path) not in refusal.detail
 
@@ -90,7 +90,7 @@ def test_a_package_that_is_missing_is_refused_by_name(tmp_path: Path) -> None:
     """Nothing is looked for elsewhere, and a policy cannot allow what is not there."""
     allowed(tmp_path / "state", VERIFIER + "@anything")
     assert codes(tmp_path / "state") == [Code.VERIFIER]
-    assert ask_of(view(), URL).facts()["verifier"] == (
+    assert proposal_of(view(), URL).facts()["verifier"] == (
         "plugin:complaints, which is not installed here as a wheel"
     )
 
@@ -99,11 +99,13 @@ def test_the_first_policy_allows_what_is_installed(
     complaints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A person sees it at enrolment; without the package, none is allowed in advance."""
-    missing = default_text(ask_of(view(), URL))
+    missing = default_text(proposal_of(view(), URL))
     assert "verifiers" not in missing
     use(monkeypatch, complaints)
     assert adopt(tmp_path, view(), URL) is not None
     policy = load_policy(policy_path(tmp_path))
     assert policy.verifiers == packages(verifier_of(VERIFIER))
-    (line,) = [line for line in compare(policy, ask_of(view(), URL)) if line.what == "verifier"]
+    (line,) = [
+        line for line in compare(policy, proposal_of(view(), URL)) if line.what == "verifier"
+    ]
     assert (line.code, line.asks) == (None, policy.verifiers[0])

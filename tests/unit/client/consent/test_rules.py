@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from pubswap_client.consent.approval import Approval
-from pubswap_client.consent.ask import Ask
-from pubswap_client.consent.commands import print_compared
-from pubswap_client.consent.local_policy import LocalPolicy
+from pubswap_client.consent.policy import LocalPolicy
+from pubswap_client.consent.policy_commands import print_compared
+from pubswap_client.consent.proposal import Proposal
 from pubswap_client.consent.rules import Code, compare, judge
 from pubswap_protocol.settings import RunSettings
 from support.client.terms import terms_of
@@ -19,10 +19,10 @@ WEIGHTS = "sha256:" + "a" * 64
 NOON = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)  # a Monday
 
 
-def asking(**overrides: Any) -> Ask:
+def asking(**overrides: Any) -> Proposal:
     """What a run with these settings asks in its first round."""
     settings = merged(overrides)
-    return Ask(
+    return Proposal(
         settings=settings,
         name="medqa",
         coordinator="https://c.example",
@@ -35,7 +35,7 @@ def asking(**overrides: Any) -> Ask:
     )
 
 
-def approving(ask: Ask) -> Approval:
+def approving(ask: Proposal) -> Approval:
     """A person's approval of it."""
     return Approval(
         run="run1",
@@ -53,7 +53,7 @@ APPROVED = approving(ASK)
 
 def refused(
     policy: dict[str, Any],
-    ask: Ask = ASK,
+    ask: Proposal = ASK,
     approval: Approval | None = APPROVED,
     sent: int = 0,
     next_bytes: int = 0,
@@ -201,7 +201,7 @@ def test_messages_before_each_prompt_are_shown_whole(capsys: pytest.CaptureFixtu
     """A person approves their words, which cannot change what the terminal shows."""
     shot = {"prompt": "1 + 1 =", "answer": "It is\x1b[2J 2."}
     values = {"system_prompt": "Be terse. " * 20, "few_shot": [shot, shot]}
-    told = Ask(settings=RunSettings.model_validate(values), name="medqa")
+    told = Proposal(settings=RunSettings.model_validate(values), name="medqa")
     lines = {line.what: line for line in compare(LocalPolicy(), told)}
     assert lines["system prompt"].asks == "Be terse. " * 20
     assert lines["few-shot examples"].asks.count("1 + 1 =\n→ It is") == 2
@@ -210,14 +210,15 @@ def test_messages_before_each_prompt_are_shown_whole(capsys: pytest.CaptureFixtu
     assert shown.count("terse") == 20 and "\x1b[2J" not in shown
     assert "system_prompt" not in shown, "it is not repeated below the table"
     bare = {
-        line.what: line for line in compare(LocalPolicy(), Ask(settings=merged({}), name="medqa"))
+        line.what: line
+        for line in compare(LocalPolicy(), Proposal(settings=merged({}), name="medqa"))
     }
     assert (bare["system prompt"].asks, bare["few-shot examples"].asks) == ("none", "none")
 
 
 def test_unknown_facts_of_a_run_file_are_not_refused() -> None:
     """The file names no coordinator, and digests of a model on another machine are unknown."""
-    file = Ask(settings=merged({}), name="medqa")
+    file = Proposal(settings=merged({}), name="medqa")
     policy = LocalPolicy(
         coordinators=("https://c",), base_models=(WEIGHTS,), runs=("medqa",), max_bytes_a_day=1
     )

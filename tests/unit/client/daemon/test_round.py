@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from pubswap_client.consent import attendance as attendance_module
-from pubswap_client.consent.attendance import Attendance
+from pubswap_client.consent import participation as participation_module
+from pubswap_client.consent.participation import Participation
 from pubswap_client.coordinator import retry
 from pubswap_client.coordinator.retry import IDLE_SECONDS
 from pubswap_client.coordinator.route import LONG_POLL_SECONDS
@@ -125,7 +125,7 @@ def test_a_round_that_diverges_is_sat_out_until_another_task(
     world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A member has poisoned the adapter: nobody waits for us, and a rollback brings us back."""
-    monkeypatch.setattr(attendance_module, "ASK_SECONDS", 0.0)
+    monkeypatch.setattr(participation_module, "ASK_SECONDS", 0.0)
     one = world()
     run, api, said = one.coordinator.run, one.coordinator, list[str]()
     poisoned = training(one, 2)
@@ -152,7 +152,7 @@ def test_a_round_that_diverges_is_sat_out_until_another_task(
         away=lambda _, reason: said.append(reason.code),
         hello=lambda *_: said.append("hello"),
     )
-    policy: Any = SimpleNamespace(silence=lambda: (), attend=lambda _: ())
+    policy: Any = SimpleNamespace(coordinator_refusals=lambda: (), review=lambda _: ())
     hello: Any = "hello"
     journal = Journal(one.state, JournalOwner.of(run, "a"))
     trainer = one.trainer(None)
@@ -167,7 +167,7 @@ def test_a_round_that_diverges_is_sat_out_until_another_task(
     member = Daemon(MemberContext(fake, run, trainer, journal, LogLines(), public=api.problems))
     with pytest.raises(Diverged):  # in a simulation, which has no policy
         member.work()
-    member.attendance = Attendance(asked, run.id, policy, hello)
+    member.participation = Participation(asked, run.id, policy, hello)
     assert member.work() is RunState.FINISHED
     # Again after the refusal, and after the coordinator's upgrade.
     assert said == ["diverged", "diverged", "hello", "diverged", "hello"]

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from pubswap_client.consent.ledger import Ledger, day_files, entries, ledger_folder
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.coordinator.retry import ONCE
 from pubswap_client.coordinator.transfers import BlobRequests
 from pubswap_client.daemon.heartbeats import Heartbeats
 from pubswap_client.daemon.reporters import StepReport
-from pubswap_client.ledger.ledger import Ledger, day_files, ledger_folder
-from pubswap_client.ledger.showing import entries
 from pubswap_protocol import paths
 from pubswap_protocol.errors import InvalidSettings, LedgerDamaged, NotSaved, PubSwapError
 from pubswap_protocol.messages import Enroll, Progress, UploadPart

@@ -1,21 +1,88 @@
 """`policy.toml` in the state folder: what this organisation allows; it outranks the coordinator."""
 
 import json
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
-from pubswap_client.consent.ask import Ask
-from pubswap_client.consent.limits import Limits
+from pubswap_client.consent.proposal import Proposal, shown
 from pubswap_client.toml_files import read_toml
+from pubswap_protocol.command_line.keys import flat, unknown_key
 from pubswap_protocol.command_line.removed import removal
+from pubswap_protocol.command_line.schema_text import tables
 from pubswap_protocol.errors import InvalidSettings, first_fault
 from pubswap_protocol.model import ModelDigest
+from pubswap_protocol.settings import RunSettings
 
+Number = Annotated[float, Field(strict=True)]
 Count = Annotated[int, Field(gt=0, strict=True)]
 Names = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(min_length=1)]
+
+
+class Limit(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
+    """The smallest and the largest value of a number. An unset number is outside every limit."""
+
+    min: Number | None = None
+    max: Number | None = None
+
+    @model_validator(mode="after")
+    def _something_is_within(self) -> Self:
+        if self.min is None and self.max is None:
+            raise ValueError("a limit has a min, a max, or both, such as {max = 8}")
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError(f"no number is {self}")
+        return self
+
+    def __str__(self) -> str:
+        sides = (("at least", self.min), ("at most", self.max))
+        return ", ".join(f"{words} {shown(side)}" for words, side in sides if side is not None)
+
+    def allows(self, asked: float | None) -> bool:
+        """Whether a run may ask for this."""
+        return (
+            asked is not None
+            and (self.min is None or asked >= self.min)
+            and (self.max is None or asked <= self.max)
+        )
+
+
+@cache
+def numbers() -> tuple[str, ...]:
+    """The names of all settings of a run that are numbers."""
+    return tuple(
+        f"{table}.{key}".strip(".")
+        for table, _, fields in tables(RunSettings)
+        for key, field in fields.items()
+        if field["type_text"].startswith(("integer", "number"))
+    )
+
+
+def _by_name(values: Any) -> Any:
+    """Flatten nested tables to limits by name; raises ValueError for unknown numeric settings."""
+    if not isinstance(values, Mapping):
+        return values
+    limits = flat(values, whole=numbers())
+    for key in limits:
+        name = key.removesuffix(".min").removesuffix(".max")
+        if name not in numbers():
+            fault = unknown_key(name, numbers())
+            raise ValueError(f"a limit is on a number in a run's settings; {fault}")
+    return limits
+
+
+Limits = Annotated[dict[str, Limit], BeforeValidator(_by_name)]
+"""Limits by name. In TOML: limits.method.period.min = 4, or `"method.period" = {min = 4}`."""
 
 
 class LocalPolicy(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
@@ -107,23 +174,23 @@ def allows_unconfined(state: Path) -> bool:
         return False
 
 
-def default_text(ask: Ask) -> str:
+def default_text(proposal: Proposal) -> str:
     """The text of a policy that allows what the run asks now, and no more."""
-    grpo, privacy = ask.settings.grpo, ask.settings.privacy
+    settings = proposal.settings
     pinned = {
-        "coordinators": [ask.coordinator],
-        "buckets": [ask.bucket] if ask.bucket else None,
-        "runs": [ask.name],
-        "base_models": [ask.weights],
-        "verifiers": [each for each in ask.packages if "@" in each] or None,
-        "limits.rounds.max": ask.settings.rounds,
-        "limits.local_steps.max": ask.settings.local_steps,
-        "limits.lora.rank.max": ask.settings.lora.rank,
-        "limits.grpo.max_response_tokens.max": grpo.max_response_tokens,
-        "limits.grpo.kl_beta.min": grpo.kl_beta,
-        "limits.privacy.epsilon.max": privacy and privacy.epsilon,
-        "send_responses": ask.sends_responses,
-        "max_responses_a_round": ask.responses or None,
+        "coordinators": [proposal.coordinator],
+        "buckets": [proposal.bucket] if proposal.bucket else None,
+        "runs": [proposal.name],
+        "base_models": [proposal.weights],
+        "verifiers": [each for each in proposal.packages if "@" in each] or None,
+        "limits.rounds.max": settings.rounds,
+        "limits.local_steps.max": settings.local_steps,
+        "limits.lora.rank.max": settings.lora.rank,
+        "limits.grpo.max_response_tokens.max": settings.grpo.max_response_tokens,
+        "limits.grpo.kl_beta.min": settings.grpo.kl_beta,
+        "limits.privacy.epsilon.max": settings.privacy and settings.privacy.epsilon,
+        "send_responses": proposal.sends_responses,
+        "max_responses_a_round": proposal.responses or None,
         "approve": "first",
     }
     # A JSON string, number, boolean or list of these is the same in TOML.

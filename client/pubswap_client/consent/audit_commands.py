@@ -9,9 +9,8 @@ import typer
 from rich.table import Column, Table
 
 from pubswap_client.asking import end_with, table_console
-from pubswap_client.ledger import showing, verifying
-from pubswap_client.ledger.entry import Damaged, check_kinds
-from pubswap_client.ledger.ledger import at_rest, day_files, ledger_folder
+from pubswap_client.consent import ledger, report
+from pubswap_client.consent.ledger import KINDS
 from pubswap_client.signed_manifest import Kind, faults
 from pubswap_protocol.base.tokenizer import decode, load_tokenizer
 from pubswap_protocol.bounds import escaped
@@ -54,25 +53,27 @@ def show(
     --all, --kind, --content and --json list it: time, kind, size and digest. Requests without a
     body, which only ask, are listed only with `--kind question`.
     """
-    check_kinds(kind or ())
+    kinds = {*KINDS.values(), "other"}
+    for name in kind or ():
+        if name not in kinds:
+            raise InvalidSettings(
+                f"{name!r} is no kind of request; the kinds are {', '.join(sorted(kinds))}."
+            )
     folder, decode = _existing(state), _decoder(model)
+    date = "" if day is None else f"{day:%F}"
     try:
-        entries = (
-            entry
-            for entry in showing.entries(folder)
-            if day is None or entry.at.startswith(f"{day:%F}")
-        )
+        entries = (entry for entry in ledger.entries(folder) if entry.at.startswith(date))
         if not (every or kind or contents or as_json):
-            _print_sums(showing.sums(entries))
+            _print_sums(report.sums(entries))
             return
         for entry in entries:
             if entry.kind not in kind if kind else not entry.size:
                 continue
-            typer.echo(escaped(entry.model_dump_json()) if as_json else showing.line(entry))
+            typer.echo(escaped(entry.model_dump_json()) if as_json else report.summary_line(entry))
             if contents and not as_json:
-                for shown in showing.content(folder, entry, decode):
+                for shown in report.content(folder, entry, decode):
                     typer.echo(f"    {shown}")
-    except Damaged:
+    except ledger.Damaged:
         raise LedgerDamaged(
             "The next entry was changed; `pubswap client audit verify` says which."
         ) from None
@@ -102,10 +103,10 @@ def verify(
             raise InvalidSettings("Only a report is signed: name its folder, or leave --key out.")
         end_with(faults(folder, key, Kind.AUDIT))
     folder = folder or _existing(state)
-    if not any(day_files(folder)) and not (folder / "head").exists():
+    if not any(ledger.day_files(folder)) and not (folder / "head").exists():
         raise InvalidSettings(f"{folder} holds no ledger.")
-    with at_rest(folder):
-        verdict = verifying.verify(folder)
+    with ledger.at_rest(folder):
+        verdict = ledger.verify(folder)
     for fault in verdict.faults:
         typer.echo(fault, err=True)
     if verdict.faults:
@@ -130,9 +131,9 @@ def export(
     """
     require_vacant(out)
     folder, key = _existing(state), key or state / "audit-key"
-    with at_rest(folder):
-        head = showing.export(folder, out, key, _decoder(model))
-    typer.echo(f"Wrote {out / showing.REPORT}. The last entry's hash is {head}.")
+    with ledger.at_rest(folder):
+        head = report.export(folder, out, key, _decoder(model))
+    typer.echo(f"Wrote {out / report.REPORT}. The last entry's hash is {head}.")
     typer.echo(f"To verify it, with {key}.pub from you:")
     typer.echo(f"  pubswap client audit verify {quote(str(out))} --key {quote(key.name)}.pub")
 
@@ -146,7 +147,7 @@ def _print_sums(sums: list[tuple[str, int, int]]) -> None:
 
 
 def _existing(state: Path) -> Path:
-    folder = ledger_folder(state)
+    folder = ledger.ledger_folder(state)
     if not folder.is_dir():
         raise InvalidSettings(
             f"{state} has no ledger: nothing was sent from there. Is it the right --state?"
@@ -154,7 +155,7 @@ def _existing(state: Path) -> Path:
     return folder
 
 
-def _decoder(model: Path | None) -> showing.Decode | None:
+def _decoder(model: Path | None) -> report.Decode | None:
     if model is None:
         return None
     try:

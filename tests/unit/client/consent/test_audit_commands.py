@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from pubswap_client.ledger.ledger import Ledger
+from pubswap_client.consent.ledger import Ledger
 from pubswap_protocol import paths
 from pubswap_protocol.cli import build_app
 from support.forked import pubswap

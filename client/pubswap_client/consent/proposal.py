@@ -1,11 +1,11 @@
 """What a run asks of an organisation: its terms, and the facts that are shown of them."""
 
 from dataclasses import dataclass
+from typing import Any
 
-from pubswap_client.consent.limits import number_of, shown
 from pubswap_protocol.command_line.amounts import size_text
 from pubswap_protocol.messages import RunView
-from pubswap_protocol.prompts import Shot
+from pubswap_protocol.methods.registry import Named
 from pubswap_protocol.schedule import public_steps_per_round
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.ranks import at_rank
@@ -30,7 +30,7 @@ MESSAGES = {"system prompt": "system_prompt", "few-shot examples": "few_shot"}
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class Proposal:
     """What a run asks for, or a run file, where some of it is not known yet.
 
     `terms` is what a person approves, `weights` the base model's digest, `update_bytes` the largest
@@ -61,7 +61,22 @@ class Ask:
 
     def number(self, setting: str) -> float | None:
         """The run's value of a numeric setting, such as `lora.rank`; None if it is unset."""
-        return self.rounds if setting == "rounds" else number_of(self.settings, setting)
+        value = self.rounds if setting == "rounds" else self._path(setting)[-1]
+        return value if isinstance(value, int | float) else None
+
+    def has(self, setting: str) -> bool:
+        """Whether a run has a setting: one with another method has no parameters of this one."""
+        return all(
+            not isinstance(owner, Named) or part in type(owner).model_fields
+            for owner, part in zip(self._path(setting), setting.split("."), strict=False)
+        )
+
+    def _path(self, setting: str) -> list[Any]:
+        """The settings, and the value at each part of a setting's name; None if there is none."""
+        found: list[Any] = [self.settings]
+        for part in setting.split("."):
+            found.append(getattr(found[-1], part, None))
+        return found
 
     @property
     def packages(self) -> tuple[str, ...]:
@@ -87,6 +102,11 @@ class Ask:
             f"{self.responses} a round: {grpo.responses_per_prompt} to a prompt, "
             f"{grpo.prompts_per_step} prompts to a public step"
         )
+        shots = [f"{shot.prompt}\n→ {shot.answer}" for shot in self.settings.few_shot]
+        verifiers = [
+            name if "@" in name else f"{name}, which is not installed here as a wheel"
+            for name in self.packages
+        ]
         size = "unknown" if self.update_bytes is None else f"up to {size_text(self.update_bytes)}"
         return {
             "coordinator": self.coordinator or "unknown",
@@ -94,22 +114,21 @@ class Ask:
             "base model": f"{self.model}, weights {self.weights or 'unknown'}",
             **{what: shown(self.number(setting)) for what, setting in FACTS.items()},
             "system prompt": self.settings.system_prompt or "none",
-            "few-shot examples": "\n\n".join(map(_shot_text, self.settings.few_shot)) or "none",
-            "verifier": ", ".join(map(_package_text, self.packages)) or str(self.settings.verifier),
+            "few-shot examples": "\n\n".join(shots) or "none",
+            "verifier": ", ".join(verifiers) or str(self.settings.verifier),
             "sends responses": sent if self.sends_responses else "no",
             "sends an adapter": f"each round, {size}",
         }
 
 
-def _shot_text(shot: Shot) -> str:
-    return f"{shot.prompt}\n→ {shot.answer}"
+def shown(number: float | None) -> str:
+    """A setting's number as a person reads it."""
+    if number is None:
+        return "unset"
+    return str(int(number)) if number == int(number) else f"{number:g}"
 
 
-def _package_text(package: str) -> str:
-    return package if "@" in package else f"{package}, which is not installed here as a wheel"
-
-
-def ask_of(view: RunView, coordinator: str, rank: int | None = None) -> Ask:
+def proposal_of(view: RunView, coordinator: str, rank: int | None = None) -> Proposal:
     """What a run asks of a member, optionally with a `rank` of its own.
 
     Raises OtherTerms if it is shown otherwise than in its terms.
@@ -119,7 +138,7 @@ def ask_of(view: RunView, coordinator: str, rank: int | None = None) -> Ask:
     own_bytes = None
     if rank is not None and rank < settings.lora.rank:
         own_bytes = largest_update(at_rank(layout, rank), settings)
-    return Ask(
+    return Proposal(
         settings=settings,
         name=view.name,
         coordinator=coordinator.rstrip("/"),

@@ -1,4 +1,4 @@
-"""Attendance: a member stays away while its policy refuses, and limits what it sends meanwhile."""
+"""A member stays away while its policy refuses, and limits what it sends meanwhile."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from pubswap_client.consent import attendance
+from pubswap_client.consent import participation
 from pubswap_client.consent.approval import save_approval
-from pubswap_client.consent.ask import ask_of
-from pubswap_client.consent.attendance import Attendance, away_message, same_work
 from pubswap_client.consent.consent import Consent, adopt
-from pubswap_client.consent.local_policy import policy_path
+from pubswap_client.consent.ledger import Ledger
+from pubswap_client.consent.participation import Participation, away_message, same_work
+from pubswap_client.consent.policy import policy_path
+from pubswap_client.consent.proposal import proposal_of
 from pubswap_client.consent.rules import Code, Refusal
 from pubswap_client.demo.demos import MODEL
-from pubswap_client.ledger.ledger import Ledger
 from pubswap_protocol import paths
 from pubswap_protocol.errors import RefusedByPolicy
 from pubswap_protocol.messages import Away, Hello, RunState, RunView, Task, TaskKind
@@ -54,9 +54,9 @@ class Api:
 
 
 @pytest.fixture
-def member(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attendance:
-    """An enrolled member's attendance, which polls its files without a pause."""
-    monkeypatch.setattr(attendance, "LOOK_SECONDS", 0.0)
+def member(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Participation:
+    """An enrolled member's participation, which polls its files without a pause."""
+    monkeypatch.setattr(participation, "LOOK_SECONDS", 0.0)
     settings = merged({})
     view = RunView(
         id="r",
@@ -72,7 +72,7 @@ def member(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attendance:
     consent = Consent(tmp_path, URL, Ledger(tmp_path))
     adopt(tmp_path, view, URL)
     api: Any = Api(view, consent)
-    return Attendance(api, "r", consent, good_hello(view))
+    return Participation(api, "r", consent, good_hello(view))
 
 
 def other(view: RunView, **overrides: object) -> RunView:
@@ -80,7 +80,7 @@ def other(view: RunView, **overrides: object) -> RunView:
     return with_terms(view.model_copy(update={"settings": merged(overrides)}))
 
 
-def edits(member: Attendance, *texts: str | None) -> tuple[bool, list[str]]:
+def edits(member: Participation, *texts: str | None) -> tuple[bool, list[str]]:
     """Wait while these texts are written to the policy in turn, the first before the wait.
 
     None restores the original. Returns whether the member was away, and all that it sent.
@@ -99,13 +99,13 @@ def edits(member: Attendance, *texts: str | None) -> tuple[bool, list[str]]:
     return was_away, came
 
 
-def test_a_member_without_refusals_asks_once_and_stays(member: Attendance) -> None:
+def test_a_member_without_refusals_asks_once_and_stays(member: Participation) -> None:
     """It was never away, so it says no hello."""
     assert edits(member, None) == (False, ["run"])
 
 
 def test_a_member_that_is_away_gives_each_reason_once_and_returns_by_itself(
-    member: Attendance,
+    member: Participation,
 ) -> None:
     """An unchanged reason is not repeated."""
     low, none = "limits.lora.rank.max = 1", "send_responses = false"
@@ -114,7 +114,7 @@ def test_a_member_that_is_away_gives_each_reason_once_and_returns_by_itself(
 
 
 def test_a_removed_coordinator_is_told_so_and_not_asked_until_it_is_trusted_again(
-    member: Attendance,
+    member: Participation,
 ) -> None:
     """An unreadable policy works the same way; the member reports each of the two and nothing
     else.
@@ -125,16 +125,18 @@ def test_a_removed_coordinator_is_told_so_and_not_asked_until_it_is_trusted_agai
 
 
 def test_a_coordinator_that_is_removed_between_two_looks_is_not_asked(
-    member: Attendance, monkeypatch: pytest.MonkeyPatch
+    member: Participation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The policy is read again with each request, and the refusal ends no daemon."""
-    looks, look = [()], member.consent.silence
-    monkeypatch.setattr(member.consent, "silence", lambda: looks.pop() if looks else look())
+    looks, look = [()], member.consent.coordinator_refusals
+    monkeypatch.setattr(
+        member.consent, "coordinator_refusals", lambda: looks.pop() if looks else look()
+    )
     came = ["coordinator_not_allowed", "run", "hello"]
     assert edits(member, 'coordinators = ["https://another.example"]', None) == (True, came)
 
 
-def test_what_the_run_asks_is_asked_anew_after_a_silence(member: Attendance) -> None:
+def test_what_the_run_asks_is_asked_anew_after_a_silence(member: Participation) -> None:
     """It may have changed while the coordinator was not trusted."""
     low, dropped = "limits.lora.rank.max = 1", 'coordinators = ["https://another.example"]'
     came = ["run", "setting_not_allowed", "coordinator_not_allowed", "run", "hello"]
@@ -142,7 +144,7 @@ def test_what_the_run_asks_is_asked_anew_after_a_silence(member: Attendance) -> 
 
 
 def test_a_member_that_was_away_before_its_first_hello_says_none_on_return(
-    member: Attendance,
+    member: Participation,
 ) -> None:
     """Its hello follows once the base model is loaded."""
     member.hello = None
@@ -150,7 +152,7 @@ def test_a_member_that_was_away_before_its_first_hello_says_none_on_return(
     assert edits(member, "limits.lora.rank.max = 1", None) == (True, came)
 
 
-def test_a_run_that_has_ended_is_not_waited_for(member: Attendance) -> None:
+def test_a_run_that_has_ended_is_not_waited_for(member: Participation) -> None:
     """The policy refuses nothing of it, and the member says no hello."""
     api: Any = member.api
     api.view = api.view.model_copy(update={"state": RunState.FINISHED})
@@ -158,7 +160,7 @@ def test_a_run_that_has_ended_is_not_waited_for(member: Attendance) -> None:
 
 
 def test_a_coordinator_that_shows_another_run_than_the_daemon_trains_is_sent_nothing(
-    member: Attendance,
+    member: Participation,
 ) -> None:
     """The policy must allow both the run as it is shown and the run as it is trained."""
     api: Any = member.api
@@ -177,7 +179,7 @@ def test_a_coordinator_that_shows_another_run_than_the_daemon_trains_is_sent_not
 
 
 def test_a_task_of_another_round_than_the_run_shows_is_asked_for_again(
-    member: Attendance,
+    member: Participation,
 ) -> None:
     """Approval by round must be for the round that is trained, so each wait asks anew."""
     api: Any = member.api
@@ -189,14 +191,14 @@ def test_a_task_of_another_round_than_the_run_shows_is_asked_for_again(
 
 
 def test_a_member_that_is_away_hears_that_the_run_has_ended(
-    member: Attendance, monkeypatch: pytest.MonkeyPatch
+    member: Participation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It asks for the run again from time to time, and does not come back to a run that is over."""
     api: Any = member.api
     policy_path(member.consent.state).write_text("limits.lora.rank.max = 1")
 
     def end(_: str) -> None:
-        monkeypatch.setattr(attendance, "ASK_SECONDS", -1.0)
+        monkeypatch.setattr(participation, "ASK_SECONDS", -1.0)
         api.view = api.view.model_copy(update={"state": RunState.FINISHED})
 
     assert member.wait(end) is True
@@ -215,10 +217,10 @@ FINISHED = Task(kind=TaskKind.FINISHED, state=RunState.FINISHED)
     ],
 )
 def test_a_round_that_is_sat_out_ends_with_a_hello_if_there_is_more_to_do(
-    member: Attendance, monkeypatch: pytest.MonkeyPatch, then: Task, came: list[str]
+    member: Participation, monkeypatch: pytest.MonkeyPatch, then: Task, came: list[str]
 ) -> None:
     """A run that has ended would refuse it."""
-    monkeypatch.setattr(attendance, "ASK_SECONDS", 0.0)
+    monkeypatch.setattr(participation, "ASK_SECONDS", 0.0)
     api: Any = member.api
     api.tasks = [TRAIN, TRAIN.model_copy(update={"waits_for": "b"}), then]
     member.sit_out(TRAIN, "The loss is nan.", lambda what: None)
@@ -227,10 +229,10 @@ def test_a_round_that_is_sat_out_ends_with_a_hello_if_there_is_more_to_do(
 
 
 def test_a_coordinator_that_is_removed_while_a_round_is_sat_out_is_told_so_once(
-    member: Attendance, monkeypatch: pytest.MonkeyPatch
+    member: Participation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It gets no other message, and no question, until it is trusted again."""
-    monkeypatch.setattr(attendance, "ASK_SECONDS", 0.0)
+    monkeypatch.setattr(participation, "ASK_SECONDS", 0.0)
     api: Any = member.api
     api.tasks = [TRAIN.model_copy(update={"rollbacks": 1})]
     policy = policy_path(member.consent.state)
@@ -263,13 +265,13 @@ def test_many_reasons_fit_into_one_message() -> None:
 
 
 def test_a_member_that_stays_away_pauses_between_looks(
-    member: Attendance, monkeypatch: pytest.MonkeyPatch
+    member: Participation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each request would be an entry in the ledger, and each look reads its files."""
     slept: list[float] = []
     clock = SimpleNamespace(sleep=slept.append, monotonic=lambda: 0.0)
-    monkeypatch.setattr(attendance, "time", clock)
-    monkeypatch.setattr(attendance, "LOOK_SECONDS", 2.0)
+    monkeypatch.setattr(participation, "time", clock)
+    monkeypatch.setattr(participation, "LOOK_SECONDS", 2.0)
     low = "limits.lora.rank.max = 1"
     edits(member, low, low, None)
     assert slept == [2.0, 2.0]
@@ -278,11 +280,11 @@ def test_a_member_that_stays_away_pauses_between_looks(
     api: Any = member.api
     api.tasks = [TRAIN, FINISHED]
     member.sit_out(TRAIN, "The loss is nan.", lambda what: None)
-    assert slept == [2.0] * 3 + [attendance.ASK_SECONDS] * 2
+    assert slept == [2.0] * 3 + [participation.ASK_SECONDS] * 2
 
 
 def test_terms_that_change_are_asked_about_and_a_daemon_that_has_begun_must_start_again(
-    member: Attendance,
+    member: Participation,
 ) -> None:
     """It keeps what it has begun with. Until a person approves the new terms, it is away."""
     api: Any = member.api
@@ -293,16 +295,16 @@ def test_terms_that_change_are_asked_about_and_a_daemon_that_has_begun_must_star
         "not_approved",
         True,
     )
-    save_approval(member.consent.state, ask_of(api.view, URL), 1)
+    save_approval(member.consent.state, proposal_of(api.view, URL), 1)
     (refusal,) = member._refusals(back=False)
     assert "under other terms" in refusal.detail and "grpo.gradient_epochs" in refusal.detail
     assert member.trains == begun
-    restarted = Attendance(api, "r", member.consent)
+    restarted = Participation(api, "r", member.consent)
     assert restarted._refusals(back=False) == ()
 
 
 def test_another_number_of_clients_is_asked_about_and_needs_no_restart(
-    member: Attendance,
+    member: Participation,
 ) -> None:
     """Without a question, where the policy has limits for it. Training does not depend on it."""
     api: Any = member.api
@@ -316,12 +318,12 @@ def test_another_number_of_clients_is_asked_about_and_needs_no_restart(
     assert member._refusals(back=False) == ()
     assert member.trains == api.view
     path.write_text(before)
-    save_approval(member.consent.state, ask_of(api.view, URL), None)
+    save_approval(member.consent.state, proposal_of(api.view, URL), None)
     assert member._refusals(back=False) == ()
 
 
 def test_a_run_that_is_shown_otherwise_than_in_its_terms_is_sent_nothing(
-    member: Attendance,
+    member: Participation,
 ) -> None:
     """The member is away until the coordinator shows what the terms say."""
     api: Any = member.api

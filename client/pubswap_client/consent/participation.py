@@ -22,7 +22,7 @@ _MAX_DETAIL = 400  # characters of `Away.detail`
 
 
 @dataclass
-class Attendance:
+class Participation:
     """Keeps a member away while its policy refuses the run.
 
     `trains` is the run as the daemon trains it, and `hello` its hello on return, once known.
@@ -86,9 +86,9 @@ class Attendance:
 
         Nothing is refused of a run that has ended.
         """
-        if silent := self.consent.silence():
+        if distrusted := self.consent.coordinator_refusals():
             self.view = None
-            return silent
+            return distrusted
         try:
             if self.view is None or time.monotonic() - self._asked_at > ASK_SECONDS:
                 self.view, self._asked_at = self.api.run(self.run), time.monotonic()
@@ -110,10 +110,10 @@ class Attendance:
         The latter comes last, so that requests are judged by it: a coordinator may show one run and
         have us train another.
         """
-        refusals = self.consent.attend(shown)
+        refusals = self.consent.review(shown)
         if self.trains is not None:
             begun = () if refusals else self._begun_otherwise(self.trains, shown)
-            trained = self.consent.attend(self.trains.model_copy(update={"round": shown.round}))
+            trained = self.consent.review(self.trains.model_copy(update={"round": shown.round}))
             if begun:  # which says why the terms that it trains under are not those approved
                 trained = tuple(one for one in trained if one.code is not Code.NOT_APPROVED)
             refusals += begun + trained

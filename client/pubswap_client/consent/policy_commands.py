@@ -9,9 +9,10 @@ from rich.table import Column, Table
 
 from pubswap_client.asking import Yes, confirm
 from pubswap_client.consent.approval import Approval, read_approval, save_approval, save_denial
-from pubswap_client.consent.ask import FACTS, MESSAGES, Ask, ask_of
-from pubswap_client.consent.consent import adopt, refused_now, sent_since, utc_now
-from pubswap_client.consent.local_policy import LocalPolicy, load_policy, policy_path
+from pubswap_client.consent.consent import adopt, refused_now, utc_now
+from pubswap_client.consent.ledger import sent_since
+from pubswap_client.consent.policy import LocalPolicy, load_policy, policy_path
+from pubswap_client.consent.proposal import FACTS, MESSAGES, Proposal, proposal_of
 from pubswap_client.consent.rules import changes, compare
 from pubswap_client.coordinator.retry import ONCE
 from pubswap_client.state.membership import StoredMembership, load_membership, membership_path
@@ -72,15 +73,15 @@ def check(
     """
     rules = _policy(policy or policy_path(state))
     if run_file is not None:
-        asked = _ask_of_file(run_file)
-        refused = _refused(rules, asked)
+        proposal = _proposal_of_file(run_file)
+        refused = _refused(rules, proposal)
     else:
         stored = load_membership(state)
-        asked = ask_of(_view(state, stored), stored.coordinator)
+        proposal = proposal_of(_view(state, stored), stored.coordinator)
         refused = [
-            f"{refusal.code}: {refusal.detail}" for refusal in refused_now(state, rules, asked)
+            f"{refusal.code}: {refusal.detail}" for refusal in refused_now(state, rules, proposal)
         ]
-    print_compared(rules, asked, refused)
+    print_compared(rules, proposal, refused)
     if refused:
         raise typer.Exit(1)
     typer.echo("The policy allows this.")
@@ -96,19 +97,19 @@ def approve(state: State = STATE, yes: Yes = False) -> None:
     """
     policy, stored = _policy(policy_path(state)), load_membership(state)
     view = _view(state, stored)
-    asked = ask_of(view, stored.coordinator)
-    refused = _refused(policy, asked)
-    if changed := _changed(state, policy, asked):
+    proposal = proposal_of(view, stored.coordinator)
+    refused = _refused(policy, proposal)
+    if changed := _changed(state, policy, proposal):
         print_changed(changed, refused)
     else:
-        print_compared(policy, asked, refused)
-    typer.echo(f"The run's terms: {digest_of((asked.terms or '').encode())}")
+        print_compared(policy, proposal, refused)
+    typer.echo(f"The run's terms: {digest_of((proposal.terms or '').encode())}")
     if refused:
         typer.echo("The policy refuses this, even if the run is approved.")
     round_ = max(1, view.round)
     scope = f", round {round_}" if policy.approve == "every-round" else ""
     confirm(f"This approves run {view.name}{scope} for this organisation.", yes)
-    save_approval(state, asked, round_)
+    save_approval(state, proposal, round_)
     typer.echo(f"Approved: run {view.name}{scope}.")
 
 
@@ -128,8 +129,8 @@ def print_first_look(state: Path, stored: StoredMembership) -> None:
     except PubSwapError as error:  # the enrolment has succeeded anyway
         typer.echo(f"The policy was not checked: {error.detail}", err=True)
         return
-    asked = ask_of(view, stored.coordinator)
-    print_compared(policy, asked, _refused(policy, asked))
+    proposal = proposal_of(view, stored.coordinator)
+    print_compared(policy, proposal, _refused(policy, proposal))
     if new_policy is not None:
         typer.echo(f"{new_policy} allows this and no more: read it. The run counts as approved.")
     elif policy.approve != "never":
@@ -152,7 +153,7 @@ def _view(state: Path, stored: StoredMembership) -> RunView:
         return api.run(stored.membership.run)
 
 
-def _ask_of_file(run_file: str) -> Ask:
+def _proposal_of_file(run_file: str) -> Proposal:
     from pubswap_client.base_model import local_folder
     from pubswap_client.recipes.recipe import load_recipe
 
@@ -161,18 +162,20 @@ def _ask_of_file(run_file: str) -> Ask:
     folder = local_folder(recipe.model.location, recipe.model.revision)
     if folder is None:
         typer.echo(f"The base model {source} is not on this machine: not checked.", err=True)
-        return Ask(settings, recipe.name, model=source)
+        return Proposal(settings, recipe.name, model=source)
     card = model_card(folder, settings.lora, source, recipe.model.revision)
     size = largest_update(card.layout, settings)
-    return Ask(settings, recipe.name, model=source, weights=card.weights_digest, update_bytes=size)
+    return Proposal(
+        settings, recipe.name, model=source, weights=card.weights_digest, update_bytes=size
+    )
 
 
-def _refused(policy: LocalPolicy, asked: Ask) -> list[str]:
+def _refused(policy: LocalPolicy, proposal: Proposal) -> list[str]:
     """What the policy refuses of the run, regardless of approval."""
-    return [f"{line.code}: {line.what}" for line in compare(policy, asked) if line.code]
+    return [f"{line.code}: {line.what}" for line in compare(policy, proposal) if line.code]
 
 
-def print_compared(policy: LocalPolicy, asked: Ask, refused: list[str]) -> None:
+def print_compared(policy: LocalPolicy, proposal: Proposal, refused: list[str]) -> None:
     """Print one line for each thing that the run asks for, and whether that is allowed."""
     table = Table(
         Column(no_wrap=True),
@@ -180,23 +183,16 @@ def print_compared(policy: LocalPolicy, asked: Ask, refused: list[str]) -> None:
         Column("the policy allows", overflow="fold"),
         Column(no_wrap=True),
     )
-    for line in compare(policy, asked):
+    for line in compare(policy, proposal):
         # The text is the coordinator's, and must not be able to change what a person sees here.
         asks = printable(line.asks)
         table.add_row(line.what, asks, line.allows, "✗" if line.code else "✓")
     Console(markup=False).print(table)
     named = {*FACTS.values(), *MESSAGES.values(), *policy.limits}
-    others = {
-        name: value
-        for name, (_, value) in differing(
-            setting_lines(RunSettings()), setting_lines(asked.settings)
-        ).items()
-        if name not in named
-    }
+    changed = differing(setting_lines(RunSettings()), setting_lines(proposal.settings))
+    others = [f"  {name} = {value}" for name, (_, value) in changed.items() if name not in named]
     if others:
-        typer.echo("Other settings that differ from their defaults:")
-    for name, value in others.items():
-        typer.echo(f"  {name} = {value}")
+        typer.echo("\n".join(["Other settings that differ from their defaults:", *others]))
     _print_refused(refused)
 
 
@@ -218,16 +214,16 @@ def _print_refused(refused: list[str]) -> None:
         typer.echo(f"refused: {printable(reason)}")
 
 
-def _changed(state: Path, policy: LocalPolicy, asked: Ask) -> dict[str, tuple[str, str]]:
+def _changed(state: Path, policy: LocalPolicy, proposal: Proposal) -> dict[str, tuple[str, str]]:
     """What has changed since an earlier approval; empty if there is none to compare with."""
     try:
-        earlier = read_approval(state, asked.run or "")
+        earlier = read_approval(state, proposal.run or "")
     except InvalidSettings as error:  # this approval replaces it
         typer.echo(error.detail, err=True)
         return {}
     if earlier is None or earlier.terms is None:
         return {}
-    return changes(policy, asked, earlier)
+    return changes(policy, proposal, earlier)
 
 
 def _text(value: object) -> str:

@@ -14,16 +14,18 @@ import numpy as np
 import pytest
 from blake3 import blake3
 
-from pubswap_client.ledger.entry import BEGINNING, described
-from pubswap_client.ledger.ledger import (
+from pubswap_client.consent.ledger import (
+    BEGINNING,
     LARGEST_CONTENT,
     Ledger,
     body_path,
     day_files,
+    described,
+    entries,
     ledger_folder,
+    verify,
 )
-from pubswap_client.ledger.showing import content, entries, export
-from pubswap_client.ledger.verifying import verify
+from pubswap_client.consent.report import content, export
 from pubswap_protocol import paths
 from pubswap_protocol.digests import hexadecimal
 from pubswap_protocol.errors import LedgerDamaged, NotSaved
@@ -48,21 +50,42 @@ def written(state: Path, *days: int) -> Path:
     return ledger_folder(state)
 
 
-def test_a_request_is_described_by_what_it_is_for() -> None:
-    """Kind, run, round and exchange come from the path, whatever the query."""
-    path = paths.PUBLIC_STEP_RESPONSES.format(run="r1", round=3, public_step=2)
-    found = described("POST", path)
-    assert found == {"kind": "responses", "run": "r1", "round": 3, "exchange": 2}
-    prompts = described("GET", paths.PUBLIC_STEP.format(run="r1", round=3, public_step=2))
-    assert prompts == {"kind": "question", "run": "r1", "round": 3, "exchange": 2}
-    asked = described("GET", paths.TASK.format(run="r1") + "?wait=25")
-    assert asked == {"kind": "question", "run": "r1"}
-    assert described("GET", paths.VERSION) == {"kind": "question", "run": None}
-    assert described("DELETE", "/v1/else")["kind"] == "other"
-    assert described("PUT", paths.UPLOAD.format(run="r", upload="u") + "?digest=d") == {
-        "kind": "upload",
-        "run": "r",
-    }
+@pytest.mark.parametrize(
+    ("method", "target", "said"),
+    [
+        ("POST", "/v1/runs/r1/rounds/3/public-steps/2/responses", ("responses", "r1", 3, 2)),
+        ("GET", "/v1/runs/r1/rounds/3/public-steps/2", ("question", "r1", 3, 2)),
+        ("GET", "/v1/runs/r1/task?wait=25", ("question", "r1", None, None)),
+        ("GET", "/v1/version", ("question", None, None, None)),
+        ("DELETE", "/v1/else", ("other", None, None, None)),
+        ("PUT", "/v1/runs/r/blobs/uploads/u?digest=d", ("upload", "r", None, None)),
+        ("PUT", "https://s3.example/bucket/u", ("adapter", None, None, None)),
+    ],
+)
+def test_a_request_is_described_by_what_it_is_for(
+    method: str, target: str, said: tuple[object, ...]
+) -> None:
+    """Kind, run, round and public step come from the path, whatever the query."""
+    fields = ("kind", "run", "round", "public_step")
+    assert described(method, target) == dict(zip(fields, said, strict=True))
+
+
+def test_an_older_ledger_is_read_and_continued(tmp_path: Path) -> None:
+    """It says `exchange` for the public step's number; its hashes stay as they are."""
+    target = paths.PUBLIC_STEP_RESPONSES.format(run="r", round=3, public_step=2)
+    Ledger(tmp_path, clock=clock(0)).record("POST", target, paths.TENSORS_TYPE, [b"t"])
+    [day] = day_files(folder := ledger_folder(tmp_path))
+    older = day.read_bytes().replace(b'"public_step":2', b'"exchange":2')
+    body = older[: older.rindex(b',"hash"')]
+    hash_ = f"blake3:{blake3(body).hexdigest()}"
+    day.write_bytes(body + f',"hash":"{hash_}"}}\n'.encode())
+    (folder / "head").write_text(f"1 {hash_}\n")
+    assert verify(folder).faults == ()
+    Ledger(tmp_path, clock=clock(0)).record(*BEAT, [b"{}"])
+    first, second = entries(folder)
+    assert (first.round, first.public_step, first.hash) == (3, 2, hash_)
+    assert second.previous == hash_
+    assert (verify(folder).entries, verify(folder).faults) == (2, ())
 
 
 def test_entries_hold_size_digest_and_readable_content(tmp_path: Path) -> None:

@@ -1,1 +1,0 @@
-"""The ledger: every request to the coordinator, recorded before it is sent."""
