@@ -83,8 +83,8 @@ class Connection:
         self._max_bytes = LARGEST_MESSAGE if on_send is None else LARGEST_MEMBER_MESSAGE
         address = parsed_url(self.url)
         self._proxy = None if transport else proxy_to(address, tls)
-        asking: Hooks = {"request": [self._before_asking_the_bucket], "response": [self._count]}
-        self.bucket = Bucket(tuple if transport else buckets, tls, asking)
+        hooks: Hooks = {"request": [self._before_sending_to_bucket], "response": [self._count]}
+        self.bucket = Bucket(tuple if transport else buckets, tls, hooks)
         self._http = open_http(
             address,
             tls,
@@ -113,7 +113,7 @@ class Connection:
     ) -> M:
         """The parsed answer; one that cannot be parsed is retried like a failed request."""
         read = partial(parse, answer, for_member=self._on_send is not None)
-        return self._asked(read, method, path, body, key, None, **params)
+        return self._retried(read, method, path, body, key=key, **params)
 
     def request(
         self,
@@ -129,19 +129,27 @@ class Connection:
 
         A body of bytes is sent as tensors.
         """
-        return self._asked(
-            lambda reply: reply, method, path, body, key, max_bytes, headers, **params
+        return self._retried(
+            lambda reply: reply,
+            method,
+            path,
+            body,
+            key=key,
+            headers=headers,
+            max_bytes=max_bytes,
+            **params,
         )
 
-    def _asked(
+    def _retried(
         self,
         read: Callable[[httpx.Response], R],
         method: str,
         path: str,
         body: BaseModel | bytes | None,
-        key: str | None,
-        max_bytes: int | None,
+        *,
+        key: str | None = None,
         headers: Mapping[str, str] = {},
+        max_bytes: int | None = None,
         **params: Any,
     ) -> R:
         sent = dict(headers)
@@ -206,7 +214,7 @@ class Connection:
         below = self._http.base_url.raw_path.rstrip(b"/")
         self._tell(request, request.url.raw_path.removeprefix(below).decode("ascii"))
 
-    def _before_asking_the_bucket(self, request: httpx.Request) -> None:
+    def _before_sending_to_bucket(self, request: httpx.Request) -> None:
         self._tell(request, str(request.url.copy_with(query=None)))  # the query is secret
 
     def _tell(self, request: httpx.Request, target: str) -> None:
