@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from pubswap_protocol.cli import build_app
-from pubswap_protocol.command_line.settings import Whose, entries, settings_model
+from pubswap_protocol.command_line.settings import SettingsOwner, entries, settings_model
 
 ROOT = Path(__file__).parents[1]
 PRODUCT = ("protocol", "server", "client", "simulation")
@@ -30,8 +30,8 @@ def main() -> None:
         print(
             f"{name}: {sum(counts.values()):,} lines" + (f" ({parts})" if len(counts) > 1 else "")
         )
-    settings = {whose.value: len(list(entries(settings_model(whose)))) for whose in Whose}
-    parts = ", ".join(f"{whose} {count}" for whose, count in settings.items())
+    settings = {owner.value: len(list(entries(settings_model(owner)))) for owner in SettingsOwner}
+    parts = ", ".join(f"{owner} {count}" for owner, count in settings.items())
     print(f"settings: {sum(settings.values())} ({parts})")
     print(f"commands: {commands(typer.main.get_command(build_app()))}")
     pages = [*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")]

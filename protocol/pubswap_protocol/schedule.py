@@ -33,7 +33,7 @@ def private_steps_per_round(settings: RunSettings) -> int:
     return settings.local_steps - public_steps_per_round(settings)
 
 
-def walk(size: int, first: int, count: int, *key: int | str) -> list[int]:
+def shuffled_indices(size: int, first: int, count: int, *key: int | str) -> list[int]:
     """Indices (count,) of problems first, first + 1, ... of an endless walk over a set of `size`.
 
     Draws without replacement within an epoch: each epoch walks the set in a new random order, drawn
@@ -90,7 +90,7 @@ def private_prompts(
     settings: RunSettings, client: str, size: int, first: int, count: int
 ) -> list[int]:
     """Indices (count,) into a client's private set, from position `first` of its walk."""
-    return walk(size, first, count, settings.seed, "private", client)
+    return shuffled_indices(size, first, count, settings.seed, "private", client)
 
 
 def public_batch(settings: RunSettings, size: int, round_: int, public_step: int) -> list[int]:
@@ -98,4 +98,4 @@ def public_batch(settings: RunSettings, size: int, round_: int, public_step: int
     first = ((round_ - 1) * public_steps_per_round(settings) + public_step - 1) * (
         settings.grpo.prompts_per_step
     )
-    return walk(size, first, settings.grpo.prompts_per_step, settings.seed, "public")
+    return shuffled_indices(size, first, settings.grpo.prompts_per_step, settings.seed, "public")

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pubswap_protocol.command_line.amounts import duration_text
-from pubswap_protocol.command_line.progress_bar import LinePace, each_second, left_text
+from pubswap_protocol.command_line.progress_bar import LogThrottle, each_second, left_text
 from pubswap_simulation.job import JobReport, RunSpec
 from pubswap_simulation.results import read_result
 
@@ -34,7 +34,7 @@ class _Shown:
     bar: TaskID
     report: JobReport
     started: float
-    pace: LinePace = field(default_factory=LinePace)
+    throttle: LogThrottle = field(default_factory=LogThrottle)
     # The first time that it was ready to train in this process, and its steps then.
     ready: tuple[float, int] | None = None
 
@@ -112,12 +112,12 @@ class SweepDisplay:
     def _print_due(self) -> None:
         with self._lock:
             for run in self._shown.values():
-                if run.pace.due(run.report):
+                if run.throttle.due(run.report):
                     self._print(run)
 
     def _print(self, run: _Shown) -> None:
         self._console.print(run.line(), soft_wrap=True, highlight=False)
-        run.pace.printed(run.report)
+        run.throttle.printed(run.report)
 
     def finish(self, spec: RunSpec, outcome: str) -> None:
         """Print a run's outcome in place of its bar."""

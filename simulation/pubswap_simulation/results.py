@@ -18,7 +18,7 @@ from pubswap_protocol.command_line.removed import RENAMED
 from pubswap_protocol.errors import InvalidSettings, first_fault
 from pubswap_protocol.messages import Evaluation, WholeRun
 from pubswap_protocol.methods.registries import REGISTRIES
-from pubswap_protocol.methods.registry import NAME, Named, Registry
+from pubswap_protocol.methods.registry import NAME, Registrable, Registry
 from pubswap_protocol.settings import RunSettings
 
 RUNS = "runs"
@@ -45,7 +45,7 @@ def _recorded(model: type[BaseModel], values: Any) -> Any:
     settings = dict(values)
     for name in model.model_fields.keys() & settings.keys():
         default = model.model_fields[name].default
-        if isinstance(default, Named):
+        if isinstance(default, Registrable):
             settings[name] = _named(default, settings[name])
         elif isinstance(default, BaseModel):
             settings[name] = _recorded(type(default), settings[name])
@@ -56,17 +56,21 @@ def _recorded(model: type[BaseModel], values: Any) -> Any:
     return model.model_construct(**settings)
 
 
-def _named(default: Named, value: Any) -> Named:
+def _named(default: Registrable, value: Any) -> Registrable:
     """A named value; one that is gone has its name and nothing else."""
-    base: type[Named] = next(cls for cls in type(default).__mro__ if Named in cls.__bases__)
-    kind: Registry[Named] = next(kind for kind in REGISTRIES.values() if type(default) in kind)
+    base: type[Registrable] = next(
+        cls for cls in type(default).__mro__ if Registrable in cls.__bases__
+    )
+    kind: Registry[Registrable] = next(
+        kind for kind in REGISTRIES.values() if type(default) in kind
+    )
     with suppress(ValidationError):
         return kind.read(value)
     parameters = dict(value) if isinstance(value, Mapping) else {NAME: value}
     name = parameters.pop(NAME, kind.default)
     if (known := kind.class_of(name)) is not None:
-        return cast(Named, _recorded(known, parameters))
-    gone: type[Named] = type("Gone", (base,), {"name": name})
+        return cast(Registrable, _recorded(known, parameters))
+    gone: type[Registrable] = type("Gone", (base,), {"name": name})
     return gone.model_construct(**dict.fromkeys(base.model_fields))
 
 
@@ -163,7 +167,7 @@ def value_of(settings: RunSettings, axis: str) -> Value | None:
     found: object = settings
     for part in axis.split("."):
         found = getattr(found, part, None)
-    found = found.name if isinstance(found, Named) else found
+    found = found.name if isinstance(found, Registrable) else found
     return found if isinstance(found, bool | int | float | str) else None
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from pubswap_protocol.command_line.amounts import size_text
 from pubswap_protocol.messages import RunView
-from pubswap_protocol.methods.registry import Named
+from pubswap_protocol.methods.registry import Registrable
 from pubswap_protocol.schedule import public_steps_per_round
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.ranks import at_rank
@@ -67,7 +67,7 @@ class Proposal:
     def has(self, setting: str) -> bool:
         """Whether a run has a setting: one with another method has no parameters of this one."""
         return all(
-            not isinstance(owner, Named) or part in type(owner).model_fields
+            not isinstance(owner, Registrable) or part in type(owner).model_fields
             for owner, part in zip(self._path(setting), setting.split("."), strict=False)
         )
 

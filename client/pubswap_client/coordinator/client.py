@@ -9,7 +9,7 @@ from functools import partial
 from itertools import pairwise
 
 from pubswap_client.coordinator.connection import LARGEST_MESSAGE, Connection
-from pubswap_client.coordinator.retry import Pace
+from pubswap_client.coordinator.retry import PollThrottle
 from pubswap_client.coordinator.route import LONG_POLL_SECONDS
 from pubswap_client.coordinator.transfers import (
     LARGEST_BYTES,
@@ -329,10 +329,8 @@ class CoordinatorClient(Connection):
         their seeds and their donors' numbers. Raises RoundClosed if this member's responses were
         not in the exchange, ServerFault for more than `max_bytes`.
         """
-        path, pace = (
-            paths.PUBLIC_STEP_EXCHANGED.format(run=run, round=round_, public_step=public_step),
-            Pace(),
-        )
+        path = paths.PUBLIC_STEP_EXCHANGED.format(run=run, round=round_, public_step=public_step)
+        throttle = PollThrottle()
         while True:
             reply = self.request(
                 "GET", path, max_bytes=max_bytes, wait=LONG_POLL_SECONDS, seeds=seeds or None
@@ -342,7 +340,7 @@ class CoordinatorClient(Connection):
             reason = printable(reply.headers.get(paths.WAITS_HEADER, "the other organisations"))
             self._log_wait(reason)
             on_wait(reason)
-            pace.idle()
+            throttle.idle()
 
     def problem_set(self, run: str, kind: messages.SetKind) -> str:
         """The public set, or the test set for an evaluator, as JSONL text."""

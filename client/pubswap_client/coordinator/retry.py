@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from pubswap_protocol.command_line.progress_bar import LinePace
+from pubswap_protocol.command_line.progress_bar import LogThrottle
 from pubswap_protocol.errors import PubSwapError
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class RetryState:
         self._backoff = backoff
         self._more = more
         self._failures = 0
-        self._pace = LinePace(news=0.0)
+        self._throttle = LogThrottle(news=0.0)
 
     def wait(self, error: PubSwapError) -> None:
         """Wait before the next try; raises the error if it should not be retried.
@@ -51,12 +51,12 @@ class RetryState:
         if not retryable or self._failures == self._backoff.tries:
             raise error
         seconds = (error.retry_after or 0.0) + self._backoff.delay(self._failures)
-        if self._pace.due(error.detail):  # the same again only each minute
+        if self._throttle.due(error.detail):  # the same again only each minute
             log.warning("%s Trying again in %.1f s.", error.detail, seconds)
-            self._pace.printed(error.detail)
+            self._throttle.printed(error.detail)
         time.sleep(seconds)
 
-    def renew(self) -> None:
+    def reset(self) -> None:
         self._failures = 0
 
 
@@ -74,7 +74,7 @@ FREE_ANSWERS = 3  # quick ones in a row, before the first pause
 IDLE_SECONDS = 2.0
 
 
-class Pace:
+class PollThrottle:
     """Limits the rate of requests whose answers bring nothing to do.
 
     A coordinator normally waits before such an answer. One that does not must not be polled, and
@@ -92,6 +92,6 @@ class Pace:
             time.sleep(IDLE_SECONDS)
         self._at = time.monotonic()
 
-    def renew(self) -> None:
+    def reset(self) -> None:
         """An answer brought something to do."""
         self._in_a_row, self._at = 0, time.monotonic()

@@ -7,7 +7,7 @@ from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
-from pubswap_client.coordinator.paced import PacedTransport
+from pubswap_client.coordinator.min_rate import MinRateTransport
 from pubswap_client.coordinator.tls import TlsFiles
 from pubswap_protocol.errors import InvalidSettings
 
@@ -44,7 +44,7 @@ def open_http(
     keepalive = 0 if proxy and url.scheme == "http" else 20
     context = options.pop("verify", None)
     try:
-        transport = options.pop("transport", None) or PacedTransport(
+        transport = options.pop("transport", None) or MinRateTransport(
             context or tls.context(), proxy, keepalive
         )
         return httpx.Client(

@@ -160,7 +160,7 @@ def upload(
                 raise Unreachable("The bucket accepted parts that the coordinator does not find.")
             if session.offset > furthest:
                 furthest = session.offset
-                retry.renew()
+                retry.reset()
             first = session.offset
             for part in session.parts:
                 first = _put(requests, part, first, view, on_bytes)
@@ -278,7 +278,7 @@ class _Download:
             self.buffer[self.filled : end] = chunk
             self.digester.update(chunk)
             self.filled = end
-            retry.renew()
+            retry.reset()
             if self.filled - reported >= REPORT_BYTES:
                 on_bytes(self.filled, body.total)
                 reported = self.filled

@@ -4,7 +4,7 @@ import logging
 from dataclasses import dataclass
 
 from pubswap_client.consent.participation import Participation
-from pubswap_client.coordinator.retry import Pace
+from pubswap_client.coordinator.retry import PollThrottle
 from pubswap_client.coordinator.route import LONG_POLL_SECONDS
 from pubswap_client.daemon.context import MemberContext
 from pubswap_client.daemon.round import LocalRound
@@ -40,7 +40,7 @@ class Daemon:
     def work(self) -> RunState:
         """Work on tasks until the run is finished or cancelled; returns that state."""
         api, run, reporter = self.context.api, self.context.run, self.context.reporter
-        doing, wait, pace = ASKING, 0.0, Pace()
+        doing, wait, throttle = ASKING, 0.0, PollThrottle()
         while True:
             if self.context.deadline.over:
                 time_is_up()
@@ -87,9 +87,9 @@ class Daemon:
                 except (RoundClosed, WrongState, IdempotencyMismatch, UnknownBlob) as error:
                     log.warning("Round %d goes on without us: %s", task.round, error.detail)
             if progressed:
-                pace.renew()
+                throttle.reset()
             else:
-                pace.idle()
+                throttle.idle()
 
     def train_round(self, task: Task) -> bool:
         """Train tau local GRPO steps from the global adapter and hand in the result.

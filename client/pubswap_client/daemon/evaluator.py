@@ -13,13 +13,13 @@ from itertools import chain, islice
 from statistics import fmean
 
 from pubswap_client.coordinator.client import CoordinatorClient
-from pubswap_client.coordinator.retry import Pace
+from pubswap_client.coordinator.retry import PollThrottle
 from pubswap_client.daemon.suspicion import suspicion
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.transformers_engine import RolloutEngine, SamplingParameters
 from pubswap_client.training.trainer import check_sampled
 from pubswap_protocol.bounds import MAX_SHOWN, MAX_SHOWN_TEXT
-from pubswap_protocol.command_line.progress_bar import LinePace
+from pubswap_protocol.command_line.progress_bar import LogThrottle
 from pubswap_protocol.draws import seed_for
 from pubswap_protocol.errors import IdempotencyMismatch, NotFound, WrongState
 from pubswap_protocol.messages import (
@@ -74,7 +74,7 @@ class Evaluator:
 
         Rounds that a finished run has not evaluated yet come first.
         """
-        pace = Pace()
+        throttle = PollThrottle()
         while True:
             task = self.api.task(self.run.id)
             if task.kind is TaskKind.FINISHED:
@@ -83,12 +83,12 @@ class Evaluator:
             if task.kind is TaskKind.EVALUATE:
                 try:
                     self.evaluate(task)
-                    pace.renew()
+                    throttle.reset()
                     continue
                 # The run was rolled back meanwhile, or another evaluator was first.
                 except (NotFound, IdempotencyMismatch) as error:
                     log.warning("Skipping round %d: %s", task.round, error.detail)
-            pace.idle()
+            throttle.idle()
 
     def evaluate(self, task: Task) -> None:
         if task.adapter is None:
@@ -149,12 +149,12 @@ def judge(
     """`evaluation.samples` responses to each problem, with their scores."""
     judged: list[list[Judged]] = []
     grpo, evaluation = policy.settings.grpo, policy.settings.evaluation
-    pace = LinePace()
-    pace.printed("")
+    throttle = LogThrottle()
+    throttle.printed("")
     for start in range(0, len(problems), evaluation.batch_size):
-        if pace.due(start):
+        if throttle.due(start):
             log.info("Evaluating: %d of %d problems are done.", start, len(problems))
-            pace.printed(start)
+            throttle.printed(start)
         part = problems[start : start + evaluation.batch_size]
         sampling = SamplingParameters(
             count=evaluation.samples,

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from pubswap_client.coordinator.retry import Pace
+from pubswap_client.coordinator.retry import PollThrottle
 from pubswap_client.coordinator.route import LONG_POLL_SECONDS
 from pubswap_client.daemon.context import MemberContext
 from pubswap_protocol.errors import RunPaused
@@ -32,24 +32,24 @@ class Gate:
         A pause that comes between question and request is no error: the coordinator refuses the
         request, and it is held, too.
         """
-        pace = Pace()
+        throttle = PollThrottle()
         while True:
             self._wait(holds)
             try:
                 return send()
             except RunPaused:
-                pace.idle()
+                throttle.idle()
 
     def _wait(self, holds: int) -> None:
         """Wait while the run is paused; logged once, however long that takes."""
         api, run = self.context.api, self.context.run.id
         if not api.paused(run):
             return
-        what, pace = held_text(holds), Pace()
+        what, throttle = held_text(holds), PollThrottle()
         log.info("The operator has paused the run: this member holds %s.", what)
         self.context.reporter.doing(f"holding {what}, because the operator has paused the run")
         self.report(holds)
         while api.paused(run, LONG_POLL_SECONDS):
-            pace.idle()
+            throttle.idle()
         log.info("The run goes on: this member sends %s.", what)
         self.report(None)

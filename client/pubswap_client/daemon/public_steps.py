@@ -12,7 +12,7 @@ from functools import partial
 
 from pubswap_client.daemon.context import MemberContext
 from pubswap_client.daemon.holding import Gate
-from pubswap_client.state.journal import ExchangeKey, RoundKey
+from pubswap_client.state.journal import PublicStepKey, RoundKey
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_protocol.errors import (
     IdempotencyMismatch,
@@ -198,9 +198,9 @@ class PublicSteps:
             )
         return receipt.status is not ReceiptStatus.LATE
 
-    def _key(self, prompts: PublicStepPrompts) -> ExchangeKey:
+    def _key(self, prompts: PublicStepPrompts) -> PublicStepKey:
         indices = [entry.index for entry in prompts.prompts]
-        return ExchangeKey(self.key, prompts.public_step, indices)
+        return PublicStepKey(self.key, prompts.public_step, indices)
 
     def _rules(self, prompts: PublicStepPrompts) -> ResponseRules:
         indices = [entry.index for entry in prompts.prompts]

@@ -25,7 +25,7 @@ from pubswap_protocol.bounds import printable
 from pubswap_protocol.command_line.amounts import duration_text
 from pubswap_protocol.command_line.curves import block_curve
 from pubswap_protocol.command_line.logs import log_to, values
-from pubswap_protocol.command_line.progress_bar import SAME_SECONDS, LinePace
+from pubswap_protocol.command_line.progress_bar import SAME_SECONDS, LogThrottle
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.files import private_folder
 
@@ -103,16 +103,16 @@ class LogLines(Reporter):
 
     def __init__(self) -> None:
         self._doing = ""
-        self._pace = LinePace(news=SAME_SECONDS, same=math.inf)
-        self._pace.printed("")
+        self._throttle = LogThrottle(news=SAME_SECONDS, same=math.inf)
+        self._throttle.printed("")
 
     def doing(self, what: str) -> None:
         self._doing = what
 
     def look(self) -> None:
-        if self._pace.due(self._doing):
+        if self._throttle.due(self._doing):
             log.info("Now: %s.", self._doing)
-            self._pace.printed(self._doing)
+            self._throttle.printed(self._doing)
 
     def step(self, report: StepReport) -> None:
         metrics = report.metrics
@@ -123,7 +123,7 @@ class LogLines(Reporter):
         short = {name: float(f"{figure:.3g}") for name, figure in figures.items()}
         position = {"round": report.round, "step": report.step, "steps": report.steps}
         log.info("step", extra=values(**position, kind=report.kind, **short))
-        self._pace.printed("")
+        self._throttle.printed("")
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import typer
 from pubswap_protocol.command_line.statuses import AGAIN, INTERRUPTED
 
 
-class Stop(BaseException):
+class StopSignal(BaseException):
     """A signal asked this process to end. Not an Exception, so that no handler swallows it."""
 
     def __init__(self, number: int) -> None:
@@ -33,7 +33,7 @@ def _raise(number: int, frame: FrameType | None = None) -> NoReturn:
     # A second signal must not interrupt the cleanup after the first.
     for name in _SIGNALS:
         signal.signal(name, signal.SIG_IGN)
-    raise Stop(number)
+    raise StopSignal(number)
 
 
 def time_is_up() -> NoReturn:
@@ -55,7 +55,7 @@ def until_stopped(end: float = math.inf) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, max(0.001, end - time.monotonic()))
     try:
         yield
-    except Stop as stop:
+    except StopSignal as stop:
         timely = stop.number == signal.SIGALRM
         why = "Time is up" if timely else "Stopped"
         typer.echo(f"{why}. Repeat the command to continue where it stopped.", err=True)

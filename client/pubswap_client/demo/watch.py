@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.operator.tables import members_table
 from pubswap_protocol.command_line.amounts import duration_text, size_text
-from pubswap_protocol.command_line.progress_bar import LinePace, left_text
+from pubswap_protocol.command_line.progress_bar import LogThrottle, left_text
 from pubswap_protocol.errors import WrongState
 from pubswap_protocol.messages import MemberView, RunState, WholeRun
 
@@ -55,7 +55,7 @@ def watch_run(
     rounds, tau = view.settings.rounds, view.settings.local_steps
     total, began = rounds * tau * len(_clients(view)), time.monotonic()
     task = bar.add_task("", total=total)
-    shown, pace = 0, LinePace()
+    shown, throttle = 0, LogThrottle()
     first, before = began, 0  # when the first steps were seen, and how many
     with Live(console=console, refresh_per_second=4, transient=True) as live:
         while True:
@@ -73,7 +73,7 @@ def watch_run(
             if not before:
                 first, before = time.monotonic(), steps
             live.update(Group(_status_line(view), bar, members_table(view.members)))
-            if not console.is_terminal and pace.due(steps):
+            if not console.is_terminal and throttle.due(steps):
                 rewards = [p.reward for p in done if p.reward is not None]
                 parts = (
                     f"step {steps}/{total}",
@@ -84,7 +84,7 @@ def watch_run(
                     left_text(time.monotonic() - first, steps - before, total - steps),
                 )
                 console.print("  ".join(filter(None, parts)), soft_wrap=True)
-                pace.printed(steps)
+                throttle.printed(steps)
             time.sleep(POLL_SECONDS)
             view = api.whole_run(run)
 

@@ -68,7 +68,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class ExchangeKey:
+class PublicStepKey:
     """The public step that a saved batch belongs to."""
 
     key: RoundKey
@@ -111,19 +111,19 @@ class Journal:
         for name in () if under_way else (_RECEIVED, _SAMPLED):
             self._path(name).unlink(missing_ok=True)
 
-    def sampled(self, key: ExchangeKey) -> bytes | None:
+    def sampled(self, key: PublicStepKey) -> bytes | None:
         """Our saved responses of a public step, or None."""
         return self._batch(_SAMPLED, key)
 
-    def save_sampled(self, key: ExchangeKey, body: bytes) -> None:
+    def save_sampled(self, key: PublicStepKey, body: bytes) -> None:
         """Save our responses exactly as sent, or about to be sent. Raises NotSaved."""
         self._save(_SAMPLED, {"step": key.facts()}, _body(body))
 
-    def received(self, key: ExchangeKey) -> bytes | None:
+    def received(self, key: PublicStepKey) -> bytes | None:
         """The saved groups to train on in a public step, or None."""
         return self._batch(_RECEIVED, key)
 
-    def save_received(self, key: ExchangeKey, body: bytes) -> None:
+    def save_received(self, key: PublicStepKey, body: bytes) -> None:
         self._save(_RECEIVED, {"step": key.facts()}, _body(body))
 
     def _path(self, name: str) -> Path:
@@ -132,7 +132,7 @@ class Journal:
     def _save(self, name: str, facts: Facts, tensors: Tensors) -> None:
         write_whole(self._path(name), *seal({"owner": asdict(self._owner), **facts}, tensors))
 
-    def _batch(self, name: str, key: ExchangeKey) -> bytes | None:
+    def _batch(self, name: str, key: PublicStepKey) -> bytes | None:
         batch = self._load(name, lambda facts, tensors: (facts["step"], tensors["body"].tobytes()))
         # The file may be an earlier step's, if a crash prevented its removal.
         return batch[1] if batch is not None and batch[0] == key.facts() else None

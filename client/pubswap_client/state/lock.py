@@ -19,7 +19,7 @@ def locked(state: Path) -> Iterator[None]:
     try:
         with locking.lock(state / "lock"):
             yield
-    except locking.Held as other:
+    except locking.LockHeld as other:
         raise StateInUse(
             f"{state} is in use by another daemon (process {other}). Stop that one, or give "
             "this one its own state folder with --state."

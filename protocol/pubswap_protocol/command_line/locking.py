@@ -9,7 +9,7 @@ from pathlib import Path
 from pubswap_protocol.errors import InvalidSettings
 
 
-class Held(Exception):
+class LockHeld(Exception):
     """Another process holds the lock; the argument is its process id, or "unknown"."""
 
 
@@ -52,14 +52,14 @@ def holder(path: Path) -> str | None:
 
 @contextmanager
 def lock(path: Path) -> Iterator[None]:
-    """Hold the lock; raises Held if another process does, InvalidSettings if locking fails."""
+    """Hold the lock; raises LockHeld if another process does, InvalidSettings if locking fails."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         _flock(descriptor, fcntl.LOCK_EX, path)
     except BlockingIOError:
         other = _number(descriptor)
         os.close(descriptor)
-        raise Held(other) from None
+        raise LockHeld(other) from None
     except InvalidSettings:
         os.close(descriptor)
         raise

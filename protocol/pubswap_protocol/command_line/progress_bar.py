@@ -56,8 +56,8 @@ def tracked(progress: Progress, description: str, items: Sequence[T]) -> Iterato
 NEWS_SECONDS, SAME_SECONDS = 15.0, 60.0
 
 
-class LinePace:
-    """The pace of a file's or log's lines of progress: news soon, the same again later."""
+class LogThrottle:
+    """Limits the lines of progress in a file or log: news soon, the same again later."""
 
     def __init__(self, news: float = NEWS_SECONDS, same: float = SAME_SECONDS) -> None:
         """Seconds after the last line until news, or the same again, is worth another."""

@@ -16,7 +16,7 @@ from pubswap_protocol.errors import InvalidSettings
 _WIDTH = 96
 
 
-class Whose(StrEnum):
+class SettingsOwner(StrEnum):
     """The owner of settings: a run file, an organisation's `client.toml`, or the coordinator."""
 
     RUN = "run"
@@ -25,7 +25,9 @@ class Whose(StrEnum):
 
 
 def settings(
-    whose: Annotated[Whose, typer.Argument(help="Of a run file, a client.toml, or the server.")],
+    owner: Annotated[
+        SettingsOwner, typer.Argument(help="Of a run file, a client.toml, or the server.")
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List every setting with its type, bounds, default and meaning.
@@ -33,15 +35,15 @@ def settings(
     A run's settings are the keys of its TOML file. A client's are the keys of client.toml, or
     PUBSWAP_CLIENT_... in the environment. The server's come from the environment.
     """
-    listed = list(entries(settings_model(whose)))
+    listed = list(entries(settings_model(owner)))
     typer.echo(json.dumps(listed, indent=2, ensure_ascii=False) if as_json else _text(listed))
 
 
-def settings_model(whose: Whose) -> type[BaseModel]:
-    for entry in entry_points(group="pubswap.settings", name=whose.value):
+def settings_model(owner: SettingsOwner) -> type[BaseModel]:
+    for entry in entry_points(group="pubswap.settings", name=owner.value):
         settings_class: type[BaseModel] = entry.load()
         return settings_class
-    raise InvalidSettings(f"The package with the {whose} settings is not installed.")
+    raise InvalidSettings(f"The package with the {owner} settings is not installed.")
 
 
 def entries(model: type[BaseModel]) -> Iterator[dict[str, Any]]:

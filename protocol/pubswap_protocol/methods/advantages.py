@@ -5,14 +5,14 @@ Tensors are torch's; only their own methods are used, because this package does 
 
 from typing import Any
 
-from pubswap_protocol.methods.registry import Named, Registry
+from pubswap_protocol.methods.registry import Registrable, Registry
 
 Tensor = Any
 
 EPSILON = 1e-6  # verl's
 
 
-class Advantage(Named):
+class Advantage(Registrable):
     """A_k = (r_k - mean) / scale inside each group; A is 0 in a group of equal rewards."""
 
     def scale(self, rewards: Tensor) -> Tensor:

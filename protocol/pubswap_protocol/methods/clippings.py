@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from pubswap_protocol.bounds import Decay, Factor
-from pubswap_protocol.methods.registry import Named, Registry
+from pubswap_protocol.methods.registry import Registrable, Registry
 
 Tensor = Any
 Sequences = Any  # a tensor, or None unless by_sequence
@@ -17,7 +17,7 @@ Sequences = Any  # a tensor, or None unless by_sequence
 LOG_RATIO_LIMIT = 20.0
 
 
-class Clipping(Named):
+class Clipping(Registrable):
     """S = min(rho A, clip(rho, 1 - low, 1 + high) A), for a ratio rho of each token."""
 
     by_sequence: ClassVar[bool] = False

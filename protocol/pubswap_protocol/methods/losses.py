@@ -5,12 +5,12 @@ Tensors are torch's; only their own methods are used, because this package does 
 
 from typing import Any, ClassVar
 
-from pubswap_protocol.methods.registry import Named, Registry
+from pubswap_protocol.methods.registry import Registrable, Registry
 
 Tensor = Any
 
 
-class LossAggregation(Named):
+class LossAggregation(Registrable):
     """The coefficients of the tokens in the loss."""
 
     separable: ClassVar[bool] = True

@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from pubswap_protocol.bounds import Clients, Deadline, Factor, Rounds
-from pubswap_protocol.methods.registry import Named, Registry
+from pubswap_protocol.methods.registry import Registrable, Registry
 from pubswap_protocol.methods.strategies import STRATEGIES, Keep, Strategy
 
 
-class Method(Named):
+class Method(Registrable):
     """A training method; by itself FedAvg: local GRPO steps, then the mean."""
 
     def impossible(self, responses: int, local_steps: int, clients: int) -> Iterator[str]:

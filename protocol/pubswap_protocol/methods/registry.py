@@ -38,7 +38,7 @@ def read_newer(model: type[M], text: str | bytes) -> M:
     return model.model_validate_json(text, **_NEWER)
 
 
-class Named(Strict):
+class Registrable(Strict):
     """A value that settings name, such as a rule; it has no effect on anything but its setting."""
 
     name: ClassVar[str]
@@ -66,7 +66,7 @@ class Named(Strict):
         return (inspect.getdoc(cls) or "").partition("\n")[0]
 
 
-V = TypeVar("V", bound=Named)
+V = TypeVar("V", bound=Registrable)
 
 
 class Registry(Generic[V]):
@@ -105,7 +105,7 @@ class Registry(Generic[V]):
 
         With `newer`, a parameter that it does not have is ignored.
         """
-        if isinstance(given, Named):
+        if isinstance(given, Registrable):
             given = given.model_dump()
         parameters = dict(given) if isinstance(given, Mapping) else {NAME: given}
         name = parameters.pop(NAME, self.default)
@@ -142,7 +142,7 @@ class Registry(Generic[V]):
         return [{"type": "string", "enum": self.names}]
 
 
-def _table(cls: type[Named]) -> dict[str, Any]:
+def _table(cls: type[Registrable]) -> dict[str, Any]:
     """The JSON schema of a value as a table."""
     whole = cls.model_json_schema()
     schema = _inlined(whole, whole.pop("$defs", {}))

@@ -6,10 +6,10 @@ from typing import Any
 from pydantic import Field
 
 from pubswap_protocol.bounds import PositiveShare
-from pubswap_protocol.methods.registry import Named, Registry
+from pubswap_protocol.methods.registry import Registrable, Registry
 
 
-class Weights(Named):
+class Weights(Registrable):
     """A client's weight in the mean, from its update's metrics; by itself the same for all."""
 
     def of(self, metrics: Mapping[str, Any]) -> float:

@@ -61,7 +61,7 @@ def layout_of_update(path: Path, layout: AdapterLayout, fewest: int | None) -> A
     return at_rank(layout, rank)
 
 
-class Narrowed(AdapterSource):
+class TruncatedAdapter(AdapterSource):
     """A view of the leading directions of an adapter."""
 
     def __init__(self, source: AdapterSource, layout: AdapterLayout) -> None:
@@ -73,7 +73,7 @@ class Narrowed(AdapterSource):
         return self._source.rows(name, first, last)[:, : None if is_a(name) else self._rank]
 
 
-class Widened(AdapterSource):
+class FullRankUpdate(AdapterSource):
     """A view of a lower-rank update as the adapter of the run's rank that it stands for."""
 
     def __init__(self, update: AdapterSource, base: AdapterSource) -> None:

@@ -27,7 +27,7 @@ from pubswap_protocol.tensors.adapter import (
     encode_adapter,
     sent_layout,
 )
-from pubswap_protocol.tensors.ranks import Narrowed, Widened, layout_of_update
+from pubswap_protocol.tensors.ranks import FullRankUpdate, TruncatedAdapter, layout_of_update
 from pubswap_protocol.tensors.safetensors_header import (
     TensorSpec,
     data_bytes,
@@ -104,11 +104,11 @@ def view_update(
     narrow = update.layout is not layout
     if isinstance(update, ReducedFile):
         viewed: AdapterSource = RebuiltAdapter(
-            update, Narrowed(base, update.layout) if narrow else base
+            update, TruncatedAdapter(base, update.layout) if narrow else base
         )
     else:
         viewed = update
-    return Widened(viewed, base) if narrow else viewed
+    return FullRankUpdate(viewed, base) if narrow else viewed
 
 
 def largest_update(layout: AdapterLayout, run: RunSettings) -> int:

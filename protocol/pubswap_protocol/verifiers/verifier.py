@@ -6,12 +6,12 @@ from typing import Any, ClassVar, Self
 from pydantic import ValidationError, model_serializer
 
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings, first_fault
-from pubswap_protocol.methods.registry import NAME, Named, Registry
+from pubswap_protocol.methods.registry import NAME, Registrable, Registry
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.verifiers.extract import last_boxed
 
 
-class Verifier(Named):
+class Verifier(Registrable):
     """A judge of responses; equal parameters give equal scores at every member.
 
     A problem's metadata may set the parameters in `by_problem`, which then outrank the run's.

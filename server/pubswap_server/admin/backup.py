@@ -14,7 +14,7 @@ from rich.progress import Progress
 from sqlalchemy import create_engine
 
 from pubswap_protocol import __version__
-from pubswap_protocol.command_line.locking import Held, lock
+from pubswap_protocol.command_line.locking import LockHeld, lock
 from pubswap_protocol.command_line.progress_bar import tracked
 from pubswap_protocol.digests import digest_of_file, hexadecimal
 from pubswap_protocol.errors import BackupFault, DamagedBlob
@@ -188,5 +188,5 @@ def _writing(folder: Path) -> Iterator[Folder]:
     try:
         with lock(folder / ".lock"), closing(Spool(folder / "incoming")) as incoming:
             yield Folder(folder, LocalBlobs(folder / "blobs", incoming), incoming)
-    except Held:
+    except LockHeld:
         raise BackupFault(f"Another backup into {folder} is under way; wait for it.") from None

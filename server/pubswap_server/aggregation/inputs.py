@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 from pubswap_protocol.errors import Gone
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import AdapterFile, AdapterLayout, sent_layout
-from pubswap_protocol.tensors.ranks import Widened
+from pubswap_protocol.tensors.ranks import FullRankUpdate
 from pubswap_protocol.tensors.update_encoding import view_update
 from pubswap_server.aggregation.updates import Updates
 from pubswap_server.database.tables import RoundRow, RunRow
@@ -65,7 +65,7 @@ def read_updates(inputs: RoundInputs, blobs: BlobStore) -> Updates:
     return Updates(
         members=tuple(inputs.members),
         sources=sources,
-        ranks=tuple(each.rank if isinstance(each, Widened) else whole for each in sources),
+        ranks=tuple(each.rank if isinstance(each, FullRankUpdate) else whole for each in sources),
         weights=tuple(inputs.weights),
         previous=previous,
         weighing=rules.weights,

@@ -22,7 +22,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import NullPool
 
-from pubswap_protocol.command_line.locking import Held, lock
+from pubswap_protocol.command_line.locking import LockHeld, lock
 from pubswap_protocol.errors import InvalidSettings, StateInUse, Unavailable
 from pubswap_protocol.files import keep_private, make_private
 from pubswap_server.database.errors import collided, fault_of, lost
@@ -270,7 +270,7 @@ def sqlite_locked(url: str) -> Iterator[None]:
     try:
         with lock(database.with_name(f"{database.name}.lock")):
             yield
-    except Held as other:
+    except LockHeld as other:
         raise StateInUse(
             f"{database} is served by another coordinator (process {other}). Stop that one, use "
             "--workers N for more processes, or PostgreSQL for several coordinators."

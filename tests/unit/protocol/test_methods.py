@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from pubswap_protocol.command_line.keys import flat, key_fault, nested, spelled
 from pubswap_protocol.methods.registries import REGISTRIES
-from pubswap_protocol.methods.registry import Named, Registry, read_newer
+from pubswap_protocol.methods.registry import Registrable, Registry, read_newer
 from pubswap_protocol.methods.rules import RULES, FedIT, TrimmedMean
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.terms import given
@@ -111,7 +111,7 @@ def test_each_value_is_written_and_read_in_every_form(setting: str) -> None:
         assert nested(keys)["x"] == nested(flat(parameters(value), prefix="x."))["x"]
 
 
-def parameters(value: Named) -> dict[str, Any]:
+def parameters(value: Registrable) -> dict[str, Any]:
     """A value's parameters in JSON, with one more, so that there is always a table."""
     dumped = value.model_dump(mode="json")
     return {"more": 1} | (dumped if isinstance(dumped, dict) else {})
@@ -126,14 +126,14 @@ def test_a_name_that_does_not_exist_is_refused_with_those_that_do() -> None:
 
 def test_a_name_is_taken_once() -> None:
     """A second class of the same name would decide what runs by the order of imports."""
-    rules = Registry[Named]("rule", default="one")
+    rules = Registry[Registrable]("rule", default="one")
 
-    class One(Named):
+    class One(Registrable):
         name = "one"
 
     rules.register(One)
     with pytest.raises(ValueError, match="The rule 'one' exists already"):
-        rules.register(type("Another", (Named,), {"name": "one", "__module__": "elsewhere"}))
+        rules.register(type("Another", (Registrable,), {"name": "one", "__module__": "elsewhere"}))
     assert list(rules) == [One]
 
 

@@ -15,9 +15,9 @@ from pubswap_protocol.schedule import (
     public_batch,
     public_step_number,
     public_steps_per_round,
+    shuffled_indices,
     staleness,
     update_order,
-    walk,
 )
 from pubswap_protocol.settings import GrpoSettings, RunSettings
 
@@ -52,7 +52,9 @@ def test_the_baselines_have_no_public_step(method: str) -> None:
 @pytest.mark.parametrize(("size", "count"), [(10, 3), (7, 7), (5, 8), (64, 8), (1, 1)])
 def test_an_epoch_takes_each_problem_once(size: int, count: int) -> None:
     """Consecutive batches walk the set without replacement, epoch after epoch."""
-    walked = [i for place in range(3 * size) for i in walk(size, place * count, count, "key")]
+    walked = [
+        i for place in range(3 * size) for i in shuffled_indices(size, place * count, count, "key")
+    ]
     epochs = [walked[start : start + size] for start in range(0, len(walked), size)]
     assert all(Counter(epoch) == Counter(range(size)) for epoch in epochs)
     if size >= 10:

@@ -25,7 +25,7 @@ from pubswap_protocol.tensors.adapter import (
     encode_adapter,
     initial_adapter,
 )
-from pubswap_protocol.tensors.ranks import Widened, at_rank, layout_of_update, leading
+from pubswap_protocol.tensors.ranks import FullRankUpdate, at_rank, layout_of_update, leading
 from pubswap_protocol.tensors.update_encoding import encode_update, view_update
 from pubswap_server.aggregation.gram import compared
 from pubswap_server.aggregation.truncation import Truncation, decomposed
@@ -275,7 +275,7 @@ def test_a_lower_rank_travels_in_reduced_precision(tmp_path: Path) -> None:
     path = tmp_path / "update"
     path.write_bytes(body)
     view = view_update(path, LAYOUT, "bfloat16", AdapterFile(base, LAYOUT), 1)
-    assert isinstance(view, Widened)
+    assert isinstance(view, FullRankUpdate)
     assert view.rank == 2
     for name in LAYOUT.tensors:
         wanted = padded(leading(member, 2), before, 2)[name]

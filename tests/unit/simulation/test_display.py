@@ -23,11 +23,11 @@ class Clock:
 
 def test_lines_come_with_news_and_at_least_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step waits for 15 s after the last line, and nothing new for a minute."""
-    clock, pace, printed = Clock(monkeypatch), progress_bar.LinePace(), []
+    clock, throttle, printed = Clock(monkeypatch), progress_bar.LogThrottle(), []
     for second in range(130):
         clock.now = float(second)
-        if pace.due(step := min(2, second // 10)):
-            pace.printed(step)
+        if throttle.due(step := min(2, second // 10)):
+            throttle.printed(step)
             printed.append((second, step))
     assert printed == [(0, 0), (15, 1), (30, 2), (90, 2)]
 

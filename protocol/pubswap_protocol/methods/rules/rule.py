@@ -6,14 +6,14 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pubswap_protocol.methods.registry import Named, Registry
+from pubswap_protocol.methods.registry import Registrable, Registry
 
 Array = NDArray[np.float32]
 Row = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 
 
-class Rule(Named):
+class Rule(Registrable):
     """How the clients' numbers become one; by itself FedAvg's weighted mean of each number."""
 
     weighs: ClassVar[bool] = True

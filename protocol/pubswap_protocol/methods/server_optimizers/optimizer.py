@@ -6,12 +6,12 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pubswap_protocol.methods.registry import Named, Registry
+from pubswap_protocol.methods.registry import Registrable, Registry
 
 Row = NDArray[np.float64]
 
 
-class ServerOptimizer(Named):
+class ServerOptimizer(Registrable):
     """An optimizer that takes the averaged update Delta as a gradient.
 
     The state is rounded to float32 before it is used, so that a run that continues from the stored

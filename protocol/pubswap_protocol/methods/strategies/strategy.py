@@ -3,11 +3,11 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from pubswap_protocol.methods.registry import Named, Registry
+from pubswap_protocol.methods.registry import Registrable, Registry
 from pubswap_protocol.methods.strategies.pool import Choice, Pool
 
 
-class Strategy(Named):
+class Strategy(Registrable):
     """The responses that a client trains on in a public step.
 
     A pure function of the pool, whose draws have keys, so that asking again, on any replica, gives

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from pubswap_client.coordinator import retry
-from pubswap_client.coordinator.retry import Backoff, Pace, retrying
+from pubswap_client.coordinator.retry import Backoff, PollThrottle, retrying
 from pubswap_protocol.errors import Forbidden, PubSwapError, TooManyRequests, Unreachable
 
 
@@ -81,13 +81,13 @@ def test_an_idle_client_asks_at_most_every_two_seconds(
     now: list[float], waits: list[float]
 ) -> None:
     """The first three times are exempt; a long poll or a useful answer resets the count."""
-    pace = Pace()
+    throttle = PollThrottle()
     for _ in range(5):
-        pace.idle()
+        throttle.idle()
     assert waits == [2.0, 2.0]
     now[0] += 25
-    pace.idle()
-    pace.renew()
+    throttle.idle()
+    throttle.reset()
     for _ in range(3):
-        pace.idle()
+        throttle.idle()
     assert waits == [2.0, 2.0]

@@ -50,7 +50,7 @@ class Told(Reporter):
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Any:
     """A function that sends through a gate; returns the reports and the log."""
-    monkeypatch.setattr("pubswap_client.daemon.holding.Pace.idle", lambda self: None)
+    monkeypatch.setattr("pubswap_client.daemon.holding.PollThrottle.idle", lambda self: None)
     caplog.set_level(logging.INFO)
 
     def send(coordinator: Any, holds: int) -> tuple[list[int | None], list[str], list[str]]:

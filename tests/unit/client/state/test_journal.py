@@ -10,9 +10,9 @@ import pytest
 
 from pubswap_client.state.journal import (
     Checkpoint,
-    ExchangeKey,
     Journal,
     JournalOwner,
+    PublicStepKey,
     RoundKey,
 )
 from pubswap_client.state.sealed import seal, unseal
@@ -22,7 +22,7 @@ from pubswap_client.training.trainer import Snapshot
 OWNER = JournalOwner(run="r1", client="a", terms="blake3:" + "1" * 64)
 START = "blake3:" + "2" * 64
 ROUND = RoundKey(1, START)
-STEP = ExchangeKey(ROUND, public_step=1, prompts=[4, 2])
+STEP = PublicStepKey(ROUND, public_step=1, prompts=[4, 2])
 METRICS = StepMetrics(0.1, 1e-9, 0.0, 1 / 3, 0.5, 7.25, 58, 0.123456789, float("inf"))
 
 
@@ -99,7 +99,7 @@ def test_a_public_step_s_batch_comes_back_until_its_step_is_saved(tmp_path: Path
     ],
     ids=["round", "start", "rollbacks", "public_step", "prompts"],
 )
-def test_another_step_s_batch_is_not_taken(tmp_path: Path, other: ExchangeKey) -> None:
+def test_another_step_s_batch_is_not_taken(tmp_path: Path, other: PublicStepKey) -> None:
     """A file that a crash left behind is ignored and overwritten."""
     store = Journal(tmp_path, OWNER)
     store.save_sampled(STEP, b"old")

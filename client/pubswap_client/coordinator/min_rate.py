@@ -31,7 +31,7 @@ _FAILURES = (
 )
 
 
-class PacedTransport(httpx.BaseTransport):
+class MinRateTransport(httpx.BaseTransport):
     """A pool of connections, direct or through a proxy; raises what httpx's own does."""
 
     def __init__(self, context: ssl.SSLContext, proxy: httpx.Proxy | None, keepalive: int) -> None:

@@ -9,9 +9,9 @@ from contextlib import contextmanager, suppress
 import httpx
 import pytest
 
-from pubswap_client.coordinator import paced
+from pubswap_client.coordinator import min_rate
 from pubswap_client.coordinator.client import CoordinatorClient
-from pubswap_client.coordinator.paced import PacedTransport
+from pubswap_client.coordinator.min_rate import MinRateTransport
 from pubswap_client.coordinator.retry import ONCE
 from pubswap_protocol.errors import Unreachable
 
@@ -57,7 +57,7 @@ def dripped(head: bytes, drop: bytes) -> Callable[[Send], None]:
 def client(timeout: float) -> httpx.Client:
     """A client of the kind that a coordinator is asked with."""
     context = httpx.create_ssl_context()
-    return httpx.Client(transport=PacedTransport(context, None, 1), timeout=timeout)
+    return httpx.Client(transport=MinRateTransport(context, None, 1), timeout=timeout)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_large_answer_at_an_honest_rate_may_take_longer_than_a_silence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A body's bytes earn time; so does an answer that comes as late as a long poll's."""
-    monkeypatch.setattr(paced, "BYTES_A_SECOND", 1000.0)
+    monkeypatch.setattr(min_rate, "BYTES_A_SECOND", 1000.0)
 
     def answer(send: Send) -> None:
         time.sleep(1.5)
