@@ -119,7 +119,7 @@ class ResponseFile:
         if lengths.shape != shape or donated.shape != shape:
             raise InvalidResponses(f"lengths and donated must have the shape {shape}.")
         self._shape = shape
-        self._flat = Flat(lengths.flatten(), arrays, shape, rules)
+        self._flat = PackedResponses(lengths.flatten(), arrays, shape, rules)
         self._donated = donated.flatten()
         for number in np.flatnonzero(self._donated):
             if not rules.form.donatable(self._flat[int(number)].tokens):
@@ -168,7 +168,7 @@ def check_prompts(prompts: NDArray[np.generic], rules: ResponseRules) -> None:
         )
 
 
-class Flat:
+class PackedResponses:
     """Responses of `lengths` (n,) whose `tokens` and `logprobs` are concatenated."""
 
     def __init__(

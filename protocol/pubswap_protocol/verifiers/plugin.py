@@ -23,7 +23,7 @@ from pydantic import Field
 
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.problems import Problem
-from pubswap_protocol.verifiers.verifier import VERIFIERS, Short
+from pubswap_protocol.verifiers.verifier import VERIFIERS, ShorthandVerifier
 
 GROUP = "pubswap.verifiers"
 
@@ -31,7 +31,7 @@ Files = dict[str, Path]  # by their names within the package
 
 
 @VERIFIERS.register
-class Plugin(Short):
+class Plugin(ShorthandVerifier):
     """Score by a function of an installed package; see docs/verifiers.md."""
 
     name = "plugin"

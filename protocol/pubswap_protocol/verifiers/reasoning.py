@@ -20,7 +20,7 @@ from pydantic import Field
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.verifiers.extract import extract_answer
-from pubswap_protocol.verifiers.verifier import VERIFIERS, Short
+from pubswap_protocol.verifiers.verifier import VERIFIERS, ShorthandVerifier
 
 _FULL_SCORE = 1.0 - 1e-9
 
@@ -49,7 +49,7 @@ _ARITHMETIC = re.compile(
 
 
 @VERIFIERS.register
-class ReasoningGym(Short):
+class ReasoningGym(ShorthandVerifier):
     """Correct if the task's `score_answer` gives the extracted answer its full score."""
 
     name = "reasoning_gym"

@@ -97,7 +97,7 @@ class Mathematical(Verifier):
         return f"Thus, the answer is:\n\\[ \\boxed{{{answer}}} \\]"
 
 
-class Short(Verifier):
+class ShorthandVerifier(Verifier):
     """A verifier whose one parameter follows its name and a colon, as in `reasoning_gym:gcd`."""
 
     one_word = True
