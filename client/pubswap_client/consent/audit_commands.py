@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Column, Table
 
-from pubswap_client.asking import end_with, table_console
+from pubswap_client.command_line import end_with, table_console
 from pubswap_client.consent import ledger, report
 from pubswap_client.consent.ledger import KINDS
 from pubswap_client.signed_manifest import Kind, faults

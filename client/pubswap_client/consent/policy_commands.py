@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from pubswap_client.asking import Yes, confirm
+from pubswap_client.command_line import Yes, confirm
 from pubswap_client.consent.approval import Approval, read_approval, save_approval, save_denial
 from pubswap_client.consent.consent import adopt, refused_now, utc_now
 from pubswap_client.consent.ledger import sent_since

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pubswap_client.asking import Name, Run, Yes, confirm
+from pubswap_client.command_line import Name, Run, Yes, confirm
 from pubswap_client.operator.connecting import connected
 from pubswap_client.operator.tables import state_text
 from pubswap_protocol import paths

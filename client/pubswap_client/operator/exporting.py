@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pubswap_client.asking import Run, end_with
+from pubswap_client.command_line import Run, end_with
 from pubswap_client.operator.adapter_folder import BaseOption, Format, FormatOption, take_adapter
 from pubswap_client.operator.connecting import (
     DEFAULT_URL,

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pubswap_client.asking import AsJson, Name, Run, table_console
+from pubswap_client.command_line import AsJson, Name, Run, table_console
 from pubswap_client.operator.connecting import connected, print_elsewhere
 from pubswap_client.operator.tables import members_table
 from pubswap_protocol import paths

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from pubswap_client.asking import Changes
+from pubswap_client.command_line import Changes
 from pubswap_protocol.errors import InvalidSettings
 
 model_commands = typer.Typer(help="Describe a base model to a coordinator.", no_args_is_help=True)

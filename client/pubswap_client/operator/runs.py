@@ -8,7 +8,7 @@ import typer
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 
-from pubswap_client.asking import AsJson, Changes, Run, table_console
+from pubswap_client.command_line import AsJson, Changes, Run, table_console
 from pubswap_client.operator.connecting import (
     DEFAULT_URL,
     CaFile,

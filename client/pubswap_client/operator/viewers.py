@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pubswap_client.asking import AsJson, valid_name
+from pubswap_client.command_line import AsJson, valid_name
 from pubswap_client.operator.connecting import connected, print_elsewhere
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console, RenderableType
 
-from pubswap_client.asking import Round
+from pubswap_client.command_line import Round
 from pubswap_client.coordinator.retry import ONCE, Backoff
 from pubswap_client.operator.adapter_folder import (
     BaseOption,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from pubswap_client.asking import AsJson, Round
+from pubswap_client.command_line import AsJson, Round
 from pubswap_client.computing import computing
 from pubswap_client.daemon.signals import until_stopped
 from pubswap_protocol.bounds import escaped

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Column, Table
 
-from pubswap_client.asking import AsJson, Changes, table_console
+from pubswap_client.command_line import AsJson, Changes, table_console
 from pubswap_protocol.bounds import printable
 from pubswap_protocol.command_line.toml_values import value_text
 

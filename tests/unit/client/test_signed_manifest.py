@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from pubswap_client.asking import end_with
+from pubswap_client.command_line import end_with
 from pubswap_client.signed_manifest import SIGNATURE, SUMS, Kind, faults, make_key, sign
 from pubswap_protocol.errors import InvalidSettings
 

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from pubswap_client.asking import table_console
+from pubswap_client.command_line import table_console
 from pubswap_client.consent.rules import Code
 from pubswap_client.demo.demos import MODEL
 from pubswap_client.operator.tables import members_table, rounds_table, runs_table
