@@ -429,7 +429,7 @@ def test_sigterm_ends_a_waiting_daemon_cleanly_and_the_run_goes_on(
     assert (base.problems, final.problems) == (12, 12)
     assert f"pass@1 {base.pass_at_1:.3f} → {final.pass_at_1:.3f}" in said.read_text()
     page = (state / "summary.html").read_text()
-    assert "<path" in page and "Method: pubswap." in page
+    assert "<polyline" in page and "Method: pubswap." in page
     (line,) = map(json.loads, (state / "history.jsonl").read_text().splitlines())
     logged = [float(each) for each in re.findall(r" step=\d .* reward=(\S+)", said.read_text())]
     assert line["rewards"][::2] == pytest.approx(logged[::2], rel=0.01) and len(logged) == 8

@@ -71,5 +71,5 @@ def test_its_scores_train_it_and_no_figure_of_them_leaves(tmp_path: Path) -> Non
     kept = RoundFigures.model_validate_json((alpha / HISTORY).read_text().splitlines()[0])
     assert kept.reward is not None  # here it is known, and depends on the member's own scores
     assert f'"reward":{kept.reward}' not in "".join(
-        entry.line().decode() for found in bodies[alpha].values() for entry in found
+        entry.model_dump_json() for found in bodies[alpha].values() for entry in found
     )
