@@ -78,6 +78,7 @@ ALLOWED = {
     "hello": MEMBER,
     "heartbeat": MEMBER,
     "say_away": CLIENT,
+    "create_link": MEMBER,
     "get_task": MEMBER,
     "open_upload": CLIENT,
     "show_upload": CLIENT,

@@ -119,6 +119,7 @@ def test_clients_ignore_fields_that_they_do_not_know(server: Server) -> None:
     operator.reissue(run, "a", Reissue())
     assert member.task(run, 0) == server.client(fed.tokens["a"]).task(run, 0)
     member.submit_responses(run, 1, 1, fed.responses("a", 1, 1, [1, 1]))
+    assert member.link(run).path.startswith("/own/link?code=")
     assert fed.submit("a", 1, fed.adapter(1)) == "accepted"
     assert fed.wait_for(1).rounds == plain.view().rounds
     shown = [JudgedResponse(topic="say", prompt="?", answer="1", response="2", right=False)]

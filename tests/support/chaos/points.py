@@ -85,7 +85,7 @@ def install(trace: Path, last: str | None) -> None:
     points.at(LocalRound, "train", lambda self: f"{self.key.round} begin")
     for name in ("step", "keep"):
         points.at(LocalRound, name, lambda self, step, *_: f"{self.key.round}.{step}")
-    points.at(LocalRound, "hand_in", lambda self, _: f"{self.key.round} end", "between rounds")
+    points.at(LocalRound, "hand_in", lambda self: f"{self.key.round} end", "between rounds")
     for name in CALLS:
         points.around(CoordinatorClient, name)
     points.around(Heartbeats, "step", "heartbeat")
