@@ -22,7 +22,7 @@ test: .venv/dev.stamp  ## nearly every behaviour once, in about seven minutes
 test-full: .venv/dev.stamp  ## nearly all tests: real federations, every database, chaos
 	$(PYTEST) --full
 
-test-long: .venv/dev.stamp  ## what `make test-full` leaves out: all 112 architectures, Ray, a notebook's sweep
+test-long: .venv/dev.stamp  ## what `make test-full` leaves out, an hour: all 112 architectures, Ray, Slurm, torchrun
 	$(PYTEST) -m long
 
 test-lowest: .venv-lowest/stamp  ## as `make test`, on the lowest versions that pyproject.toml allows

@@ -24,7 +24,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if find_spec("hypothesis"):  # which vLLM's environment does not have
         from hypothesis import settings
 
-        examples = 50 if config.getoption("full") else 20
+        examples = 30 if config.getoption("full") else 20
         settings.register_profile("pubswap", max_examples=examples, deadline=None)
         settings.load_profile("pubswap")
 

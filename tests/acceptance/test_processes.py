@@ -163,6 +163,7 @@ def made(coordinator: Coordinator, run: str) -> int:
     return member.progress.step if member.progress else 0
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("unmeasured")
 def test_a_client_of_two_processes_goes_on_where_it_was_ended(tmp_path: Path) -> None:
     """By SIGTERM and by SIGKILL; it leaves no process behind, and ends with the same bits."""
@@ -171,6 +172,7 @@ def test_a_client_of_two_processes_goes_on_where_it_was_ended(tmp_path: Path) ->
     assert trained(tmp_path / "ended", ends) == undisturbed
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("unmeasured")
 def test_a_client_under_torchrun_trains_like_one_that_starts_its_own_processes(
     tmp_path: Path,

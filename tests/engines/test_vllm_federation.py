@@ -21,6 +21,7 @@ from support.coordinator.replicas import needs_vllm
 COORDINATOR = Path(__file__).parents[2] / ".venv" / "bin" / "pubswap"
 
 pytestmark = [
+    pytest.mark.full,
     needs_vllm,
     pytest.mark.skipif(not COORDINATOR.exists(), reason="the coordinator's .venv: make install"),
 ]

@@ -179,6 +179,7 @@ def test_the_container_names_what_there_is() -> None:
 STEPS = 10
 
 
+@pytest.mark.long
 @pytest.mark.full
 @pytest.mark.usefixtures("unmeasured")
 def test_a_run_of_several_jobs(tmp_path: Path) -> None:

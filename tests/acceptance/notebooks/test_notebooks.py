@@ -59,6 +59,7 @@ def test_notebooks_are_kept_without_outputs() -> None:
             assert not cell.get("outputs") and cell.get("execution_count") is None, path.name
 
 
+@pytest.mark.long
 @pytest.mark.full
 def test_an_operator_looks_at_a_run_while_it_trains(
     checkout: Path, monkeypatch: pytest.MonkeyPatch

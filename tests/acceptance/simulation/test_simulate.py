@@ -61,6 +61,7 @@ def test_a_simulation_ends_with_the_bits_of_separate_daemons(
     ]
 
 
+@pytest.mark.long
 @pytest.mark.full
 def test_other_methods_and_rules_have_the_bits_of_separate_daemons_too(
     tmp_path: Path, recipe: Path

@@ -15,6 +15,7 @@ SHORT = ("--set", "rounds=1", "--set", "local_steps=3", "--set", "method=fedavg"
 SINGLE = '[[sweep.grid]]\nmembers = ["alone"]\n'
 
 
+@pytest.mark.long
 @pytest.mark.full
 def test_a_killed_run_costs_no_other_and_is_tried_again(tmp_path: Path) -> None:
     """It is listed with its log; the same command then runs it, but not those that are done."""

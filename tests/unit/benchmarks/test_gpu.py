@@ -285,6 +285,7 @@ def _imported(file: Path) -> set[str]:
     return {".".join(each[:end]) for each in parts for end in range(1, len(each) + 1)}
 
 
+@pytest.mark.long
 @pytest.mark.full
 def test_the_whole_command_runs_in_a_copy_that_is_not_installed(tmp_path: Path) -> None:
     """`make gpu DRY=1` as it is typed: processes, tests and table, from a copied tree."""
