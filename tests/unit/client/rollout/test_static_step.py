@@ -57,8 +57,8 @@ def recorded_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, 
     made: list[tuple[int, int]] = []
     make = StaticStep.__init__
 
-    def noting(self: StaticStep, *arguments: Any) -> None:
-        make(self, *arguments)
+    def noting(self: StaticStep, **arguments: Any) -> None:
+        make(self, **arguments)
         made.append((len(self.tokens), self.window))
 
     monkeypatch.setattr(StaticStep, "__init__", noting)
@@ -330,8 +330,8 @@ def test_static_shapes_that_change_the_model_are_not_used(
     wanted = generate(engine_of(policy, static=False))
     make = StaticStep.__init__
 
-    def blind(self: StaticStep, *arguments: Any) -> None:
-        make(self, *arguments)
+    def blind(self: StaticStep, **arguments: Any) -> None:
+        make(self, **arguments)
         self._filled = torch.ones_like(self._filled)
         self._columns = torch.zeros_like(self._columns)
 
