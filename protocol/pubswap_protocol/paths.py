@@ -1,6 +1,6 @@
 """Header names and URL templates for both sides; the same syntax serves FastAPI and str.format."""
 
-PROTOCOL_VERSION = "1"
+PROTOCOL_VERSION = "2"
 
 PROTOCOL_HEADER = "X-PubSwap-Protocol"
 REQUEST_ID_HEADER = "X-Request-ID"

@@ -32,7 +32,7 @@ def card(
     from pubswap_client.recipes.tables import ModelSource
     from pubswap_client.run_card import card_bytes
     from pubswap_protocol.command_line.keys import dotted_keys, fault_lines, nested
-    from pubswap_protocol.files import write_whole
+    from pubswap_protocol.files import expanded, write_whole
     from pubswap_protocol.messages import CreateRun
     from pubswap_protocol.settings import RunSettings
 
@@ -43,10 +43,11 @@ def card(
         raise InvalidSettings(
             "\n".join(fault_lines(error.errors(), dotted_keys(RunSettings)))
         ) from None
-    source = ModelSource(source=model, revision=revision)
+    named = Path(model).resolve().name if folder == expanded(model) else model
+    source = ModelSource(source=named, revision=revision)
     base = source.card(folder, settings.lora, settings.grpo.longest_row)
     described = run_card(base, tokenizer_of(folder), settings)
-    name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-")[:50] or "model"
+    name = re.sub(r"[^a-z0-9]+", "-", Path(named).name.lower()).strip("-")[:50] or "model"
     run = CreateRun(name=f"{name}-run", settings=settings, model=described)
     write_whole(out, card_bytes(run))
     typer.echo(f"Wrote {out}. Open New run on the coordinator's dashboard, and choose this file")

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 
 from itsdangerous import BadData, URLSafeTimedSerializer
+from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.errors import Unauthenticated
@@ -46,6 +47,7 @@ def use_link(session: Session, operator_sha256: str, code: str) -> str:
     used = sha256(view.nonce)
     if session.get(SignedOutRow, used) is not None:
         raise Unauthenticated(_NOT_VALID)
+    session.execute(delete(SignedOutRow).where(SignedOutRow.forget_at < now()))
     session.add(SignedOutRow(session_sha256=used, forget_at=now() + timedelta(days=1)))
     return str(_signer(operator_sha256, "cookie").dumps(asdict(view)))
 

@@ -47,6 +47,12 @@ def by_member(session: Session, run: str) -> dict[str, Traffic]:
     return _sums(session, TrafficRow.member, TrafficRow.run_id == run, TrafficRow.round == TOTAL)
 
 
+def total(session: Session, run: str) -> int:
+    """The bytes of all members in all rounds, sent and received."""
+    query = select(func.sum(TrafficRow.bytes)).where(TrafficRow.run_id == run)
+    return int(session.scalar(query.where(TrafficRow.round == TOTAL)) or 0)
+
+
 def by_kind(session: Session) -> dict[str, int]:
     query = select(TrafficRow.kind, func.sum(TrafficRow.bytes)).where(TrafficRow.round == TOTAL)
     query = query.where(TrafficRow.run_id.in_(select(RunRow.id)))  # the index begins with the run

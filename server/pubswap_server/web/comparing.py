@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
@@ -36,7 +35,8 @@ Chosen = Annotated[Sequence[Word], Query(alias="run")]
 class Compared:
     """A run under a name that no other has, its facts by dotted key, and its pass@1.
 
-    pass@1 is that of its evaluated rounds; `sent` has the bytes of all members until then.
+    pass@1 is that of its evaluated rounds; `sent` has the bytes of all members until then, if each
+    round had as many: adding up a long run's own would take seconds.
     """
 
     name: str
@@ -53,16 +53,14 @@ def read_compared(session: Session, row: RunRow, alone: bool) -> Compared:
     digests = {f"{kind} set": each.digest for kind, each in runs.sets_of(session, row).items()}
     model = {"base model": run.model.source, "base model's weights": run.model.weights_digest}
     points = [p for p in history.curves(session, run.id) if p.pass_at_1 is not None]
-    sums = traffic.by_round(session, run.id, 0, run.round)
-    by_round = [sums[n].up + sums[n].down if n in sums else 0 for n in range(run.round + 1)]
-    so_far = list(accumulate(by_round))
+    total = traffic.total(session, run.id)
     return Compared(
         name=run.name if alone else run.id,
         view=run,
         facts=model | digests | flat(run.settings.model_dump(mode="json")),
         rounds=[point.round for point in points],
         pass_at_1=[point.pass_at_1 for point in points if point.pass_at_1 is not None],
-        sent=[so_far[min(point.round, run.round)] for point in points],
+        sent=[total * point.round // max(1, run.round) for point in points],
     )
 
 

@@ -1,6 +1,6 @@
 """Create a run from nothing in the browser: a model's card, then the files, settings, opening.
 
-Until it is open, the run is a draft that only the operator sees. `static/upload.js` sends each
+Until it is open, the run is a draft that no organisation sees. `static/upload.js` sends each
 file as it is, so the JSON API's routes take it; their refusals are JSON as there.
 """
 

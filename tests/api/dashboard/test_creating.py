@@ -1,7 +1,6 @@
 """The dashboard's form for a new run."""
 
 import json
-import re
 import threading
 from html import unescape
 
@@ -24,14 +23,7 @@ from support.coordinator.coordinator import (
     begun,
     create,
 )
-from support.coordinator.dashboard import form_token, hidden, rows
-
-
-def shown_file(page: str) -> str:
-    """The run file in the page's text area."""
-    found = re.search(r"<textarea[^>]*>(.*?)</textarea>", page, re.DOTALL)
-    assert found is not None
-    return unescape(found[1])
+from support.coordinator.dashboard import form_token, hidden, rows, shown_file
 
 
 def test_a_run_like_another_is_checked_then_created_and_opened(

@@ -1,15 +1,19 @@
 """A run from nothing in the browser."""
 
 from html import unescape
+from typing import Any
 
 import httpx
+import pytest
 from typer.testing import CliRunner
 
 from pubswap_client.demo.demos import MODEL
+from pubswap_protocol import paths
 from pubswap_protocol.cli import build_app
-from pubswap_protocol.messages import SetKind
+from pubswap_protocol.errors import WrongState
+from pubswap_protocol.messages import CreateRun, SetKind
 from support.coordinator.coordinator import TOKENIZER, Server, begun, create, jsonl, problems
-from support.coordinator.dashboard import form_token, hidden
+from support.coordinator.dashboard import form_token, hidden, shown_file
 
 CARD_OPTIONS = ("--set", "lora.rank=4", "--set", "clients=2", "--set", "grpo.prompts_per_step=4")
 
@@ -34,7 +38,8 @@ def test_a_run_is_made_from_a_card_its_files_and_settings(
 ) -> None:
     """Faults name the line; settings can be changed until it is open; then it takes members."""
     token = form_token(browser.get("/new").text)
-    made = sent(browser, token, "/new", card(tmp_path, *CARD_OPTIONS))
+    made = sent(browser, token, "/new", described := card(tmp_path, *CARD_OPTIONS))
+    assert CreateRun.model_validate_json(described).model.source == MODEL.name, "not where it lies"
     assert made.status_code == 200, made.text
     path = made.json()["to"]
     page = browser.get(path).text
@@ -62,6 +67,9 @@ def test_a_run_is_made_from_a_card_its_files_and_settings(
     text += "[grpo]\nprompts_per_step = 4\n"
     no = browser.post(f"{path}/new", data=fields | {"text": text.format(8), "sure": "1"})
     assert "lora.rank cannot be changed here" in unescape(no.text)
+    prompted = f'system_prompt = "Be brief."\n{text.format(4)}'
+    no = browser.post(f"{path}/new", data=fields | {"text": prompted, "sure": "1"})
+    assert "system_prompt cannot be changed here" in unescape(no.text)
     checked = browser.post(f"{path}/new", data=fields | {"text": text.format(4)}).text
     done = browser.post(f"{path}/new", data=hidden(checked) | {"text": text.format(4), "sure": "1"})
     assert str(done.url).endswith(path), done.text
@@ -74,6 +82,28 @@ def test_a_run_is_made_from_a_card_its_files_and_settings(
         *("open", "from-nothing"),
         *(3, 4),
     )
+
+
+def test_what_was_changed_while_it_was_opened_is_not_opened(
+    server: Server, browser: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or its first adapter would be that of another seed."""
+    fed = create(server)
+    services, path = server.app.state.services, f"/runs/{fed.run.id}"
+    make, asked = services.initial_adapter, browser.get(f"{path}/new").text
+    text = shown_file(asked).replace("\n", "\nseed = 99\n", 1)
+    fields = {"form_token": form_token(asked), "text": text}
+
+    def while_changed(*arguments: Any) -> str:
+        assert browser.post(f"{path}/new", data=fields | {"sure": "1"}).status_code == 200
+        return str(make(*arguments))
+
+    monkeypatch.setattr(services, "initial_adapter", while_changed)
+    with pytest.raises(WrongState, match="open it again"):
+        fed.operator.move_run(fed.run.id, paths.RUN_OPEN)
+    monkeypatch.undo()
+    opened = fed.operator.move_run(fed.run.id, paths.RUN_OPEN)
+    assert (opened.state, opened.settings.seed) == ("open", 99)
 
 
 def test_what_does_not_fit_is_refused_in_one_sentence(

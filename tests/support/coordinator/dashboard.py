@@ -23,3 +23,10 @@ def hidden(page: str) -> dict[str, str]:
     """The hidden fields of a page's forms."""
     found = re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page)
     return {name: unescape(value) for name, value in found}
+
+
+def shown_file(page: str) -> str:
+    """The run file in the page's text area."""
+    found = re.search(r"<textarea[^>]*>(.*?)</textarea>", page, re.DOTALL)
+    assert found is not None
+    return unescape(found[1])

@@ -317,7 +317,13 @@ async def open_run(run: OperatorRun) -> RunView:
         return run.services.initial_adapter(layout, settings)
 
     initial = await to_thread.run_sync(make)
-    return await _changed(run, lambda session, row: runs.open_run(session, row, initial))
+
+    def open_checked(session: Session, current: RunRow) -> None:
+        if check(session, current) != (current, sets) or current.settings != settings:
+            raise WrongState("The run was changed while it was being opened; open it again.")
+        runs.open_run(session, current, initial)
+
+    return await _changed(run, open_checked)
 
 
 @router.patch(paths.RUN_SETTINGS, summary="Change the number of clients")

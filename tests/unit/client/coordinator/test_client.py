@@ -66,7 +66,7 @@ def test_every_request_carries_token_and_protocol_version() -> None:
 
     def handler(request: httpx.Request) -> httpx.Response:
         seen.append(request)
-        return httpx.Response(200, json={"software": "0.1.0", "protocol": "1"})
+        return httpx.Response(200, json={"software": "0.1.0", "protocol": paths.PROTOCOL_VERSION})
 
     client(handler).check_version()
     assert seen[0].headers["Authorization"] == "Bearer secret"
@@ -76,7 +76,7 @@ def test_every_request_carries_token_and_protocol_version() -> None:
 def test_another_protocol_version_is_refused() -> None:
     """The message names both versions."""
     answer = httpx.Response(200, json={"software": "9", "protocol": "9"})
-    with pytest.raises(ProtocolMismatch, match="protocol 9, this client 1"):
+    with pytest.raises(ProtocolMismatch, match="protocol 9, this client 2"):
         client(lambda request: answer).check_version()
 
 
