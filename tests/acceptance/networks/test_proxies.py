@@ -17,6 +17,7 @@ from pubswap_client.coordinator.tls import PUBLIC, TlsFiles, public_authorities
 from pubswap_protocol import paths
 from pubswap_protocol.errors import InvalidSettings, ProxyFault, Unreachable
 from pubswap_protocol.messages import CreateInvite, TaskKind
+from pubswap_protocol.paths import PROTOCOL_VERSION
 from pubswap_protocol.tensors.adapter import encode_adapter
 from support.chaos.proxy import FaultProxy
 from support.coordinator.certificates import Authority
@@ -256,7 +257,7 @@ def test_no_proxy_names_hosts_that_are_asked_directly(
     with pytest.raises(Unreachable, match="through the proxy"):
         site.version()
     monkeypatch.setenv("NO_PROXY", f"[::1],*.example.org,{site.network.host}")
-    assert site.version() == "1"
+    assert site.version() == PROTOCOL_VERSION
 
 
 @pytest.mark.parametrize("text", ["ftp://p:1", "http://", "http://user:pa/ss@p:1", "socks5://p:1"])
