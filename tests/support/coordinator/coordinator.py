@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import re
 import threading
@@ -93,11 +94,17 @@ class Server:
         return asyncio.run_coroutine_threadsafe(work, self.app.state.loop).result(60)
 
 
+@functools.cache
+def _document() -> dict[str, Any]:
+    """The interface's document, made once, because it takes longer than a coordinator's start."""
+    return create_app(ServerSettings(data_dir=Path("unused"))).openapi()
+
+
 @contextlib.contextmanager
 def serving(settings: ServerSettings) -> Iterator[Server]:
     """Run the application in a thread until the generator is closed."""
     app = create_app(settings)
-    documented = Documented(app, app.openapi())
+    documented = Documented(app, _document())
     config = uvicorn.Config(
         documented, port=0, log_config=None, lifespan="on", **http_options(settings)
     )
