@@ -23,11 +23,11 @@ from pubswap_server.http.routes.runs import get_adapter
 from pubswap_server.runs import evaluations, events, history, members, runs
 from pubswap_server.runs.activity import read_activity, read_end, read_summary
 from pubswap_server.runs.auth import Operator
+from pubswap_server.runs.concerns import read_concerns
 from pubswap_server.runs.state import ENDED
 from pubswap_server.web import actions
 from pubswap_server.web.access import OperatorSession, SessionDep, WebRun, WebSession
 from pubswap_server.web.charts import small_chart
-from pubswap_server.web.concerns import read_concerns
 from pubswap_server.web.meanings import meanings
 from pubswap_server.web.points import missing, read_points
 from pubswap_server.web.progress import read_progress

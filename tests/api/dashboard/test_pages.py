@@ -17,7 +17,7 @@ from pubswap_protocol.messages import (
 )
 from pubswap_protocol.settings import RunSettings
 from pubswap_server.clock import now
-from pubswap_server.database.tables import DoubtRow, SubmissionRow
+from pubswap_server.database.tables import DoubtRow, StepRow, SubmissionRow
 from pubswap_server.exchange.exchanges import REFUSED
 from pubswap_server.web import pages
 from pubswap_server.web.rendering import marked_words
@@ -101,8 +101,11 @@ def test_a_run_says_when_it_will_end_and_at_its_end_what_came_out(
 def test_one_sentence_says_what_an_operator_should_know_first(
     server: Server, browser: httpx.Client
 ) -> None:
-    """Who is suspended, away or doubted, and whose responses were refused; none at the end."""
-    fed = begun(server, clients=4)
+    """Who is suspended, away, doubted, refused or never paid; none at the end.
+
+    The API's activity, which `pubswap run show` prints, ends with the same sentence.
+    """
+    fed = begun(server, clients=4, local_steps=8)
     path = f"/runs/{fed.run.id}"
     assert 'class="alert"' not in browser.get(path).text
     fed.operator.decide(fed.run.id, "a", paths.RUN_MEMBER_SUSPEND)
@@ -114,11 +117,17 @@ def test_one_sentence_says_what_an_operator_should_know_first(
         for receiver, doubted in (("b", True), ("c", False)):
             verdict = {"receiver": receiver, "verdicts": 1, "doubted": doubted}
             session.add(DoubtRow(run_id=fed.run.id, donor="d", **verdict))
+        for name, rewards in (("b", [0.0] * 7), ("c", [0.0] * 8), ("d", [0.0] * 7 + [0.1])):
+            for step, reward in enumerate(rewards, start=1):
+                place = {"member": name, "round": 1, "step": step}
+                session.add(StepRow(run_id=fed.run.id, **place, at=now(), reward=reward))
     said = re.search(r'<p class="alert">(.*)</p>', browser.get(path).text)
     assert said is not None and said[1] == (
         "a is suspended; b is away (bytes_of_the_day); d is doubted by 1 of 2; "
-        "the responses of d to public step 1 were refused."
+        "the responses of d to public step 1 were refused; "
+        "no response of c has been paid in 8 steps."
     )
+    assert f"Note: {said[1]}" in (fed.operator.run(fed.run.id).activity or "")
     fed.operator.move_run(fed.run.id, paths.RUN_CANCEL)
     assert 'class="alert"' not in browser.get(path).text
 

@@ -59,6 +59,7 @@ from pubswap_server.http.upload_body import receive
 from pubswap_server.runs import events, history, retention, rounds, runs
 from pubswap_server.runs.activity import read_activity, read_end
 from pubswap_server.runs.auth import MemberPrincipal, Operator, Principal
+from pubswap_server.runs.concerns import read_concerns
 from pubswap_server.runs.progress import steps
 from pubswap_server.runs.state import paused
 from pubswap_server.services import Services
@@ -107,8 +108,11 @@ async def show_run(run: PrincipalRun) -> RunView:
     def work(session: Session, row: RunRow) -> RunView:
         view, end = runs.view(session, row, run.principal), read_end(session, row)
         left = max(0.0, (end - now()).total_seconds()) if end is not None else None
-        operator = isinstance(run.principal, Operator)
-        activity = read_activity(session, row).text if operator else None
+        activity = None
+        if isinstance(run.principal, Operator):
+            concerns = read_concerns(session, row)
+            noted = f" Note: {concerns}" if concerns else ""
+            activity = read_activity(session, row).text + noted
         return view.model_copy(update={"activity": activity, "left_seconds": left})
 
     await run.services.heartbeats.flush()

@@ -2,21 +2,22 @@
 
 from collections.abc import Iterable
 
-from sqlalchemy import select
+from sqlalchemy import exists, func, select
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.command_line.amounts import first_few
-from pubswap_server.database.tables import RunRow, SubmissionRow
+from pubswap_server.database.tables import MemberRow, RunRow, StepRow, SubmissionRow
 from pubswap_server.exchange import doubts
 from pubswap_server.exchange.exchanges import REFUSED
 from pubswap_server.runs import members
 from pubswap_server.runs.state import ENDED
 
 NAMES = 3
+UNPAID_STEPS = 8  # a task that is merely hard has paid a response by then
 
 
 def read_concerns(session: Session, run: RunRow) -> str:
-    """Members that are suspended, away or doubted, and refused responses; "" if there are none.
+    """Members that are suspended, away, doubted or never paid, and refused responses; or "".
 
     Below a quorum, and while paused, the run's activity says so.
     """
@@ -24,7 +25,8 @@ def read_concerns(session: Session, run: RunRow) -> str:
         return ""
     away = [f"{name} is away ({code})" for name, code in members.away_clients(session, run.id)]
     parts = [_all(members.suspended(session, run.id), "suspended"), *_few(away)]
-    parts += _few(_doubted(session, run)) + _few(_refused(session, run))
+    for more in (_doubted, _refused, _unpaid):
+        parts += _few(more(session, run))
     sentence = "; ".join(part for part in parts if part)
     return f"{sentence}." if sentence else ""
 
@@ -57,3 +59,17 @@ def _refused(session: Session, run: RunRow) -> Iterable[str]:
         query.order_by(SubmissionRow.public_step, SubmissionRow.member)
     ):
         yield f"the responses of {name} to public step {public_step} were refused"
+
+
+def _unpaid(session: Session, run: RunRow) -> Iterable[str]:
+    """Clients that learn nothing, because all their kept steps have a reward of 0."""
+    paid = exists().where(
+        StepRow.run_id == run.id, StepRow.member == MemberRow.name, StepRow.reward > 0
+    )
+    never = session.scalars(select(MemberRow.name).where(MemberRow.run_id == run.id, ~paid)).all()
+    steps = select(StepRow.member, func.count()).where(
+        StepRow.run_id == run.id, StepRow.member.in_(never), StepRow.reward == 0
+    )
+    for name, count in session.execute(steps.group_by(StepRow.member).order_by(StepRow.member)):
+        if count >= UNPAID_STEPS:
+            yield f"no response of {name} has been paid in {count} steps"
