@@ -24,6 +24,7 @@ from pubswap_client.operator.watching import watch as watch_run
 from pubswap_protocol import paths
 from pubswap_protocol.bounds import MAX_NUMBER, escaped
 from pubswap_protocol.command_line.amounts import counted, duration_text
+from pubswap_protocol.command_line.progress_bar import next_stage, progress_bar
 from pubswap_protocol.messages import ChangeRun, Role, RunView
 
 if TYPE_CHECKING:
@@ -70,9 +71,12 @@ def create(
         return
     loaded = reading.sound()
     files = make_sets(loaded, data)
-    prepared = prepare(loaded, files, initial_adapter)
-    with connect(url, token_file, ca_file) as api:
-        run = create_and_open(api, prepared)
+    with progress_bar() as progress:
+        next_stage(progress, "checking the sets and the base model")
+        prepared = prepare(loaded, files, initial_adapter)
+        with connect(url, token_file, ca_file) as api:
+            next_stage(progress, "sending the run to the coordinator, which checks it")
+            run = create_and_open(api, prepared)
     typer.echo(f"Run {run.name} is open: {run.id}")
     typer.echo(
         f"Its method is {loaded.method}, with {counted(loaded.clients, 'client')} and "
