@@ -87,14 +87,12 @@ study: .venv/dev.stamp  ## does the exchange help? 23 core hours for all arms, r
 study-report: .venv/dev.stamp  ## the study's report, from the runs that are done
 	$(BIN)/pubswap report $(STUDIED) --out $(STUDIED) \
 		--primary "PubSwap-keep, period 2 - public steps without exchange, period 2"
-	mv $(STUDIED)/report.json $(STUDIED)/study.json
 
 study-first: .venv/dev.stamp  ## the first study: one round of 48 steps; 4 core hours, resumable
 	for recipe in $(FIRST); do \
 		$(BIN)/pubswap simulate deploy/recipes/small/$$recipe.toml --sweep --jobs 2 --threads 1 --out study-out || exit 1; \
 	done
 	$(BIN)/pubswap report study-out --out $(STUDIED)/first
-	mv $(STUDIED)/first/report.json $(STUDIED)/first/study.json
 
 docs: .venv/docs.stamp  ## the documentation as a site, in site/
 	$(BIN)/python scripts/docs_site.py site/sources

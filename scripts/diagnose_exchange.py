@@ -19,7 +19,7 @@ from statistics import fmean, stdev
 
 from safetensors.numpy import load_file
 
-from pubswap_simulation.reporting.markdown import grid
+from pubswap_simulation.reporting.page import grid
 from pubswap_simulation.reporting.section import sections
 from pubswap_simulation.results import RESULT, RUNS, read_result
 
@@ -104,11 +104,11 @@ def main() -> None:
         if not database.exists():
             continue
         result = read_result(path.parent)
-        [(method, _)] = sections([result])[0].runs
+        [row] = sections([result])[0].rows
         for number, rights, files in steps(database):
-            all_groups[method.label, number] += groups(rights)
+            all_groups[row.label, number] += groups(rights)
             for right, file in zip(rights, files, strict=True):
-                logs[method.label, number] += likelihood(right, file)
+                logs[row.label, number] += likelihood(right, file)
     heads = ["", "round", "groups", "right", "none right", "and a peer is", "replaced", "teach"]
     heads += ["teach after", "advantage of a donated", "log p of a right token"]
     rows = [

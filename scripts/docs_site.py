@@ -47,7 +47,7 @@ PAGES = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "deploy/recipes/small/study/README.md": "study.md",
-    "deploy/recipes/small/study/primary.png": "primary.png",
+    "deploy/recipes/small/study/contrasts.png": "contrasts.png",
 }
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)#\s:]+)(#[^)\s]*)?\)")
 

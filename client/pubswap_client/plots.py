@@ -52,11 +52,10 @@ def heat_map(
     *,
     title: str,
     unit: str,
-    highest: float | None = None,
 ) -> Figure:
-    """A table as colours, from 0 to `highest` or the largest value; `texts` go into the cells.
+    """A table as colours, from 0 to the largest value; `texts` go into the cells.
 
-    With more than 24 columns, they have numbers and the cells have no text. NaN is left white.
+    With more than 24 columns, they have numbers and the cells have no text.
     """
     from matplotlib.figure import Figure
 
@@ -64,7 +63,7 @@ def heat_map(
     width = 0.075 * max(map(len, rows)) + 1.4 + (0.9 if named else 0.1) * len(columns)
     figure = Figure(figsize=(min(max(width, 4.0), 24.0), 1.5 + 0.36 * len(rows)))
     axes = figure.add_subplot()
-    largest = max(map(max, values)) if highest is None else highest
+    largest = max(map(max, values))
     image = axes.imshow(values, cmap="Blues", aspect="auto", vmin=0, vmax=largest)
     for y, row in enumerate(texts if named else ()):
         for x, text in enumerate(row):

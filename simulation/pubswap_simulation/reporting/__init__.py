@@ -1,10 +1,7 @@
-"""From a store of results to tables, verdicts and plots.
+"""From a store of results to one table, at most four plots, and one page.
 
-measures.py    figures of one result, and series over its steps
 methods.py     a result's row; section.py: the results of one comparison by row, tau and seed
-estimates.py   means over seeds with intervals, paired differences; contrasts.py, claims.py: tests
-costs.py       bytes and seconds
-report.py      all of it as tables of records: report.json
-markdown.py    report.md; plots.py: the PNGs
-paper.toml     the paper's own figures
+estimates.py   means over seeds with intervals, and paired differences; contrasts.py: the named one
+table.py       results.csv: a line for each run and evaluation
+page.py        report.md; plots.py: the PNGs; paper.toml: the paper's own figures
 """

@@ -1,26 +1,26 @@
-"""`pubswap report`: a store of results as tables, verdicts and plots."""
+"""`pubswap report`: a store of results as one table, one page and plots."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
-    from pubswap_simulation.reporting.report import Report
+    from pubswap_simulation.reporting.contrasts import Contrasts
     from pubswap_simulation.reporting.section import Section
 
-MARKDOWN = "report.md"
-DATA = "report.json"
+PAGE = "report.md"
+TABLE = "results.csv"
 
 
 def report(
     store: Annotated[Path, typer.Argument(help="The --out of `pubswap simulate`.")],
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for report.md, report.json and PNGs; by default STORE/report."),
+        typer.Option(help="Folder for report.md, results.csv and PNGs; by default STORE/report."),
     ] = None,
-    paper: Annotated[bool, typer.Option("--paper", help="Add the paper's own figures.")] = False,
     primary: Annotated[
         str | None,
         typer.Option(
@@ -29,48 +29,57 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """Write a report of results: tables, paired differences, curves, and the paper's claims.
+    """Write a report of results: a table of all of them, and a page with intervals and plots.
 
     It also works during a sweep, and then lists the runs that are not done.
     """
     from rich.console import Console
     from rich.markdown import Markdown
 
-    from pubswap_simulation.reporting.markdown import headline
-    from pubswap_simulation.reporting.report import make_report, read_sections
+    from pubswap_simulation.reporting.contrasts import contrasts
+    from pubswap_simulation.reporting.page import methods
+    from pubswap_simulation.reporting.section import read_sections
     from pubswap_simulation.results import unfinished
 
-    sections = read_sections(store)
-    data = make_report(sections, primary, unfinished(store))
+    sections, missing = read_sections(store), unfinished(store)
+    named = contrasts(sections, primary) if primary else None
     folder = out or store / "report"
-    write(sections, data, folder, paper)
+    write(sections, folder, named, missing)
+    lines = [part for section in sections for part in methods(section)]
+    if named is not None:
+        lines.append(f"primary: {named[0].name}, τ {named[0].tau}: {named[0].difference.text()}")
     console = Console(markup=False)
-    console.print(Markdown(headline(data)))
-    console.print(f"written: {folder / MARKDOWN}", soft_wrap=True)
+    console.print(Markdown("\n\n".join([*lines, *(f"not done: {name}" for name in missing)])))
+    console.print(f"written: {folder / PAGE}", soft_wrap=True)
 
 
-def write(sections: "list[Section]", data: "Report", folder: Path, paper: bool) -> None:
-    """Write report.md, report.json and the PNGs, replacing an earlier report."""
+def write(
+    sections: "Sequence[Section]",
+    folder: Path,
+    contrasts: "Contrasts | None" = None,
+    unfinished: Sequence[str] = (),
+) -> None:
+    """Write results.csv, report.md and its PNGs, replacing an earlier report."""
     from pubswap_client import plots
-    from pubswap_simulation.reporting.claims import paper_figures
-    from pubswap_simulation.reporting.markdown import markdown
-    from pubswap_simulation.reporting.plots import by_seed, figures, line_styles, shown
+    from pubswap_simulation.reporting.page import page
+    from pubswap_simulation.reporting.plots import curves, finals, forest, line_styles
+    from pubswap_simulation.reporting.table import write_table
 
     folder.mkdir(parents=True, exist_ok=True)
-    styles = line_styles({row for section in sections for row in shown(section)})
+    styles = line_styles({row for section in sections for row in section.rows})
     pictures: dict[str, list[str]] = {}
     with plots.look():
-        if data.primary is not None:
-            plots.save(by_seed(data.primary), folder / "primary.png")
-            pictures[data.primary.contrast] = ["primary.png"]
+        if contrasts is not None:
+            plots.save(forest(*contrasts), folder / "contrasts.png")
+            pictures[""] = ["contrasts.png"]
         for section in sections:
             prefix = "" if len(sections) == 1 else f"{slug(section.title)}-"
-            for name, figure in figures(section, styles):
-                plots.save(figure, folder / f"{prefix}{name}.png")
-                pictures.setdefault(section.title, []).append(f"{prefix}{name}.png")
-    beside = paper_figures({section.recipe for section in sections}) if paper else {}
-    (folder / MARKDOWN).write_text(markdown(data, pictures, beside), encoding="utf-8")
-    (folder / DATA).write_text(data.model_dump_json(indent=2) + "\n", encoding="utf-8")
+            pictures[section.title] = [f"{prefix}final.png", f"{prefix}curves.png"]
+            for name, figure in zip(pictures[section.title], (finals, curves), strict=True):
+                plots.save(figure(section, styles), folder / name)
+    write_table(sections, folder / TABLE)
+    text = page(sections, pictures, contrasts, unfinished)
+    (folder / PAGE).write_text(text, encoding="utf-8")
 
 
 def slug(title: str) -> str:

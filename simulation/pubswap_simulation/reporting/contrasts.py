@@ -1,33 +1,29 @@
 """The contrast named before the runs, and all others of its first row, with Holm's correction."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from pubswap_protocol.errors import InvalidSettings
-from pubswap_simulation.reporting.estimates import Difference, holm, p_value, paired
-from pubswap_simulation.reporting.measures import FINAL
-from pubswap_simulation.reporting.methods import BASE, Arm
-from pubswap_simulation.reporting.section import Section
+from pubswap_simulation.reporting.estimates import Difference, holm, paired
+from pubswap_simulation.reporting.section import Cell, Section, final
 
 MINUS = " - "
-AT = ", τ "
 
 
-class Contrast(Difference, frozen=True):
+@dataclass(frozen=True)
+class Contrast:
     """Final pass@1 of one row less another's, paired by seed; `tau` is the first row's."""
 
-    contrast: str
+    name: str
     tau: int
-    by_seed: dict[int, float]
-    p: float | None = None
+    difference: Difference
     corrected: float | None = None  # p, by Holm's method over all exploratory contrasts
 
-    @property
-    def title(self) -> str:
-        """The rows, with their tau."""
-        return self.contrast if AT in self.contrast else f"{self.contrast}{AT}{self.tau}"
+
+Contrasts = tuple[Contrast, list[Contrast]]  # the named one, and the exploratory ones
 
 
-def contrasts(sections: Iterable[Section], named: str) -> tuple[Contrast, list[Contrast]]:
+def contrasts(sections: Sequence[Section], named: str) -> Contrasts:
     """The contrast "ROW - ROW", and the exploratory ones.
 
     It is taken at the largest tau at which a section has both rows, and from the first such
@@ -36,47 +32,35 @@ def contrasts(sections: Iterable[Section], named: str) -> tuple[Contrast, list[C
 
     Raises InvalidSettings if no section has both.
     """
-    sections = list(sections)
     left, _, right = named.partition(MINUS)
     by_tau = [(tau, section) for section in sections for tau in section.taus]
     for tau, section in sorted(by_tau, key=lambda each: -each[0]):
-        rows = {method.label: (method, tau) for method in section.methods}
-        for own in section.taus:
-            rows |= {f"{method.label}{AT}{own}": (method, own) for method in section.methods}
-        if left not in rows or right not in rows:
-            continue
-        (first, first_tau), (second, _) = rows[left], rows[right]
-        if primary := _contrast(section, rows[left], rows[right], named):
-            found = [
-                _contrast(
-                    section, rows[left], (other, first_tau), first.label + MINUS + other.label
-                )
-                for other in section.methods
-                if other not in (first, second, BASE) and not other.detail
-            ]
-            others = [one for one in found if one is not None]
-            corrected = iter(holm([one.p for one in others if one.p is not None]))
-            return primary, [
-                one if one.p is None else one.model_copy(update={"corrected": next(corrected)})
-                for one in others
-            ]
-    labels = sorted({method.label for section in sections for method in section.methods})
+        rows = {row.label: (row, own) for row, own in section.cells if own == tau}
+        rows |= {f"{row.label}, τ {own}": (row, own) for row, own in section.cells}
+        if left in rows and right in rows:
+            first, second = rows[left], rows[right]
+            if primary := _contrast(section, first, second, named):
+                return primary, _exploratory(section, first, second)
+    labels = sorted({row.label for section in sections for row, _ in section.cells})
     raise InvalidSettings(
         f"--primary {named!r}: give two rows of one section with a seed in common, as "
         f"{MINUS.join(labels[:2])!r}. There are: {'; '.join(labels)}."
     )
 
 
-def _contrast(
-    section: Section, left: tuple[Arm, int], right: tuple[Arm, int], name: str
-) -> Contrast | None:
-    ours, theirs = (section.values(*row, FINAL) for row in (left, right))
-    if (difference := paired(ours, theirs)) is None:
-        return None
-    return Contrast(
-        **difference.model_dump(),
-        contrast=name,
-        tau=left[1],
-        by_seed={seed: ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())},
-        p=p_value(difference),
-    )
+def _exploratory(section: Section, first: Cell, second: Cell) -> list[Contrast]:
+    found = [
+        contrast
+        for row, tau in section.cells
+        if tau == first[1] and row not in (first[0], second[0])
+        if (contrast := _contrast(section, first, (row, tau), f"…{MINUS}{row.label}"))
+    ]
+    p_values = [(one.name, p) for one in found if (p := one.difference.p_value) is not None]
+    corrected = holm([p for _, p in p_values])
+    by_name = dict(zip([name for name, _ in p_values], corrected, strict=True))
+    return [replace(one, corrected=by_name.get(one.name)) for one in found]
+
+
+def _contrast(section: Section, left: Cell, right: Cell, name: str) -> Contrast | None:
+    difference = paired(section.values(left, final), section.values(right, final))
+    return Contrast(name, left[1], difference) if difference else None

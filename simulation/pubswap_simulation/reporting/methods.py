@@ -12,13 +12,12 @@ from pubswap_protocol.methods.strategies import NoExchange
 from pubswap_protocol.settings import RunSettings
 from pubswap_simulation.results import Result, value_of
 
-Kind = Literal["base", "alone", "pooled", "federated"]
 Variant = tuple[tuple[str, Value], ...]
 
 SILENT = "public steps without exchange"
 NO_EXCHANGE = NoExchange.name
 # The order of the paper's tables; names that are not listed come last.
-KINDS: tuple[Kind, ...] = ("base", "alone", "pooled", "federated")
+MEMBERS = ("alone", "pooled", "federated")
 NAMES = ("fedavg", "fedprox", "pubswap")
 STRATEGIES = ("", NO_EXCHANGE, "random", "keep")
 
@@ -53,11 +52,10 @@ _WORDS = {
 
 
 @dataclass(frozen=True)
-class Arm:
-    """A row. With fedprox, `mu` None means the best at each tau; with alone, `client` None, all."""
+class Row:
+    """What a table's row compares; `alone` is the mean of the clients, each by itself."""
 
-    kind: Kind = "federated"
-    client: str | None = None
+    members: Literal["alone", "pooled", "federated"] = "federated"
     name: str = "fedavg"
     strategy: str | None = None
     period: int | None = None
@@ -71,49 +69,26 @@ class Arm:
 
     @property
     def _plain_label(self) -> str:
-        if self.kind == "base":
-            return "base model"
-        if self.kind == "alone":
-            return f"{self.client} alone" if self.client else "alone, mean of clients"
-        if self.kind == "pooled":
-            return "pooled (centralised)"
-        if self.name == "fedprox":
-            return "FedProx, best μ" if self.mu is None else f"FedProx, μ = {self.mu:g}"
-        if self.strategy == NO_EXCHANGE:
-            return f"{SILENT}, period {self.period}"
-        if self.strategy is not None:
-            return f"{_TITLES.get(self.name, self.name)}-{self.strategy}, period {self.period}"
-        return _TITLES.get(self.name, self.name)
-
-    @property
-    def plain(self) -> bool:
-        """Whether this is the paper's own method."""
-        return not self.variant
-
-    @property
-    def summary(self) -> bool:
-        """Whether it summarises several rows that are also listed one by one."""
-        return (self.kind == "alone" and self.client is None) or (
-            self.name == "fedprox" and self.mu is None
-        )
-
-    @property
-    def detail(self) -> bool:
-        """Whether a summary row includes it."""
-        return self.client is not None or self.mu is not None
+        if self.members != "federated":
+            return _TITLES[self.members]
+        title = _TITLES.get(self.name, self.name)
+        if self.mu is not None:
+            return f"{title}, μ = {self.mu:g}"
+        if self.strategy is None:
+            return title
+        title = SILENT if self.strategy == NO_EXCHANGE else f"{title}-{self.strategy}"
+        return f"{title}, period {self.period}"
 
     @property
     def order(self) -> tuple[Any, ...]:
         """Sort key: references first, then as in the paper's tables."""
         return (
-            KINDS.index(self.kind),
+            _place(self.members, MEMBERS),
             _place(self.name, NAMES),
             _place(self.strategy or "", STRATEGIES),
             self.period or 0,
-            [(key, str(value)) for key, value in self.variant],
-            not self.summary,
             self.mu or 0.0,
-            self.client or "",
+            [(key, str(value)) for key, value in self.variant],
         )
 
 
@@ -122,11 +97,15 @@ def _place(name: str, known: Sequence[str]) -> tuple[int, str]:
     return (known.index(name), "") if name in known else (len(known), name)
 
 
-_TITLES = {"fedavg": "FedAvg", "pubswap": "PubSwap"}
+_TITLES = {
+    "alone": "alone, mean of clients",
+    "pooled": "pooled (centralised)",
+    "fedavg": "FedAvg",
+    "fedprox": "FedProx",
+    "pubswap": "PubSwap",
+}
 
-BASE = Arm(kind="base")
-FEDAVG = Arm()
-FEDPROX = Arm(name="fedprox")
+FEDAVG = Row()
 
 
 def _in_words(axis: str, value: Value) -> str:
@@ -170,7 +149,7 @@ def references(results: Sequence[Result], axes: Iterable[str]) -> dict[str, Valu
     }
 
 
-def method_of(result: Result, usual: Mapping[str, Value | None]) -> Arm:
+def row_of(result: Result, usual: Mapping[str, Value | None]) -> Row:
     """The row of a result; `usual` has all axes that its recipe varies (see `references`).
 
     Settings without effect in this run are left out.
@@ -189,9 +168,8 @@ def method_of(result: Result, usual: Mapping[str, Value | None]) -> Arm:
     )
     if result.members == "with-public":
         variant = (("members", result.members), *variant)
-    return Arm(
-        kind="federated" if result.members == "with-public" else result.members,
-        client=result.client,
+    return Row(
+        members="federated" if result.members == "with-public" else result.members,
         name=settings.method.name,
         strategy=exchange.strategy.name if exchange else None,
         period=exchange.period if exchange else None,

@@ -1,105 +1,38 @@
-"""The plots of a report: final pass@1, curves over steps, topics, and the primary contrast.
+"""The plots of a report: final pass@1, pass@1 by steps and by bytes, and the contrasts.
 
 Intervals of fewer than three seeds are left to the tables: they would hide everything else.
 """
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from pubswap_client import plots
-from pubswap_simulation.reporting.contrasts import Contrast
-from pubswap_simulation.reporting.estimates import Estimate, estimate
-from pubswap_simulation.reporting.measures import (
-    FINAL,
-    Series,
-    drift,
-    pass_at_1,
-    replaced,
-    rewards,
-    topics,
-)
-from pubswap_simulation.reporting.methods import BASE, FEDAVG, Arm
-from pubswap_simulation.reporting.section import Cell, Section
+from pubswap_simulation.reporting.contrasts import MINUS, Contrast
+from pubswap_simulation.reporting.estimates import Estimate
+from pubswap_simulation.reporting.methods import Row
+from pubswap_simulation.reporting.section import Cell, Section, final
+from pubswap_simulation.reporting.table import traffic
 from pubswap_simulation.results import Result
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 TRUSTED = 3  # seeds
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7f7f7f", "#000000")
 MARKERS = "osDv^PX<>hdp*"
 LINES = ("-", "--", ":", "-.")
-# Each panel's series, its unit and its scale.
-CURVES: tuple[tuple[Callable[[Result], Series], str, float], ...] = (
-    (pass_at_1, "pass@1 (%)", 100),
-    (drift, "drift between\npairs of clients (L2)", 1),
-    (replaced, "replaced share α (%),\nrunning mean", 100),
-    (rewards, "reward of own responses (%),\nrunning mean", 100),
-)
-SMOOTHED = (replaced, rewards)  # they have a point at nearly every step
-SMOOTHING = 12  # by the mean over 1/12 of the run
-Styles = Mapping[Arm, Mapping[str, Any]]  # matplotlib's names
+Styles = Mapping[Row, Mapping[str, Any]]  # matplotlib's names
 
 
-def figures(section: Section, styles: Styles) -> Iterator[tuple[str, "Figure"]]:
-    """The plots of a comparison, each with its name."""
-    yield "final", final(section, styles)
-    rows = shown(section)
-    plain, varied = ([row for row in rows if row.plain is own] for own in (True, False))
-    if plain:
-        yield "curves", curves(section, plain, styles)
-    if varied:  # with two of the paper's rows
-        keep = [row for row in plain if row.strategy == "keep"][:1]
-        own = [row for row in plain if row in (FEDAVG, *keep)]
-        yield "curves-beyond", curves(section, own + varied, styles)
-    if (figure := by_topic(section)) is not None:
-        yield "topics", figure
-
-
-def shown(section: Section) -> list[Arm]:
-    """The rows that plots show: all but the base model and those that a summary row includes."""
-    return [row for row in section.methods if row != BASE and not row.detail]
-
-
-def line_styles(rows: Iterable[Arm]) -> Styles:
-    """A look for each row, for all plots of a report; the paper's rows get the first colours."""
+def line_styles(rows: Iterable[Row]) -> Styles:
+    """A look for each row, for all plots of a report."""
+    ordered = sorted(rows, key=lambda row: row.order)
     return {
-        row: {
-            "color": COLORS[place % len(COLORS)],
-            "marker": MARKERS[place % len(MARKERS)],
-            "linestyle": LINES[place // len(COLORS) % len(LINES)],
-        }
-        for place, row in enumerate(sorted(rows, key=lambda row: (not row.plain, row.order)))
+        row: {"color": COLORS[n % len(COLORS)], "marker": MARKERS[n % len(MARKERS)]}
+        for n, row in enumerate(ordered)
     }
-
-
-def final(section: Section, styles: Styles) -> "Figure":
-    """Final pass@1 of every row, one below the other, so that no interval hides another."""
-    from matplotlib.figure import Figure
-
-    rows, taus = shown(section), section.taus
-    width = 0.075 * max(len(row.label) for row in rows) + 2.6 * len(taus)
-    figure = Figure(figsize=(max(6.0, width), 1.2 + 0.3 * len(rows)))
-    grid = figure.subplots(1, len(taus), sharex=True, sharey=True, squeeze=False)[0]
-    for axes, tau in zip(grid, taus, strict=True):
-        for y, row in enumerate(rows):
-            if values := section.values(row, tau, FINAL):
-                value = estimate(list(values.values()))
-                x, half = 100 * value.mean, 100 * interval(value)
-                axes.errorbar(x, y, xerr=half, fmt="o", color=styles[row]["color"])
-                text = {"textcoords": "offset points", "ha": "center", "fontsize": 6}
-                axes.annotate(f"{x:.1f}, n {value.n}", (x, y), xytext=(0, 4), **text)
-        base = 100 * fmean(section.values(BASE, tau, FINAL).values())
-        axes.axvline(base, color="grey", linestyle=":", linewidth=1)
-        axes.set(title=f"τ = {tau}", xlabel="final pass@1 (%)")
-        axes.grid(axis="y", visible=False)
-    grid[0].set_yticks(range(len(rows)), [row.label for row in rows])
-    grid[0].set_ylim(len(rows) - 0.4, -0.8)
-    figure.suptitle(f"{section.title}: mean and 95 % interval over seeds; dotted, the base model")
-    return figure
 
 
 def interval(value: Estimate) -> float:
@@ -107,129 +40,99 @@ def interval(value: Estimate) -> float:
     return 0.0 if value.half_width is None or value.n < TRUSTED else value.half_width
 
 
-def curves(section: Section, rows: Sequence[Arm], styles: Styles) -> "Figure":
-    """Means and intervals over the GRPO steps of a run: a column for each tau."""
+def finals(section: Section, styles: Styles) -> "Figure":
+    """Final pass@1 of every row and tau, one below the other, so that no interval hides another."""
+    from matplotlib.figure import Figure
+
+    cells = [cell for cell in section.cells if section.values(cell, final)]
+    figure = Figure(figsize=(7.5, 1.2 + 0.28 * len(cells)))
+    axes = figure.add_subplot()
+    for y, cell in enumerate(cells):
+        value = Estimate(section.values(cell, final))
+        x, half = 100 * value.mean, 100 * interval(value)
+        axes.errorbar(x, y, xerr=half, **{**styles[cell[0]], "linestyle": ""})
+        text: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "fontsize": 6}
+        axes.annotate(f"{x:.1f}, n {value.n}", (x, y), xytext=(0, 4), **text)
+    base = Estimate(section.base(lambda result: result.base)).mean
+    axes.axvline(100 * base, color="grey", linestyle=":", linewidth=1)
+    names = [row.label if len(section.taus) == 1 else f"{row.label}, τ {tau}" for row, tau in cells]
+    axes.set_yticks(range(len(cells)), names)
+    axes.set_ylim(len(cells) - 0.4, -0.8)
+    axes.set_xlabel("final pass@1 (%)")
+    axes.grid(axis="y", visible=False)
+    figure.suptitle(f"{section.title}: mean and 95 % interval over seeds; dotted, the base model")
+    return figure
+
+
+def curves(section: Section, styles: Styles) -> "Figure":
+    """pass@1 at each round's end, by steps and by one client's bytes until then."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
+    from matplotlib.ticker import LogFormatter
 
-    lines = {
-        (series, row, tau): line
-        for series, _, _ in CURVES
-        for row in rows
-        for tau in section.taus
-        if (line := over_steps(section.cells.get((row, tau), {}), series))
-    }
-    panels = [panel for panel in CURVES if any(series is panel[0] for series, _, _ in lines)]
-    width = 1.2 + 2.9 * max(2, len(section.taus))
-    columns = max(1, int(width / (0.5 + 0.065 * max(len(row.label) for row in rows))))
-    height = 2.4 * len(panels) + 0.6 + 0.17 * math.ceil(len(rows) / columns)
-    figure = Figure(figsize=(width, height))
-    grid = figure.subplots(
-        len(panels), len(section.taus), sharex="col", sharey="row", squeeze=False
-    )
-    for (series, unit, scale), of_series in zip(panels, grid, strict=True):
-        for axes, tau in zip(of_series, section.taus, strict=True):
-            for place, row in enumerate(rows):
-                if (series, row, tau) in lines:
-                    shift = place - (len(rows) - 1) / 2
-                    _line(axes, lines[series, row, tau], scale, styles[row], shift)
-        of_series[0].set_ylabel(unit)
-    for tau, top, bottom in zip(section.taus, grid[0], grid[-1], strict=True):
-        top.set_title(f"τ = {tau}")
-        bottom.set_xlabel("GRPO steps of each client")
-    handles = [Line2D([], [], label=row.label, **styles[row]) for row in rows]
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(columns, len(rows)))
+    figure = Figure(figsize=(9.0, 3.6 + 0.17 * (len(section.rows) + 1) // 2))
+    by_steps, by_bytes = figure.subplots(1, 2, sharey=True)
+    dashes = dict(zip(reversed(section.taus), itertools.cycle(LINES)))
+    for row, tau in section.cells:
+        line = {**styles[row], "linestyle": dashes[tau]}
+        points = by_round(section, (row, tau))
+        means = [100 * point.mean for point in points.values()]
+        halves = [100 * interval(point) for point in points.values()]
+        by_steps.errorbar([tau * number for number in points], means, halves, **line)
+        if row.members == "federated":
+            sent = fmean(sum(traffic(one.run).values()) for one in section.results((row, tau)))
+            sizes = [sent / 1e6 * number for number in points]
+            by_bytes.errorbar(sizes[1:], means[1:], halves[1:], **line)
+    by_steps.set(xlabel="GRPO steps of each client", ylabel="pass@1 (%)")
+    by_bytes.set(xlabel="MB sent and received by a client", xscale="log")
+    by_bytes.xaxis.set_major_formatter(LogFormatter())
+    by_bytes.xaxis.set_minor_formatter(LogFormatter())
+    handles = [Line2D([], [], label=row.label, **styles[row]) for row in section.rows]
+    if len(dashes) > 1:
+        handles += [
+            Line2D([], [], label=f"τ = {tau}", color="grey", linestyle=dash)
+            for tau, dash in dashes.items()
+        ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=2)
     figure.suptitle(f"{section.title}: mean and 95 % interval over seeds")
     return figure
 
 
-def _line(
-    axes: "Axes", line: Mapping[int, Estimate], scale: float, style: Mapping[str, Any], shift: float
-) -> None:
-    steps, points = list(line), list(line.values())
-    means = [scale * one.mean for one in points]
-    lows, highs = ([scale * (one.mean + d * interval(one)) for one in points] for d in (-1, 1))
-    if len(steps) == 1:  # a band would be invisible: draw error bars side by side
-        half = scale * interval(points[0])
-        axes.errorbar([steps[0] * (1 + 0.02 * shift)], means, yerr=half, **style)
-        return
-    marker = style["marker"] if len(steps) <= 2 * SMOOTHING else ""
-    axes.plot(steps, means, **{**style, "marker": marker})
-    axes.fill_between(steps, lows, highs, color=style["color"], alpha=0.12, linewidth=0)
+def by_round(section: Section, cell: Cell) -> dict[int, Estimate]:
+    """pass@1 of a row at each round's end, over the seeds, which all have been evaluated then."""
+    numbers = range(1 + max(result.run.settings.rounds for result in section.results(cell)))
+    seeds = section.values(cell, final).keys()
+    found = {number: section.values(cell, partial(_score, number)) for number in numbers}
+    return {n: Estimate(values) for n, values in found.items() if values and values.keys() == seeds}
 
 
-def over_steps(cell: Cell, series: Callable[[Result], Series]) -> dict[int, Estimate]:
-    """The mean over seeds at each step that all have; clients that train alone are averaged.
-
-    A series with a point at every step is first smoothed, so the interval is that of the smoothed
-    values.
-    """
-    by_seed = []
-    for results in cell.values():
-        each = [series(result) for result in results]
-        one = {step: fmean(values[step] for values in each) for step in _common(each)}
-        by_seed.append(
-            smoothed(one, max(1, round(len(one) / SMOOTHING))) if series in SMOOTHED else one
-        )
-    return {step: estimate([one[step] for one in by_seed]) for step in _common(by_seed)}
-
-
-def smoothed(series: Series, window: int) -> Series:
-    """The running mean over `window` neighbours, fewer at the ends."""
-    behind, ahead, values = (window - 1) // 2, window // 2, list(series.values())
-    return {
-        step: fmean(values[max(0, index - behind) : index + ahead + 1])
-        for index, step in enumerate(series)
-    }
-
-
-def _common(all_series: Sequence[Series]) -> list[int]:
-    return sorted(set[int].intersection(*map(set, all_series))) if all_series else []
-
-
-def by_topic(section: Section) -> "Figure | None":
-    """Final pass@1 of each row on each topic, at the largest tau; None without topics."""
-    largest = max(section.taus)
-    found = topics(result for _, result in section.runs)
-    rows = {}
-    for row in (BASE, *shown(section)):
-        values = [list(section.values(row, largest, topic).values()) for topic in found]
-        if any(values):
-            rows[row.label] = [estimate(each) if each else None for each in values]
-    if not rows:
-        return None
-    return plots.heat_map(
-        [f"{label}, n {max(one.n for one in row if one)}" for label, row in rows.items()],
-        [measure.name for measure in found],
-        [[100 * one.mean if one else math.nan for one in row] for row in rows.values()],
-        [[_cell(one) if one else "" for one in row] for row in rows.values()],
-        title=f"{section.title}: by topic at τ = {largest}, mean and 95 % interval",
-        unit="final pass@1 (%)",
-        highest=100,
+def _score(number: int, result: Result) -> float | None:
+    rounds = result.run.rounds
+    return next(
+        (one.evaluation.pass_at_1 for one in rounds if one.round == number and one.evaluation), None
     )
 
 
-def _cell(value: Estimate) -> str:
-    half = value.half_width
-    return f"{100 * value.mean:.0f}" + ("" if half is None else f" ± {100 * half:.0f}")
-
-
-def by_seed(contrast: Contrast) -> "Figure":
-    """The paired differences of a contrast, a dot for each seed, and below them their mean."""
+def forest(primary: Contrast, others: Sequence[Contrast]) -> "Figure":
+    """Paired differences: a dot for each seed, and their mean with its interval."""
     from matplotlib.figure import Figure
 
-    values, last = [100 * value for value in contrast.by_seed.values()], len(contrast.by_seed)
-    figure = Figure(figsize=(6.0, 1.2 + 0.22 * (last + 1)))
-    axes = figure.add_subplot()
-    axes.axvline(0, color="grey", linestyle=":", linewidth=1)
-    axes.plot(values, range(last), "o", color="grey")
-    axes.errorbar(
-        100 * contrast.mean, last, xerr=100 * interval(contrast), fmt="D", color=COLORS[0]
-    )
-    names = [*(f"seed {seed}" for seed in contrast.by_seed), "mean, 95 %"]
-    axes.set_yticks(range(last + 1), names)
-    axes.set_ylim(last + 0.6, -0.6)
-    axes.set_xlabel("difference of the final pass@1, in points")
-    axes.grid(axis="y", visible=False)
-    figure.suptitle(contrast.title)
+    groups = [group for group in ([primary], others) if group]
+    wrapped = primary.name.replace(MINUS, f"\n{MINUS}")
+    heights = [1.5 + len(group) for group in groups]
+    figure = Figure(figsize=(7.5, 0.8 + 0.27 * sum(heights)))
+    panels = figure.subplots(len(groups), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axes, group, color in zip(panels, groups, COLORS, strict=False):
+        axes.axvline(0, color="grey", linestyle=":", linewidth=1)
+        for y, contrast in enumerate(group):
+            values = [100 * value for value in contrast.difference.by_seed.values()]
+            axes.plot(values, [y] * len(values), "o", color="grey", alpha=0.4)
+            mean, half = 100 * contrast.difference.mean, 100 * interval(contrast.difference)
+            axes.errorbar(mean, y, xerr=half, fmt="D", color=color)
+        names = [contrast.name for contrast in group]
+        axes.set_yticks(range(len(group)), names if group is others else [wrapped])
+        axes.set_ylim(len(group) - 0.4, -0.6)
+        axes.grid(axis="y", visible=False)
+    panels[-1].set_xlabel("points of final pass@1")
+    figure.suptitle("Paired differences: each seed, their mean and 95 % interval")
     return figure

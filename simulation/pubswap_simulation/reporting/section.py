@@ -1,40 +1,44 @@
 """The results of one comparison by row, tau and seed: one recipe, with all other axes fixed."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
-from typing import TypeVar
 
 from pubswap_client.recipes.tables import Value
 from pubswap_protocol.errors import InvalidSettings
-from pubswap_simulation.reporting.measures import Measure
 from pubswap_simulation.reporting.methods import (
-    BASE,
     NAMED,
-    Arm,
+    Row,
     edited,
     is_of_method,
-    method_of,
     references,
+    row_of,
     value_on,
 )
-from pubswap_simulation.results import Result
+from pubswap_simulation.results import Result, read_results
 
-T = TypeVar("T")
-# A seed's results: one, or one for each client that trains alone.
-Cell = Mapping[int, tuple[Result, ...]]
-Cells = dict[tuple[Arm, int], Cell]  # by row and tau
+Cell = tuple[Row, int]  # a row at a tau
+# A seed's results by the client that trains: None, or each for `alone`.
+BySeed = Mapping[int, Mapping[str | None, Result]]
 Problem = tuple[tuple[str, Value | None], ...]
+Measure = Callable[[Result], float | None]
+
+
+def final(result: Result) -> float:
+    """pass@1 of the last round's adapter."""
+    return result.final
 
 
 @dataclass(frozen=True)
 class Section:
-    """One comparison. `problem` has the shared values on all axes that are not of the method."""
+    """One comparison: its cells in the order of the tables. `problem` has the shared values on all
+    axes that are not of the method."""
 
     recipe: str
     problem: Problem
-    cells: Cells
+    cells: Mapping[Cell, BySeed]
     notes: tuple[str, ...]
 
     @property
@@ -52,39 +56,54 @@ class Section:
         return sorted({tau for _, tau in self.cells})
 
     @property
-    def methods(self) -> list[Arm]:
-        """The rows in the order of the tables."""
-        return sorted({method for method, _ in self.cells}, key=lambda method: method.order)
+    def rows(self) -> list[Row]:
+        """Every row, in the order of the tables."""
+        return sorted({row for row, _ in self.cells}, key=lambda row: row.order)
 
     @property
-    def runs(self) -> list[tuple[Arm, Result]]:
-        """Every result once, and its row."""
-        return [
-            (method, result)
-            for (method, _), cell in _ordered(self.cells)
-            if not method.summary and method != BASE
-            for _, results in sorted(cell.items())
-            for result in results
-        ]
+    def runs(self) -> Iterator[tuple[Row, Result]]:
+        """Every result, and its row."""
+        for cell in self.cells:
+            yield from ((cell[0], result) for result in self.results(cell))
 
-    def values(self, method: Arm, tau: int, measure: Measure) -> dict[int, float]:
-        """A measure of a row by seed, averaged over the clients if each trains alone.
+    def results(self, cell: Cell) -> list[Result]:
+        """All results of a row at a tau."""
+        return [one for clients in self.cells[cell].values() for one in clients.values()]
+
+    def values(self, cell: Cell, measure: Measure) -> dict[int, float]:
+        """A measure by seed, averaged over the clients if each trains alone.
 
         Seeds in which a client has none are left out.
         """
-        of, means = measure.base if method == BASE else measure.of, {}
-        for seed, results in sorted(self.cells.get((method, tau), {}).items()):
-            values = [value for result in results if (value := of(result)) is not None]
-            if len(values) == len(results):
-                means[seed] = fmean(values)
-        return means
+        by_seed = self.cells.get(cell, {})
+        clients = {client for results in by_seed.values() for client in results}
+        found = {
+            seed: [value for result in results.values() if (value := measure(result)) is not None]
+            for seed, results in by_seed.items()
+        }
+        return {
+            seed: fmean(values) for seed, values in found.items() if len(values) == len(clients)
+        }
 
-    @property
-    def federated(self) -> Iterator[tuple[Arm, int, list[Result]]]:
-        """The results of each federated row at each tau; FedProx only with the best mu."""
-        for (method, tau), cell in _ordered(self.cells):
-            if method.kind == "federated" and not method.detail:
-                yield method, tau, [one for of_seed in cell.values() for one in of_seed]
+    def base(self, measure: Measure) -> dict[int, float]:
+        """A measure by seed, averaged over all results: for those of the base model."""
+        found = defaultdict[int, list[float]](list)
+        for _, result in self.runs:
+            if (value := measure(result)) is not None:
+                found[result.seed].append(value)
+        return {seed: fmean(values) for seed, values in sorted(found.items())}
+
+
+def read_sections(store: Path) -> list[Section]:
+    """A store's comparisons; raises InvalidSettings if it holds no result."""
+    if not store.is_dir():
+        raise InvalidSettings(f"{store} is not a folder; name the --out of `pubswap simulate`.")
+    if comparisons := sections(read_results(store)):
+        return comparisons
+    raise InvalidSettings(
+        f"{store} holds no complete run; `pubswap simulate RECIPE --out {store}` makes one, "
+        "and continues those that were interrupted."
+    )
 
 
 def sections(results: Iterable[Result]) -> list[Section]:
@@ -113,18 +132,14 @@ def _check(result: Result) -> None:
         )
 
 
-def _of_recipe(recipe: str, results: list[Result]) -> list[Section]:
+def _of_recipe(recipe: str, results: Sequence[Result]) -> Iterator[Section]:
     axes = {axis for result in results for axis in result.setting} | edited(results)
     usual = references(results, axes)
     by_problem: dict[Problem, list[Result]] = defaultdict(list)
     for result in results:
         by_problem[_problem(result, axes)].append(result)
-    return [
-        _section(recipe, problem, problem_results, usual)
-        for problem, problem_results in sorted(
-            by_problem.items(), key=lambda item: _sorting(item[0])
-        )
-    ]
+    for problem, alike in sorted(by_problem.items(), key=lambda item: str(item[0])):
+        yield _section(recipe, problem, alike, usual)
 
 
 def _problem(result: Result, axes: set[str]) -> Problem:
@@ -136,80 +151,28 @@ def _problem(result: Result, axes: set[str]) -> Problem:
     return tuple(problem)
 
 
-def _sorting(problem: Problem) -> list[tuple[str, float, str]]:
-    return [
-        (axis, float(value) if isinstance(value, int | float) else 0.0, str(value))
-        for axis, value in problem
-    ]
-
-
 def _section(
-    recipe: str, problem: Problem, results: list[Result], usual: Mapping[str, Value | None]
+    recipe: str, problem: Problem, results: Iterable[Result], usual: Mapping[str, Value | None]
 ) -> Section:
-    runs: defaultdict[tuple[Arm, int], dict[int, tuple[Result, ...]]] = defaultdict(dict)
-    left_out: Counter[tuple[Arm, int]] = Counter()
-    base: defaultdict[tuple[Arm, int], dict[int, tuple[Result, ...]]] = defaultdict(dict)
-    for result in results:
-        method, tau = method_of(result, usual), result.run.settings.local_steps
-        if result.seed in runs[method, tau]:
-            left_out[method, tau] += 1
-            continue
-        runs[method, tau][result.seed] = (result,)
-        base[BASE, tau][result.seed] = (*base[BASE, tau].get(result.seed, ()), result)
-    cells: Cells = dict(runs)
+    cells: dict[Cell, dict[int, dict[str | None, Result]]] = {}
+    left_out: Counter[Cell] = Counter()
+    judged: Counter[str] = Counter()
+    for result in sorted(results, key=lambda result: result.seed):
+        cell = row_of(result, usual), result.run.settings.local_steps
+        clients = cells.setdefault(cell, {}).setdefault(result.seed, {})
+        left_out[cell] += result.client in clients
+        clients.setdefault(result.client, result)
+        judged[str(result.run.verifier_version)] += 1
     notes = [
-        f"{method.label}, τ = {tau}: {count} more results of the same seeds are left out, because "
+        f"{row.label}, τ = {tau}: {count} more results of the same seeds are left out, because "
         "they differ in no setting that matters here"
-        for (method, tau), count in _ordered(left_out)
+        for (row, tau), count in left_out.items()
+        if count
     ]
-    judged = Counter(str(result.run.verifier_version) for result in results)
     if len(judged) > 1:
         counts = ", ".join(f"{count} by {version}" for version, count in sorted(judged.items()))
         notes.append(
             f"these results are judged by several versions of a verifier's rules: {counts}"
         )
-    best = _best_mu(cells)
-    notes += [
-        f"{method.label}, τ = {tau}: μ = {chosen.mu:g}, the best on the test set, which favours "
-        "FedProx, as in the paper"
-        for (method, tau), chosen in best.items()
-    ]
-    tuned = {(method, tau): cells[chosen, tau] for (method, tau), chosen in best.items()}
-    return Section(recipe, problem, cells | _alone(cells) | tuned | base, tuple(notes))
-
-
-def _alone(cells: Cells) -> Cells:
-    """The mean of the clients alone, over the seeds that every client has."""
-    clients: dict[Arm, set[Arm]] = defaultdict(set)
-    for method, _ in cells:
-        if method.kind == "alone":
-            clients[replace(method, client=None)].add(method)
-    rows: Cells = {}
-    for whole, members in clients.items():
-        for tau in {tau for method, tau in cells if method in members}:
-            parts = [cells.get((one, tau), {}) for one in members]
-            for seed in set[int].intersection(*map(set, parts)):
-                results = tuple(result for part in parts for result in part[seed])
-                rows[whole, tau] = {**rows.get((whole, tau), {}), seed: results}
-    return rows
-
-
-def _best_mu(cells: Cells) -> dict[tuple[Arm, int], Arm]:
-    """FedProx with the mu of the best mean final pass@1 at each tau, on the seeds that all have."""
-    tried: dict[tuple[Arm, int], list[Arm]] = defaultdict(list)
-    for (method, tau), _ in _ordered(cells):
-        if method.mu is not None:
-            tried[replace(method, mu=None), tau].append(method)
-    best = {}
-    for (whole, tau), methods in tried.items():
-        if seeds := set[int].intersection(*(set(cells[one, tau]) for one in methods)):
-            mean = {
-                one: fmean(r.final for seed in sorted(seeds) for r in cells[one, tau][seed])
-                for one in methods
-            }
-            best[whole, tau] = max(methods, key=mean.__getitem__)
-    return best
-
-
-def _ordered(by_row: Mapping[tuple[Arm, int], T]) -> list[tuple[tuple[Arm, int], T]]:
-    return sorted(by_row.items(), key=lambda item: (item[0][0].order, item[0][1]))
+    ordered = sorted(cells.items(), key=lambda item: (item[0][1], item[0][0].order))
+    return Section(recipe, problem, dict(ordered), tuple(notes))

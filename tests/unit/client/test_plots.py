@@ -1,4 +1,4 @@
-"""The heat map that the client and the report draw."""
+"""The heat map that the client draws."""
 
 from pathlib import Path
 

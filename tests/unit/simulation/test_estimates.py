@@ -1,12 +1,12 @@
 """Means with intervals, and differences paired by seed, against hand calculations."""
 
 import math
-from statistics import StatisticsError, mean, stdev
+from statistics import mean, stdev
 
 import pytest
 
-from pubswap_simulation.reporting.estimates import estimate, paired, t_quantile
-from pubswap_simulation.reporting.markdown import grid
+from pubswap_simulation.reporting.estimates import Estimate, paired, t_quantile
+from pubswap_simulation.reporting.page import grid
 
 
 @pytest.mark.parametrize(
@@ -40,19 +40,16 @@ def test_the_density_between_the_quantiles_is_95_percent() -> None:
 def test_an_interval_is_the_mean_and_t_standard_errors() -> None:
     """For n = 5, 2.7764 standard errors on either side."""
     values = [0.5, 0.52, 0.47, 0.55, 0.49]
-    found = estimate(values)
-    half = 2.776445 * stdev(values) / math.sqrt(5)
+    found = Estimate(dict(enumerate(values)))
     assert (found.n, found.mean) == (5, pytest.approx(mean(values)))
-    assert found.low == pytest.approx(mean(values) - half, abs=1e-7)
-    assert found.high == pytest.approx(mean(values) + half, abs=1e-7)
+    assert found.half_width == pytest.approx(2.776445 * stdev(values) / math.sqrt(5), abs=1e-7)
 
 
-def test_one_seed_has_no_interval_and_none_no_mean() -> None:
-    """Nothing is invented without data."""
-    alone = estimate([0.4])
-    assert (alone.n, alone.mean, alone.low, alone.half_width) == (1, 0.4, None, None)
-    with pytest.raises(StatisticsError):
-        estimate([])
+def test_one_seed_has_neither_an_interval_nor_a_p_value() -> None:
+    """Nor have identical values a p-value."""
+    alone = Estimate({3: 0.4})
+    assert (alone.n, alone.mean, alone.half_width, alone.p_value) == (1, 0.4, None, None)
+    assert Estimate({0: 0.1, 1: 0.1, 2: 0.1}).p_value is None
 
 
 def test_differences_are_paired_by_seed() -> None:
@@ -61,22 +58,32 @@ def test_differences_are_paired_by_seed() -> None:
     ours = {seed: value + 0.02 for seed, value in theirs.items() if seed != 8} | {7: 1.0}
     ours[2] += 0.01
     found = paired(ours, theirs)
-    assert found is not None and found.low is not None and found.high is not None
-    assert (found.n, found.mean) == (4, pytest.approx(0.0225))
-    half = 3.182446 * 0.005 / 2  # the four are 0.02, 0.02, 0.03, 0.02: s = 0.005
-    assert (found.low, found.high) == (
-        pytest.approx(0.0225 - half, abs=1e-7),
-        pytest.approx(0.0225 + half, abs=1e-7),
-    )
-    assert (found.above, found.equal, found.below) == (4, 0, 0)
+    assert found is not None
+    assert (found.n, found.mean, found.signs) == (4, pytest.approx(0.0225), "4/0/0")
+    # The four are 0.02, 0.02, 0.03, 0.02: s = 0.005.
+    assert found.half_width == pytest.approx(3.182446 * 0.005 / 2, abs=1e-7)
     assert paired({1: 0.0}, {2: 0.0}) is None
+
+
+def test_figures_are_in_per_cent_or_have_the_digits_of_their_interval() -> None:
+    """n follows in brackets; a difference has its sign, and how many seeds have which."""
+    share = {0: 0.46, 1: 0.47, 2: 0.49}
+    assert Estimate(share).text() == "47.3 ± 3.8 (3)"
+    assert Estimate({seed: 10 * value for seed, value in share.items()}).text(share=False) == (
+        "4.73 ± 0.38 (3)"
+    )
+    assert Estimate({0: 0.5}).text() == "50.0 (1)"
+    difference = paired({0: 0.52, 1: 0.53, 2: 0.5}, dict.fromkeys(range(3), 0.5))
+    assert difference is not None
+    assert difference.text() == "+1.7 ± 3.8 (3: 2/1/0)"
+    assert difference.interval == "-2.1 to +5.5"
 
 
 def test_signs_are_counted_beyond_rounding() -> None:
     """0.1 + 0.2 equals 0.3, whatever the last bit."""
     found = paired({0: 0.1 + 0.2, 1: 0.5, 2: 0.2}, {0: 0.3, 1: 0.4, 2: 0.4})
     assert found is not None
-    assert (found.above, found.equal, found.below) == (1, 1, 1)
+    assert found.signs == "1/1/1"
 
 
 def test_a_cell_of_any_text_is_one_cell() -> None:

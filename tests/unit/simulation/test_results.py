@@ -7,7 +7,7 @@ import pytest
 
 from pubswap_client.recipes.inheritance import shipped_folder
 from pubswap_protocol.errors import InvalidSettings
-from pubswap_simulation.reporting.methods import method_of, references
+from pubswap_simulation.reporting.methods import references, row_of
 from pubswap_simulation.results import RESULT, RUNS, read_result, read_results
 from support.client.results import make_result, write_store
 
@@ -30,7 +30,7 @@ def test_settings_of_an_older_version_are_read_as_data(tmp_path: Path) -> None:
     assert (settings.grpo.clipping.name, settings.wire.precision) == ("gone", "float32")
     assert str(settings.verifier) == "reasoning_gym:gcd"
     usual = references(results, ["grpo.gone", "grpo.clipping"])
-    assert [method_of(result, usual).variant for result in results] == [
+    assert [row_of(result, usual).variant for result in results] == [
         (),
         (("grpo.clipping", "gone"), ("grpo.gone", 1)),
     ]
