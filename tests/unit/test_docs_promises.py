@@ -29,25 +29,33 @@ def test_the_page_of_platforms_has_each_python_that_can_install_it() -> None:
     assert [int(minor) for minor in named] == [*range(int(first), int(after))]
 
 
-def promises() -> list[str]:
-    """The items under "Threats" in docs/security.md."""
-    _, threats = (DOCS / "security.md").read_text(encoding="utf-8").split("## Threats")
-    items = re.split(r"^- |^#+ .*\n", threats, flags=re.MULTILINE)
-    return [" ".join(item.split()) for item in items if item.strip()]
+def security() -> tuple[list[list[str]], list[str]]:
+    """The rows of the tables in docs/security.md, and the list of their tests."""
+    threats = (DOCS / "security.md").read_text(encoding="utf-8")
+    tests = (DOCS / "reference/threats.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (.*?) \|(.*)\|(.*)\|$", threats, re.MULTILINE)
+    rows = [[cell.strip() for cell in row] for row in rows if row[0] != "threat"]
+    return rows, re.split(r"^\d+\. ", tests, flags=re.MULTILINE)[1:]
 
 
 def test_every_promise_of_security_names_tests_that_exist() -> None:
-    """Unless it is marked as not promised."""
-    tests = {
+    """What limits a threat has a number and tests; a threat without a limit says what is left."""
+    exist = {
         f"{path.name}::{name}"
         for path in (ROOT / "tests").rglob("test_*.py")
         for name in re.findall(r"^def (test_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
     }
-    assert len(promises()) > 30
-    for promise in promises():
-        proofs = set(re.findall(r"`(test_\w+\.py::\w+)`", promise))
-        assert bool(proofs) != promise.startswith("**Not promised:**"), promise
-        assert proofs <= tests, f"{promise}: {proofs - tests}"
+    rows, tests = security()
+    promises = [threat for threat, limit, _ in rows if limit]
+    assert len(promises) > 40
+    assert [threat.partition(".")[0] for threat in promises] == [
+        str(number + 1) for number in range(len(tests))
+    ]
+    for proofs in tests:
+        named = set(re.findall(r"`(test_\w+\.py::\w+)`", proofs))
+        assert named, proofs
+        assert named <= exist, named - exist
+    assert all(left for _, limit, left in rows if not limit)
 
 
 def test_the_changelog_begins_with_this_version() -> None:
