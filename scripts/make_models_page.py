@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 from transformers.utils import logging
 
-from support.models.every_model import model_types, way  # type: ignore[import-not-found]
+from support.models.every_model import UNLISTED, model_types, way  # type: ignore[import-not-found]
 
 PAGE = Path(__file__).parents[1] / "docs/models.md"
 BEGIN, END = "<!-- written by scripts/make_models_page.py -->\n", "<!-- end -->\n"
@@ -30,7 +30,11 @@ def main() -> None:
             except Exception as error:  # name it, and go on
                 print(f"{kind}: {type(error).__name__}: {error}")
                 found["not trained: clients fail"].append(kind)
-    rows = "".join(f"| {name} | {', '.join(kinds)} |\n" for name, kinds in sorted(found.items()))
+    rows = "".join(
+        f"| {name} | {', '.join(kinds)} |\n"
+        for name, kinds in sorted(found.items())
+        if not name.startswith(UNLISTED)
+    )
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     after = rest.partition(END)[2]
     table = f"| | model types |\n|---|---|\n{rows}"

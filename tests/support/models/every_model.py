@@ -28,6 +28,7 @@ from support.models.published import GEMMA_4
 
 LARGEST = 1_000_000  # parameters
 NOT_BUILT = "not tested: no small model of these could be built"
+UNLISTED = ("refused", "not tested")  # ways that docs/models.md does not list
 ILL_SIZED = ("deepseek_v4", "inkling_text")  # their caches do not fit these sizes
 TABLE = Path(text_model.__file__).with_name("text_models.json")
 STATE_SPACE = {
