@@ -44,7 +44,7 @@ def rounds(peers: dict[str, Any]) -> list[str]:
 def coordinator(found: dict[str, Any]) -> list[str]:
     """The rows of what is measured and wanted of the coordinator."""
     details = found["details"]
-    floor, memory = details["rounds"]["floor"], details["memory"]
+    memory = details["memory"]
     small, large = (memory[size]["peak_mb"] for size in ("4 x 140 MB", "64 x 35 MB"))
     few, many = found["exchange_seconds"]["4"], found["exchange_seconds"]["64"]
     bucket = details["bucket"]
@@ -54,11 +54,6 @@ def coordinator(found: dict[str, Any]) -> list[str]:
         "| round, against Flower / NVFlare, at the worst size "
         f"| {said(flower, '{:.0f}x', flower >= 30)} / {said(nvflare, '{:.1f}x', nvflare >= 2.5)} "
         "| ≥ 30 / ≥ 2.5 |",
-        "| round, against the floor, 4 x 140 / 4 x 35 / 16 x 35 MB | "
-        + " / ".join(
-            f"{floor[size]['ratio']:.1f}" for size in ("4 x 140 MB", "4 x 35 MB", "16 x 35 MB")
-        )
-        + "x | - |",
         "| server's anonymous memory, 4 x 140 MB / 64 x 35 MB "
         f"| {said(small, '{:.0f}', small <= 150)} / {said(large, '{:.0f}', large <= 150)} MB "
         "| ≤ 150 |",
@@ -66,8 +61,6 @@ def coordinator(found: dict[str, Any]) -> list[str]:
         f"| {said(v := found['upload_vs_nginx'], '{:.2f}x', v >= 0.45)} | ≥ 0.45 |",
         "| download of 140 MB, to checked bytes in memory, against curl to a file "
         f"| {said(v := found['download_vs_nginx'], '{:.1f}x', v >= 0.5)} | ≥ 0.5 |",
-        "| mean, against numpy's of the arrays in memory "
-        f"| {said(v := found['aggregate_vs_numpy'], '{:.2f}x', v >= 0.6)} | ≥ 0.6 |",
         "| slowest heartbeat while 16 clients upload "
         f"| {said(heartbeat, '{:.1f} s', heartbeat <= 1)} | ≤ 1 |",
         "| exchange of 4 / 64 clients x 64 responses x 2,048 tokens "
@@ -75,9 +68,6 @@ def coordinator(found: dict[str, Any]) -> list[str]:
         "| ≤ 0.25 / ≤ 2 |",
         "| 1,000 long polls, the last answer "
         f"| {said(v := found['long_poll_seconds'], '{:.2f} s', v <= 1)} | ≤ 1 |",
-        "| growth of CPU seconds over linear: a round of 64 to 1,000 members / `run show` of 100 "
-        f"to 10,000 rounds | {said(v := found['scale_members_growth'], '{:.2f}', v <= 1.3)} / "
-        f"{said(v := found['scale_rounds_growth'], '{:.2f}', v <= 1.3)} | ≤ 1.3 |",
         f"| CPU of the coordinator, a round of {bucket['round']} with a bucket: "
         "bytes through it / straight to the bucket "
         f"| {bucket['through']['cpu_seconds']:.1f} / {bucket['direct']['cpu_seconds']:.1f} s: "
