@@ -8,7 +8,8 @@ import typer
 from rich.console import Console
 
 from pubswap_protocol.command_line.progress_bar import next_stage, progress_bar
-from pubswap_protocol.errors import InvalidProblems, InvalidSettings
+from pubswap_protocol.errors import InvalidProblems
+from pubswap_protocol.files import require_vacant
 
 
 def convert_command(
@@ -23,8 +24,8 @@ def convert_command(
     answer: Annotated[
         list[str] | None,
         typer.Option(
-            help="Column of answers, or such a text. Several make a JSON object, for the verifier "
-            "json: COLUMN or KEY=COLUMN each."
+            help="Column of answers. KEY=COLUMN, or several, make a JSON object, for the verifier "
+            "json."
         ),
     ] = None,
     id_: Annotated[
@@ -33,67 +34,46 @@ def convert_command(
     topic: Annotated[
         str | None, typer.Option(help="Column of topics; by default 'topic', if there is one.")
     ] = None,
-    verifier: Annotated[
-        str | None,
-        typer.Option(help="Column of verifiers, or a verifier's name; by default the run's."),
-    ] = None,
     metadata: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="COLUMN or KEY=COLUMN that goes to `metadata`; by default all further columns."
-        ),
+        list[str] | None, typer.Option(help="COLUMN or KEY=COLUMN that goes to `metadata`.")
     ] = None,
-    no_metadata: Annotated[
-        bool, typer.Option("--no-metadata", help="Leave all further columns out.")
-    ] = False,
     out: Annotated[
         Path | None, typer.Option(help="The new JSONL file. Without it, only look.")
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(help="Show prompts in this model's chat template: folder, or hub id."),
     ] = None,
     encoding: Annotated[
         str | None, typer.Option(help="Of a table of text, such as cp1250; by default found.")
     ] = None,
-    sheet: Annotated[str | None, typer.Option(help="Of an Excel workbook.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file of --out.")] = False,
+    sheet: Annotated[
+        str | None, typer.Option(help="Of an Excel workbook; by default the first.")
+    ] = None,
 ) -> None:
     r"""Convert a table to problems, and show how it was read.
 
-    It finds the separator, the encoding, decimal commas and the row with the columns' names, prints
-    what becomes of each column and the first two problems, and lists rows that it leaves out in
-    OUT-left-out.jsonl. Formulas count by their last value.
+    The first row has the columns' names. It finds the separator, the encoding and decimal commas,
+    prints what becomes of each column and the first two problems, and lists rows that it leaves
+    out in OUT-left-out.jsonl. Columns named id, topic, verifier and metadata become these fields;
+    further ones are left out, unless --metadata names them.
 
     In a text with columns, \n is a line's end, and {{x}} is x in braces. Numbers with decimal
     commas get points, but stay as they are in such a text.
     """
-    from pubswap_client.data.convert import showing, writing
+    from pubswap_client.data.convert import writing
     from pubswap_client.data.convert.converting import Conversion, survey
     from pubswap_client.data.convert.opening import open_table
     from pubswap_client.data.convert.roles import CellText, Roles, answer_fields, by_key
+    from pubswap_client.data.convert.showing import show
 
-    if no_metadata and metadata:
-        raise InvalidSettings("--metadata and --no-metadata contradict each other.")
-    if (
-        out is not None
-        and out.exists()
-        and not (force and out.is_file() and not out.samefile(file))
-    ):
-        remedy = "choose another --out" if force else "remove it, choose another --out, or --force"
-        raise InvalidSettings(f"{out} already exists: {remedy}.")
-    answers = answer or ["answer"]
+    if out is not None:
+        require_vacant(out)
     roles = Roles(
         prompt=CellText(prompt),
-        answer=CellText(answers[0]),
-        answers=answer_fields(answers),
+        answers=answer_fields(answer or ["answer"]),
         id=id_,
         topic=topic,
-        verifier=verifier,
-        metadata=by_key(metadata or [], "--metadata") if metadata or no_metadata else None,
+        metadata=by_key(metadata or [], "--metadata"),
     )
-    render = showing.renderer(model)
-    table = open_table(file, roles.wanted, encoding, sheet)
+    table = open_table(file, encoding=encoding, sheet=sheet)
+    table.require(roles.wanted, file)
     roles = roles.of_table(table.columns)
     with progress_bar() as progress:
         next_stage(progress, f"reading {file.name}")
@@ -101,10 +81,7 @@ def convert_command(
         stage = next_stage(progress, "converting", surveyed.rows)
         conversion = Conversion(table, roles, surveyed)
         writing.write(conversion, out, lambda done: progress.advance(stage, done))
-    console = Console(markup=False, highlight=False)
-    showing.show_columns(console, conversion)
-    showing.show_problems(console, conversion.first, render)
-    showing.show_record(console, conversion)
+    show(Console(markup=False, highlight=False), conversion)
     if not conversion.written:
         raise InvalidProblems(f"{file} has no row that can be a problem; nothing was written.")
     if out is None:

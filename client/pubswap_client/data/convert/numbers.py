@@ -39,7 +39,6 @@ class ColumnSurvey:
     """What is in a column: how many cells, and the decimal marks with which all are numbers."""
 
     filled: int = 0
-    example: Cell = None
     texts: int = 0
     marks: set[Mark] = field(default_factory=lambda: {".", ","})
     signs: set[str] = field(default_factory=set)  # points and commas in its text
@@ -49,7 +48,6 @@ class ColumnSurvey:
         if cell is None:
             return
         self.filled += 1
-        self.example = cell if self.example is None else self.example
         if isinstance(cell, str):
             self.texts += 1
             self.marks = {mark for mark in self.marks if _NUMBER[mark].fullmatch(cell.strip())}

@@ -2,13 +2,11 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from pubswap_protocol.command_line.amounts import first_few
 from pubswap_protocol.errors import InvalidSettings
-from pubswap_protocol.verifiers import verifier_of
 
 # {{...}} is braces, and {Column} a column. Quotes are in no column's name, but in JSON.
 _BRACES = re.compile(r'\{\{([^{}]*)\}\}|\{([^{}"]+)\}')
@@ -40,66 +38,54 @@ class CellText:
         return _BRACES.sub(inserted, self.source.replace("\\n", "\n"))
 
 
+TEXT = ""  # the key of a column that is the whole answer
+
+
 @dataclass(frozen=True)
 class Roles:
     """Columns by the fields that they become; those of `answers` and `metadata` by their keys.
 
-    `answers` make a JSON object; without them, `answer` is a text.
+    `answers` make a JSON object, unless the key of the only one is TEXT.
     """
 
     prompt: CellText
-    answer: CellText
     answers: Mapping[str, str]
     id: str | None = None
     topic: str | None = None
     verifier: str | None = None
-    metadata: Mapping[str, str] | None = None  # None for all further columns
-    constant_verifier: str | None = None
-
-    @property
-    def answer_columns(self) -> list[str]:
-        return list(self.answers.values()) or self.answer.columns
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def wanted(self) -> set[str]:
         """The columns that must exist."""
-        named = {self.id, self.topic, *(self.metadata or {}).values()} - {None}
-        return {*self.prompt.columns, *self.answer_columns, *filter(None, named)}
+        optional = filter(None, (self.id, self.topic))
+        return {*self.prompt.columns, *self.answers.values(), *self.metadata.values(), *optional}
 
     def of_table(self, columns: Sequence[str]) -> "Roles":
-        """The same with what columns that have a field's own name, and further ones, give.
-
-        Raises InvalidSettings for an unknown verifier.
-        """
+        """The same with what columns that have a field's own name give."""
         usual: dict[str, Any] = {
-            field: field
-            for field in ("id", "topic", "verifier")
-            if field in columns and getattr(self, field) is None
+            name: name
+            for name in ("id", "topic", "verifier")
+            if name in columns and getattr(self, name) is None
         }
-        roles = replace(self, **usual)
-        if roles.verifier is not None and roles.verifier not in columns:
-            _check_verifier(roles.verifier, columns)
-            roles = replace(roles, verifier=None, constant_verifier=roles.verifier)
-        if roles.metadata is None:
-            used = {*roles.wanted, roles.verifier}
-            further = {column: column for column in columns if column not in used}
-            roles = replace(roles, metadata=further)
-        return roles
+        if "metadata" in columns and not self.metadata:
+            usual["metadata"] = {"metadata": "metadata"}
+        return replace(self, **usual)
 
     def of(self, column: str) -> list[str]:
         """What becomes of a column, as text for people."""
         found = ["prompt"] if column in self.prompt.columns else []
-        found += ["answer"] if not self.answers and column in self.answer.columns else []
-        found += [f"answer, field {key}" for key, own in self.answers.items() if own == column]
+        for key, own in self.answers.items():
+            if own == column:
+                found.append("answer" if key == TEXT else f"answer, field {key}")
         found += [name for name in ("id", "topic", "verifier") if getattr(self, name) == column]
-        metadata = self.metadata or {}
-        return found + [f"metadata.{key}" for key, own in metadata.items() if own == column]
+        return found + [f"metadata.{key}" for key, own in self.metadata.items() if own == column]
 
 
 def answer_fields(texts: Sequence[str]) -> dict[str, str]:
-    """The columns of an answer that is a JSON object: of several, or of one with a key."""
-    several = len(texts) > 1 or ("{" not in texts[0] and _NAMED.fullmatch(texts[0]))
-    return by_key(texts, "--answer") if several else {}
+    """The columns of an answer: a JSON object if they are several or have a key, else a text."""
+    several = len(texts) > 1 or _NAMED.fullmatch(texts[0])
+    return by_key(texts, "--answer") if several else {TEXT: texts[0]}
 
 
 def by_key(texts: Sequence[str], option: str) -> dict[str, str]:
@@ -112,13 +98,3 @@ def by_key(texts: Sequence[str], option: str) -> dict[str, str]:
             raise InvalidSettings(f"{option} names {key!r} twice; write OTHER=COLUMN for one.")
         columns[key] = column
     return columns
-
-
-def _check_verifier(name: str, columns: Sequence[str]) -> None:
-    try:
-        verifier_of(name)
-    except InvalidSettings as error:
-        known = first_few(columns, most=20)
-        raise InvalidSettings(
-            f"--verifier: {name!r} is neither a column ({known}) nor a verifier. {error.detail}"
-        ) from None

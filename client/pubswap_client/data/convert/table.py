@@ -1,28 +1,21 @@
 """A table of another program: its columns, and its rows one after another."""
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, time
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from pubswap_protocol.command_line.amounts import first_few
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
 
-TOP = 20  # rows among which the one with the columns' names is
 _MAX_NAMES = 30
 
-
-@dataclass(frozen=True)
-class CellFault:
-    """The content of a cell without a value, such as an error of Excel."""
-
-    reason: str
-
-
 Cell = Any
-"""None if it is empty, else text, bool, int, float, Decimal, list, dict or a CellFault."""
+"""None if it is empty, else text, bool, int, float, Decimal, list or dict."""
 
 
 @dataclass(frozen=True)
@@ -43,97 +36,72 @@ class OpenTable:
     rows: Callable[[], Iterator[Row]]
     unit: str = "row"  # what is counted: rows, or lines of the file
     typed: bool = False  # whether text that looks like a number was meant as text
-    notes: tuple[str, ...] = ()
-    hint: str = ""  # why cells may be empty that do not look it
 
-    def checked(self, wanted: set[str], path: Path) -> "OpenTable":
-        """The same; raises InvalidSettings if it lacks a column, InvalidProblems if one occurs
-        twice."""
-        if not wanted <= set(self.columns):
-            raise InvalidSettings(_missing(wanted, self.columns, path))
-        _check_distinct(self.columns, str(path))
-        return self
+    def require(self, wanted: Collection[str], path: Path) -> None:
+        """Raises InvalidSettings if it lacks a column, InvalidProblems if one occurs twice."""
+        if lacking := sorted(set(wanted) - set(self.columns)):
+            raise InvalidSettings(
+                f"{path}, read as {self.format}, has no column {first_few(map(repr, lacking))}. "
+                f"Its columns are {first_few(map(repr, self.columns), _MAX_NAMES)}."
+            )
+        for name, count in Counter(self.columns).most_common(1):
+            if count > 1:
+                raise InvalidProblems(
+                    f"{path}: the column {name!r} occurs {count} times. Give each its own name, or "
+                    "remove all but one."
+                )
 
 
-Header = tuple[int, list[str | None]]
-"""A row's number, and the names of columns in it."""
+Lines = Callable[[], Iterable[tuple[int, Sequence[Cell]]]]
+"""Rows of cells with their numbers, from the first one at each call."""
 
 
-@dataclass(frozen=True)
-class Grid:
-    """Rows of cells, one of the first of which has the columns' names."""
+def below_names(form: str, lines: Lines, path: Path, unit: str = "row") -> OpenTable:
+    """The table whose first row has the columns' names; raises InvalidProblems without one.
 
-    format: str
-    lines: Callable[[], Iterable[tuple[int, Sequence[Cell]]]]
-    unit: str = "row"
-    hint: str = ""
-    whole: bool = False  # whether each row has all of its cells, empty ones too
+    A column without a name is left out, and a row without any cell is none.
+    """
+    filled = ((number, cells) for number, cells in lines() if any(c is not None for c in cells))
+    header, first = next(filled, (0, ()))
+    if not header:
+        raise InvalidProblems(f"{path} has no rows.")
+    names = ["" if cell is None else " ".join(str(cell).split()) for cell in first]
 
-    def top(self) -> Iterator[Header]:
-        """The first rows, read one by one, because one of them may be broken."""
-        return ((number, [*map(_name, cells)]) for number, cells in islice(self.lines(), TOP))
-
-    def header(self, wanted: set[str]) -> Header | None:
-        """The first row that names these columns; None if there is none at the top."""
-        return next((row for row in self.top() if wanted <= set(row[1])), None)
-
-    def table(self, header: Header, path: Path) -> OpenTable:
-        """The table below a header; raises InvalidProblems if this names a column twice."""
-        number, names = header
-        _check_distinct(names, f"{path}, {self.unit} {number}")
-        names = names[: max(place for place, name in enumerate(names, start=1) if name)]
-        notes = [f"The columns' names are in {self.unit} {number}."] if number > 1 else []
-        if nameless := [place for place, name in enumerate(names, start=1) if not name]:
-            notes.append(f"Without a name, and left out: column {first_few(nameless, _MAX_NAMES)}.")
-        columns = tuple(name for name in names if name)
-        table = OpenTable(self.format, columns, lambda: self._rows(number, names), self.unit)
-        return replace(table, notes=tuple(notes), hint=self.hint)
-
-    def refusal(self, wanted: set[str], path: Path) -> str:
-        """That no row names these columns, and which the row that is nearest to it has."""
-        rows = [named for _, names in self.top() if (named := [name for name in names if name])]
-        if not rows:
-            return f"{path} has no rows."
-        return _missing(wanted, max(rows, key=lambda names: len(wanted & set(names))), path)
-
-    def _rows(self, header: int, names: Sequence[str | None]) -> Iterator[Row]:
-        empty: list[int] = []
-        width = len(names)
-        for number, cells in self.lines():
-            if number <= header:
+    def rows() -> Iterator[Row]:
+        for number, cells in lines():
+            if number <= header or all(cell is None for cell in cells):
                 continue
-            if all(cell is None for cell in cells):
-                empty.append(number)  # at the end they are no rows
-                continue
-            yield from (Row(place, {}, "an empty row") for place in empty)
-            empty.clear()
             fault = ""
-            if (self.whole and len(cells) < width) or any(c is not None for c in cells[width:]):
-                fault = f"the row has {len(cells)} cells, and the columns are {width}"
-            elif [*map(_name, cells[:width])] == names:
-                fault = "the columns' names again"
+            if any(cell is not None for cell in cells[len(names) :]):
+                fault = f"the row has {len(cells)} cells, and the columns are {len(names)}"
             pairs = zip(names, cells, strict=False)
             yield Row(number, {name: cell for name, cell in pairs if name}, fault)
 
-
-def _missing(wanted: set[str], names: Sequence[str], path: Path) -> str:
-    """That a file lacks columns, and which ones it has."""
-    lacking = first_few(sorted(map(repr, wanted - set(names))))
-    return (
-        f"{path} has no column {lacking}. Its columns are "
-        f"{first_few(map(repr, names), _MAX_NAMES)}. Name them as --prompt, --answer and so on."
-    )
+    return OpenTable(form, tuple(filter(None, names)), rows, unit)
 
 
-def _check_distinct(names: Sequence[str | None], where: str) -> None:
-    for name, count in Counter(filter(None, names)).most_common(1):
-        if count > 1:
-            places = [place for place, other in enumerate(names, start=1) if other == name]
-            raise InvalidProblems(
-                f"{where}: the column {name!r} occurs {count} times, as column "
-                f"{first_few(places)}. Give each its own name, or remove all but one."
-            )
+def cell_of(value: Any) -> Cell:
+    """A value of another program; blank text and NaN are empty."""
+    if value is None or value != value or (isinstance(value, str) and not value.strip()):
+        return None
+    return value if isinstance(value, Decimal) else in_json(value)
 
 
-def _name(cell: Cell) -> str | None:
-    return None if cell is None or isinstance(cell, CellFault) else " ".join(str(cell).split())
+def in_json(value: Any) -> Any:
+    """A value in JSON's terms: dates, which it lacks, are text, and bytes nothing."""
+    if value is None or isinstance(value, bytes):
+        return None
+    if isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, Decimal):
+        exact = value.is_finite() and Decimal(repr(float(value))) == value
+        return float(value) if exact else str(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, list | tuple):
+        return [in_json(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): in_json(item) for key, item in value.items()}
+    if isinstance(value, datetime) and value.time() == time(0):
+        return str(value.date())
+    return str(value)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pubswap_client.data.convert.converting import Conversion
 from pubswap_client.data.fault_list import beside, write_list
-from pubswap_protocol.errors import InvalidProblems, NotSaved
+from pubswap_protocol.errors import NotSaved
 from pubswap_protocol.files import remedy, write_stream
 from pubswap_protocol.problems import problem_lines
 
@@ -17,32 +17,28 @@ _AT_ONCE = 100  # problems to a piece
 def write(conversion: Conversion, out: Path | None, advance: Callable[[int], None]) -> None:
     """Write the problems, if there are any; without `out`, only go through them.
 
-    `advance` gets numbers of problems that are done. Raises NotSaved if the file cannot be written,
-    and InvalidProblems if the table cannot be read to its end; there is no new file then.
+    `advance` gets numbers of problems that are done. Raises NotSaved if the file cannot be written;
+    there is none then.
     """
     pieces = _pieces(conversion, advance)
     if out is None:
         deque(pieces, maxlen=0)
     elif (head := next(pieces, None)) is not None:
-        kept = "The earlier file is unchanged" if out.exists() else "There is no such file now"
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
             write_stream(out, chain([head], pieces))
         except OSError as error:
             raise NotSaved(
-                f"{out} could not be written: {error.strerror}. {kept}; {remedy(error)}, or "
-                "choose another --out."
+                f"{out} could not be written: {error.strerror}; {remedy(error)}, or choose another "
+                "--out."
             ) from None
 
 
 def _pieces(conversion: Conversion, advance: Callable[[int], None]) -> Iterator[bytes]:
     problems = iter(conversion)
-    try:
-        while some := list(islice(problems, _AT_ONCE)):
-            yield problem_lines(some)
-            advance(len(some))
-    except OSError as error:
-        raise InvalidProblems(f"The table cannot be read: {error.strerror}.") from None
+    while some := list(islice(problems, _AT_ONCE)):
+        yield problem_lines(some)
+        advance(len(some))
 
 
 def write_left_out(conversion: Conversion, out: Path) -> Path | None:
