@@ -40,8 +40,7 @@ from rich.progress import track
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from pubswap_client.data.tasks import Record
-from pubswap_client.demo.tasks import TOPICS, unique_problems
+from pubswap_client.demo.tasks import TOPICS, Record, unique_problems
 from pubswap_protocol.verifiers.reasoning import library
 
 PAD, EOS = "<pad>", "<eos>"

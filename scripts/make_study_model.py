@@ -28,8 +28,7 @@ import make_demo_model as demo
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from pubswap_client.data.tasks import Record
-from pubswap_client.demo.tasks import TOPICS, unique_problems
+from pubswap_client.demo.tasks import TOPICS, Record, unique_problems
 
 FORMS = {
     "chain_sum": "={}",

@@ -260,6 +260,6 @@ class PromptLimit:
                 f"{name}: {len(long)} of {len(counts)} prompts have more than "
                 f"{self.max_tokens} tokens (grpo.max_prompt_tokens): "
                 f"{first_few(long)}. "
-                "Shorten or remove them, or raise the limit; `pubswap data prepare --model` leaves "
+                "Shorten or remove them, or raise the limit; `data.prepare` of a run file leaves "
                 "such prompts out."
             )

@@ -1,6 +1,5 @@
 """Draw a split's problems from the usable ones, and divide them into sets."""
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -67,17 +66,15 @@ class Split:
         return {**private, "public": self.public, "test": self.test}
 
 
-def quotas(streams: int, total: int) -> list[int]:
-    """The number of problems to take from each stream, `total` in all."""
-    shares = [1 / streams] * streams
-    bounds = [round(sum(shares[:index]) * total) for index in range(streams)] + [total]
-    return [upper - lower for lower, upper in itertools.pairwise(bounds)]
+def quotas(sets: int, total: int) -> list[int]:
+    """The number of problems to take from each set, `total` in all."""
+    return [(total + number) // sets for number in range(sets)]
 
 
 def fitted(spec: DataSpec, sizes: SplitSizes, available: Mapping[str, int]) -> SplitSizes:
     """The sizes, with private sets up to 1 % smaller if the paper's do not quite fit.
 
-    `available` is the number of problems from each stream. Raises InvalidSettings if too few.
+    `available` is the number of problems from each set. Raises InvalidSettings if too few.
     """
     usable = sum(available.values())
     if sizes.total(spec.clients) <= usable and min(sizes) > 0:

@@ -25,12 +25,6 @@ CONTRADICTED = "the same prompt has another answer elsewhere"
 _MARKS = re.compile(r"####|<<.*>>|\b(?:answer|solution)\b\s*(?:is\b|:)", re.IGNORECASE)
 _TEXT = re.compile(r"\\(?:text\w*|mbox|mathrm)\s?\{[^{}]*\}|\\[A-Za-z]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")  # all but the tab
-_WORD = re.compile(r"[A-Za-z]{2,}")
-_FUNCTION = re.compile(
-    r"(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|log|ln|exp|lim|max|min|mod|gcd|lcm|deg|sqrt|pi|theta"
-    r"|alpha|beta|gamma|inf|infinity|and|or",
-    re.IGNORECASE,
-)
 _VERB = re.compile(
     r"\b(?:is|are|was|were|has|have|had|gets?|equals|gives|so|thus|hence|therefore|because|since"
     r"|we|she|he|they|it|there)\b",
@@ -88,15 +82,10 @@ def _lost_backslash(answer: str, verifier: Verifier | None) -> bool:
 
 
 def _is_solution(answer: str) -> bool:
-    """Whether it is sentences: several words before a number, or a verb beside one."""
-    if _MARKS.search(answer):
-        return True
+    """Whether it is a sentence with a number."""
     plain = _TEXT.sub(" ", answer)
-    number = re.search(r"\d", plain)
-    if number is None:
-        return False
-    before = [w for w in _WORD.findall(plain[: number.start()]) if not _FUNCTION.fullmatch(w)]
-    return len(before) > 1 or bool(_VERB.search(plain))
+    sentence = _VERB.search(plain) and re.search(r"\d", plain)
+    return bool(_MARKS.search(answer) or sentence)
 
 
 def text_faults(problems: Iterable[Problem], default: Given | None) -> list[Fault]:

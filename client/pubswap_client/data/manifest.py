@@ -8,14 +8,11 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from pubswap_client import plots
-from pubswap_client.data.examples import LeftOut
 from pubswap_client.data.spec import DataSpec
-from pubswap_protocol.command_line.formats import file_format
 from pubswap_protocol.digests import sha256_of
 from pubswap_protocol.errors import Conflict, InvalidProblems, InvalidSettings, first_fault
 
-SUFFIXES = (".parquet", ".jsonl", ".json")
+SUFFIXES = (".parquet", ".jsonl")  # of the hub's files
 
 
 class Origin(BaseModel, extra="forbid", frozen=True):
@@ -27,19 +24,14 @@ class Origin(BaseModel, extra="forbid", frozen=True):
 
 
 def local_files(path: Path) -> list[Path]:
-    """The files with rows, sorted by name, without hidden folders.
+    """The file, or a folder's files with rows, sorted by name, without hidden folders.
 
-    Raises InvalidSettings if the path does not exist, InvalidProblems if no file in it has a known
-    format.
+    Raises InvalidSettings if the path does not exist, InvalidProblems if a folder has no such file.
     """
     if not path.exists():
         raise InvalidSettings(f"from: there is no {path}.")
     if path.is_file():
-        if path.suffix in SUFFIXES:
-            return [path]
-        found = file_format(path)
-        name = f"{path} is {found.name}, and" if found else f"{path}"
-        raise InvalidProblems(f"from: {name} is not one of {', '.join(SUFFIXES)}.")
+        return [path]
     files = [
         file
         for file in path.rglob("*")
@@ -70,6 +62,14 @@ class SplitFile(BaseModel, extra="forbid", frozen=True):
     sha256: str
     problems: int
     topics: dict[str, int]
+
+
+class LeftOut(BaseModel, extra="forbid", frozen=True):
+    """Rows that could not be used for one reason, with the places of the first ones."""
+
+    reason: str
+    rows: int
+    first: list[str]
 
 
 class DataManifest(BaseModel, extra="forbid", frozen=True):
@@ -122,44 +122,16 @@ def check_files(folder: Path, manifest: DataManifest) -> None:
 
 
 def check_same(folder: Path, manifest: DataManifest, spec: DataSpec) -> None:
-    """Raises Conflict unless the folder's split has this spec and the same local files.
-
-    Files that no longer exist cannot be compared, and need not be.
-    """
+    """Raises Conflict unless the folder's split has this spec and the same local files."""
     new, old = spec_record(spec), manifest.spec
-    for key in sorted(new.keys() | old.keys()):
-        if new.get(key) != old.get(key):
+    for key in sorted(new):  # settings that only an earlier version had change nothing here
+        if new[key] != old.get(key):
             raise Conflict(
                 f"{folder} holds another split: its {key} is {old.get(key)!r}, not "
                 f"{new.get(key)!r}. Give another folder."
             )
-    if spec.from_ is None:
-        return
-    try:
-        origins = file_origins(spec.from_)
-    except (InvalidProblems, InvalidSettings):
-        return
-    if origins != manifest.origins:
+    if spec.from_ is not None and file_origins(spec.from_) != manifest.origins:
         raise Conflict(
             f"{folder} holds a split of other files: it was not made from those of {spec.from_}. "
             "Give another folder, or remove it."
         )
-
-
-TOPICS = "topics.png"
-
-
-def draw_topics(manifest: DataManifest, path: Path) -> None:
-    """Plot the number of problems of each file by topic."""
-    topics = manifest.topics()
-    counts = [[file.topics.get(topic, 0) for topic in topics] for file in manifest.files.values()]
-    with plots.look():
-        figure = plots.heat_map(
-            [name.removesuffix(".jsonl") for name in manifest.files],
-            topics,
-            counts,
-            [[str(count) for count in row] for row in counts],
-            title="Problems by topic, in the order of `pubswap data show`",
-            unit="problems",
-        )
-        plots.save(figure, path)

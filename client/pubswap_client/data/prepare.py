@@ -12,13 +12,12 @@ from pubswap_client.data.examples import Tally, verified
 from pubswap_client.data.fault_list import fault_list, write_fault_list
 from pubswap_client.data.manifest import (
     MANIFEST,
-    TOPICS,
     DataManifest,
+    LeftOut,
     Origin,
     SplitFile,
     check_files,
     check_same,
-    draw_topics,
     read_manifest,
     spec_record,
 )
@@ -26,11 +25,12 @@ from pubswap_client.data.reading import read_source
 from pubswap_client.data.spec import DataSpec
 from pubswap_protocol.command_line.progress_bar import progress_bar
 from pubswap_protocol.errors import Conflict, InvalidProblems, NotSaved
-from pubswap_protocol.files import whole_folder, write_whole
+from pubswap_protocol.files import require_vacant, whole_folder, write_whole
 from pubswap_protocol.problems import Problem, PromptLimit, problem_lines
 from pubswap_protocol.verifiers import VerifierPool
 
 _MAX_WORKERS = 8
+_NAMED = 5  # places of rows that were left out
 
 
 def prepare(spec: DataSpec, out: Path, limit: PromptLimit | None = None) -> Path:
@@ -70,34 +70,26 @@ def _is_done(spec: DataSpec, out: Path) -> bool:
         check_same(out, manifest, spec)
         check_files(out, manifest)
         return True
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise Conflict(
-            f"{out} already exists and is not a split made by `pubswap data prepare`. Give "
-            "another folder, or empty it."
-        )
+    require_vacant(out)
     return False
 
 
 def _make(spec: DataSpec, limit: PromptLimit | None, tally: Tally) -> tuple[Split, list[Origin]]:
-    streams, origins = read_source(spec, tally, limit)
-    sizes = spec.sizes(sum(stream.usable or 0 for stream in streams))
+    sets, origins = read_source(spec, tally, limit)
+    sizes = spec.sizes(sum(map(len, sets.values())))
     total = sizes.total(spec.clients)
-    parts = quotas(len(streams), total)
+    wanted = dict(zip(sets, quotas(len(sets), total), strict=True))
     # Refuse impossible sizes now, because the verifiers take minutes.
-    available = {
-        stream.name: quota if stream.usable is None else min(quota, stream.usable)
-        for stream, quota in zip(streams, parts, strict=True)
-    }
-    fitted(spec, sizes, available)
+    fitted(spec, sizes, {name: min(wanted[name], len(sets[name])) for name in sets})
     drawn: list[Problem] = []
     counts: Counter[str] = Counter()
     workers = min(os.cpu_count() or 1, _MAX_WORKERS)
     with VerifierPool(workers) as verifiers, progress_bar() as progress:
         task = progress.add_task("checking answers", total=total)
-        for stream, quota in zip(streams, parts, strict=True):
-            for problem in verified(stream.problems, quota, verifiers.score_many, tally):
+        for name, problems in sets.items():
+            for problem in verified(problems, wanted[name], verifiers.score_many, tally):
                 drawn.append(problem)
-                counts[stream.name] += 1
+                counts[name] += 1
                 progress.advance(task)
     if len(drawn) < total:  # sizes relative to the usable problems exclude misread ones
         sizes = spec.sizes(len(drawn))
@@ -119,8 +111,10 @@ def _write(folder: Path, spec: DataSpec, split: Split, origins: list[Origin], ta
         pubswap=version("pubswap"),
         spec=spec_record(spec),
         origins=origins,
-        left_out=list(tally.reasons.values()),
+        left_out=[
+            LeftOut(reason=reason, rows=len(places), first=places[:_NAMED])
+            for reason, places in tally.reasons.items()
+        ],
         files=files,
     )
-    draw_topics(manifest, folder / TOPICS)
     write_whole(folder / MANIFEST, manifest.model_dump_json(indent=2).encode() + b"\n")

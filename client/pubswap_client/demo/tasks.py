@@ -5,11 +5,16 @@ The base model is pretrained on prompts of one half of a fixed two-way division 
 private, public or test problem was ever shown to the base model with an answer.
 """
 
+import hashlib
+import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
-from pubswap_client.data.tasks import Half, Record, TaskSpec
 from pubswap_protocol.problems import Problem
+from pubswap_protocol.verifiers.reasoning import library
+
+Record = dict[str, Any]
+Half = Literal["pretraining", "demo"]
 
 # Tasks of reasoning-gym, with the configuration of their generators.
 TOPICS: dict[str, dict[str, Any]] = {
@@ -34,14 +39,52 @@ TOPICS: dict[str, dict[str, Any]] = {
 MAX_PROMPT_CHARACTERS = 200
 
 
+# reasoning-gym gives item i of seed s the generator Random(s + i): nearby seeds share items.
+_SEED_STRIDE = 1_000_000
+_MAX_MISSES = 500
+
+
+def half_of(prompt: str) -> Half:
+    """The half of all prompts that this one belongs to, by the parity of its SHA-256."""
+    odd = hashlib.sha256(prompt.encode()).digest()[-1] % 2
+    return "demo" if odd else "pretraining"
+
+
+def records(topic: str, seed: int) -> Iterator[Record]:
+    """This topic's problems, some repeated, as plain JSON with the keys of a problem file."""
+    entries = library().create_dataset(
+        topic, size=_SEED_STRIDE, seed=seed * _SEED_STRIDE, **TOPICS[topic]
+    )
+    for index in range(_SEED_STRIDE):
+        entry = entries[index]
+        yield {
+            "id": f"{topic}-{seed}-{index}",
+            "prompt": entry["question"].strip(),
+            "answer": str(entry["answer"]),
+            "topic": topic,
+            "verifier": f"reasoning_gym:{topic}",
+            "metadata": json.loads(json.dumps(entry["metadata"])),
+        }
+
+
 def unique_problems(topic: str, seed: int, half: Half) -> Iterator[Record]:
     """Yield this topic's problems of one half without repeating a prompt, until none is left."""
-    return TaskSpec(topic, TOPICS[topic], seed).unique(
-        half, lambda prompt: len(prompt) <= MAX_PROMPT_CHARACTERS
-    )
+    seen: set[str] = set()
+    misses = 0
+    for record in records(topic, seed):
+        prompt = record["prompt"]
+        if prompt not in seen and half == half_of(prompt) and len(prompt) <= MAX_PROMPT_CHARACTERS:
+            seen.add(prompt)
+            misses = 0
+            yield record
+            continue
+        misses += 1
+        # So many misses in a row mean that the generator has run out of new prompts.
+        if misses == _MAX_MISSES:
+            return
 
 
 def streams(seed: int) -> dict[str, Iterator[Problem]]:
     """Problems of each topic, from the half that the base model was not pretrained on."""
-    records = {topic: unique_problems(topic, seed, "demo") for topic in TOPICS}
-    return {topic: (Problem(**record) for record in found) for topic, found in records.items()}
+    found = {topic: unique_problems(topic, seed, "demo") for topic in TOPICS}
+    return {topic: (Problem(**record) for record in rows) for topic, rows in found.items()}

@@ -19,7 +19,7 @@ EXTENDS = "extends"
 BASE = "base.toml"
 
 # Tables that count as one value, which a nearer one replaces as a whole.
-WHOLE = ("total_steps", "data.prepare.tasks")
+WHOLE = ("total_steps",)
 
 # A file's own keys, which the files that extend it do not inherit.
 _NOT_INHERITED = ("name", "about")

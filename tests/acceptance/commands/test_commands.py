@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM
 
 from pubswap_client.demo.demos import MODEL
 from pubswap_client.demo.processes import free_port
+from pubswap_client.recipes.inheritance import shipped_folder
 from pubswap_protocol import __version__
 from pubswap_protocol.messages import Role, RunView
 from pubswap_protocol.problems import read_problems, write_problems
@@ -271,8 +272,9 @@ def test_a_shipped_recipe_is_a_real_federations_run(
     changes = [
         f"model.source={MODEL}",
         "name=shipped",
-        "data.prepare.source=reasoning-gym",
-        'data.prepare.tasks=["chain_sum", "gcd"]',
+        "data.prepare.source=jsonl",
+        f"data.prepare.from={shipped_folder() / 'small' / 'problems.jsonl'}",
+        "data.prepare.verifier=exact",
         "data.prepare.private_size=8",
         "data.prepare.public_size=8",
         "data.prepare.test_size=8",

@@ -41,22 +41,6 @@ def test_a_users_file_is_divided_and_shown(tmp_path: Path) -> None:
     assert "test.jsonl was changed" in shown.stderr
 
 
-def test_tasks_are_named_or_in_a_file(tmp_path: Path) -> None:
-    """Task names with commas between them, and a TOML file with their settings, both work."""
-    named = pubswap_data(
-        "prepare", "reasoning-gym", "--tasks", "chain_sum,gcd", *SMALL, "--out", str(tmp_path / "a")
-    )
-    assert named.returncode == 0, named.stderr
-    file = tmp_path / "tasks.toml"
-    file.write_text("[chain_sum]\nmin_terms = 2\nmax_terms = 2\n[gcd]\n")
-    filed = pubswap_data(
-        "prepare", "reasoning-gym", "--tasks", str(file), *SMALL, "--out", str(tmp_path / "b")
-    )
-    assert filed.returncode == 0, filed.stderr
-    sums = [p for p in read_problems(tmp_path / "b" / "test.jsonl") if p.topic == "chain_sum"]
-    assert sums and {p.metadata["num_terms"] for p in sums} == {2}
-
-
 def test_without_the_hub_it_says_how_to_do_without(tmp_path: Path) -> None:
     """If the hub is not reachable, one line names --from, and nothing is left behind."""
     done = pubswap_data("prepare", "math", "--out", str(tmp_path / "out"))
@@ -74,7 +58,6 @@ def test_wrong_options_are_one_line(tmp_path: Path) -> None:
         (["math", "--alpha", "0"], "alpha"),
         (["jsonl", "--from", str(own), "--verifier", "maths"], "verifier"),
         (["jsonl", "--from", str(own), "--private-size", "600"], "private_size"),
-        (["reasoning-gym", "--tasks", str(tmp_path / "none.toml")], "none.toml"),
     ):
         done = pubswap_data("prepare", *options, "--out", str(tmp_path / "out"))
         assert done.returncode == 1

@@ -32,8 +32,8 @@ prompts_per_step = 4
 """
 PREPARED = """
 [data.prepare]
-source = "reasoning-gym"
-tasks = ["chain_sum"]
+source = "jsonl"
+from = "public.jsonl"
 clients = 4
 private_size = 8
 public_size = 8
@@ -106,7 +106,7 @@ CALLS: dict[str, dict[tuple[str, ...], str]] = {
         (NAMES,): "--state none",
     },
     "data prepare": {
-        DISK: "reasoning-gym --tasks chain_sum --out {new}",
+        DISK: "jsonl --from {private} --out {new}",
         (NAMES,): "nothing --out {new}",
     },
     "data convert": {DISK: "{private} --out {new}", (NAMES,): "none"},
@@ -179,7 +179,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandWorld]:
     ):
         (spare / f"{name}.toml").write_text(RUN_FILE.format(name=run, model=MODEL, data=data))
     (spare / "policy.toml").write_text("limits.lora.rank.max = 64\n")
-    lines = (f'{{"id": "{n}", "prompt": "{n} =", "answer": "{n}"}}\n' for n in range(9))
+    lines = (f'{{"id": "{n}", "prompt": "{n} =", "answer": "{n}"}}\n' for n in range(60))
     (spare / "public.jsonl").write_text("".join(lines))
     folder = tmp_path_factory.mktemp("world")
     with serve(folder, f"sqlite:///{folder}/data/pubswap.sqlite") as running:

@@ -139,25 +139,6 @@ def write_medmcqa(folder: Path, train: int = 80, validation: int = 20, test: int
     return folder
 
 
-def gsm8k_rows(count: int) -> list[dict[str, Any]]:
-    """Questions whose answers end in a line with the number, with commas for thousands."""
-    return [
-        {
-            "question": f"Ann has {n} boxes of 25 pens. How many pens are that?",
-            "answer": f"They are {n}*25=<<{n}*25={25 * n}>>{25 * n} pens.\n#### {25 * n:,}",
-        }
-        for n in range(count)
-    ]
-
-
-def write_gsm8k(folder: Path, train: int = 100, test: int = 30) -> Path:
-    """The authors' files: JSON lines."""
-    rows = gsm8k_rows(train + test)
-    write_jsonl(folder / "train.jsonl", rows[:train])
-    write_jsonl(folder / "test.jsonl", rows[train:])
-    return folder
-
-
 def write_parquet(path: Path, rows: Sequence[Row], features: Features) -> Path:
     """Rows as a parquet file whose schema carries the hub's types."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -14,10 +14,9 @@ import pytest
 
 from pubswap_client.data.drawing import Split
 from pubswap_client.data.spec import SplitSizes
-from pubswap_client.data.tasks import Record, TaskSpec, half_of
 from pubswap_client.demo.demos import REAL, TINY, Demo
 from pubswap_client.demo.questions import KINDS
-from pubswap_client.demo.tasks import TOPICS, unique_problems
+from pubswap_client.demo.tasks import TOPICS, Record, half_of, records, unique_problems
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.verifiers.reasoning import library
 
@@ -31,8 +30,7 @@ def drawn_from(demo: Demo, sizes: tuple[int, int, int], seed: int = 0, clients: 
 
 def problems(topic: str, size: int, seed: int) -> list[Record]:
     """The first problems of a topic, with possible repetitions."""
-    task = TaskSpec(topic, TOPICS[topic], seed)
-    return [task.record(index) for index in range(size)]
+    return list(islice(records(topic, seed), size))
 
 
 @pytest.mark.parametrize("topic", TOPIC_NAMES)
@@ -116,16 +114,8 @@ def test_the_real_models_questions_are_right_and_asked_once() -> None:
         assert int(problem.answer) == rules[problem.topic](*numbers)
 
 
-def test_bad_arguments_are_refused() -> None:
-    """An unknown task, a task that can give no problem, and more problems than exist."""
-    with pytest.raises(InvalidSettings, match="chess"):
-        TaskSpec("chess", {}, seed=0)
-    for name, settings in (
-        ("spell_backward", {"min_word_len": 40, "max_word_len": 41}),
-        ("countdown", {"min_target": 10**6, "max_target": 10**6 + 1}),
-    ):
-        with pytest.raises(InvalidSettings, match=f"tasks.{name}: "):
-            TaskSpec(name, settings, seed=0).record(0)
+def test_too_many_clients_are_refused() -> None:
+    """A topic has only so many different problems."""
     with pytest.raises(InvalidSettings, match=r"4 clients are too many.*products"):
         drawn_from(TINY, (5000, 8, 8))
 
@@ -135,11 +125,11 @@ def test_reasoning_gym_works_without_the_one_dependency_that_needs_a_c_compiler(
     script = (
         "import sys\n"
         "sys.modules['pycosat'] = None\n"
-        "from pubswap_client.data.tasks import TaskSpec\n"
         "from pubswap_protocol.errors import InvalidSettings\n"
-        "print(TaskSpec('chain_sum', {}, seed=0).record(0)['prompt'])\n"
+        "from pubswap_protocol.verifiers.reasoning import library\n"
+        "print(library().create_dataset('chain_sum', size=1, seed=0)[0]['question'])\n"
         "try:\n"
-        "    TaskSpec('zebra_puzzles', {}, seed=0).record(0)\n"
+        "    library().create_dataset('zebra_puzzles', size=1, seed=0)[0]\n"
         "except InvalidSettings as error:\n"
         "    print(error.detail)\n"
     )

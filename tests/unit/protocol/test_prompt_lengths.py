@@ -7,15 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from pubswap_client.base_model import prompt_limit
 from pubswap_client.daemon.reporters import LogLines
 from pubswap_client.daemon.session import Session, make_daemon, make_evaluator
-from pubswap_client.data.commands import data_commands
 from pubswap_client.data.manifest import read_manifest
-from pubswap_client.data.prepare import prepare
-from pubswap_client.data.spec import DataSpec
 from pubswap_client.demo.demos import MODEL
 from pubswap_client.policy.policy import Policy
 from pubswap_client.policy.tokenizer import readable_tokenizer
@@ -29,7 +25,6 @@ from pubswap_protocol.problems import (
     Problem,
     PromptLimit,
     problem_lines,
-    read_problems,
     write_problems,
 )
 from pubswap_protocol.settings import RunSettings
@@ -142,38 +137,6 @@ def test_a_recipe_leaves_long_prompts_out_of_what_it_prepares(tmp_path: Path) ->
     # Both long prompts are the same text, and both are counted.
     assert (left.reason, left.rows) == ("a prompt of more than 40 tokens", 2)
     check_lengths(TOKENIZER, recipe.run_settings, files)
-
-
-def test_prepare_counts_with_the_model_that_it_is_given(tmp_path: Path) -> None:
-    """For tasks too; a split prepared without a model is refused and left unchanged."""
-    short = {"tasks": "chain_sum", "private-size": 5, "public-size": 4, "test-size": 4}
-    options = [part for key, value in short.items() for part in (f"--{key}", str(value))]
-    line = ["prepare", "reasoning-gym", "--out", str(tmp_path / "any"), *options]
-    assert CliRunner().invoke(data_commands, line).exit_code == 0
-    lengths = {p.id: prompt_limit(MODEL, RUN).count(p.prompt) for p in _all(tmp_path / "any")}
-    most = sorted(lengths.values())[len(lengths) // 2]
-    model = ["--model", str(MODEL), "--max-prompt-tokens", str(most)]
-    refused = CliRunner().invoke(data_commands, [*line, *model])
-    assert isinstance(refused.exception, InvalidProblems)
-    assert f"more than {most} tokens" in refused.exception.detail
-    line[3] = str(tmp_path / "short")
-    made = CliRunner().invoke(data_commands, [*line, *model])
-    assert made.exit_code == 0, made.exception
-    limit = prompt_limit(MODEL, RUN)
-    assert max(limit.count(problem.prompt) for problem in _all(tmp_path / "short")) <= most
-
-
-def _all(folder: Path) -> list[Problem]:
-    return [problem for path in sorted(folder.glob("*.jsonl")) for problem in read_problems(path)]
-
-
-def test_a_task_whose_prompts_are_all_too_long_is_refused(tmp_path: Path) -> None:
-    """It reports that there are none, instead of generating prompts forever."""
-    spec = DataSpec(
-        source="reasoning-gym", tasks={"gcd": {}}, private_size=2, public_size=2, test_size=2
-    )
-    with pytest.raises(InvalidSettings, match="there are 0 to use"):
-        prepare(spec, tmp_path / "out", PromptLimit(1, len))
 
 
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:

@@ -4,19 +4,17 @@ from typing import Any
 
 import pytest
 
+from pubswap_client.data.convert.table import Row
 from pubswap_client.data.examples import Unusable
-from pubswap_client.data.sources import HUB_SETS, HubSet, boxed_answer
-from pubswap_client.data.spec import DataSpec, SourceName
+from pubswap_client.data.sources import HUB_SETS, boxed_answer
+from pubswap_client.data.spec import SourceName
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.verifiers import score, verifier_of
-from support.client.hub_files import deepmath_rows, gsm8k_rows, math_rows, medmcqa_rows, medqa_rows
+from support.client.hub_files import deepmath_rows, math_rows, medmcqa_rows, medqa_rows
 
 
-def read(source: SourceName, row: dict[str, Any], place: int = 0, **settings: Any) -> Problem:
-    hub_set: HubSet = HUB_SETS[source][place]
-    spec = DataSpec(source=source, **settings)
-    example = hub_set.read(row, spec)
-    return example.problem(hub_set.name, hub_set.verifier)
+def read(source: SourceName, row: dict[str, Any], place: int = 0) -> Problem:
+    return HUB_SETS[source][place].problem(Row(1, row))
 
 
 @pytest.mark.parametrize(
@@ -53,25 +51,6 @@ def test_deepmath_topics_leave_out_the_common_root() -> None:
     row = deepmath_rows(1)[0]
     assert read("deepmath", row).topic == "Algebra > Linear Algebra > Determinants"
     assert read("deepmath", {**row, "topic": "Other"}).topic == "Other"
-
-
-@pytest.mark.parametrize(
-    ("closing", "gold", "wrong"),
-    [
-        ("#### 18", "18", "19"),
-        ("#### 1,000", "1000", "1"),
-        ("#### 1,234,567", "1234567", "1234"),
-        ("####-5", "-5", "5"),
-    ],
-)
-def test_a_gsm8k_row_has_its_last_line_as_the_answer(closing: str, gold: str, wrong: str) -> None:
-    """Thousands separators are removed, and a response is right with or without them."""
-    row = {"question": "How many?", "answer": f"It is <<2*9=18>>18.\n{closing}"}
-    problem = read("gsm8k", row)
-    assert (problem.answer, problem.topic) == (gold, "gsm8k")
-    assert score("math", f"So \\boxed{{{gold}}}", problem) == 1.0
-    assert score("math", f"So \\boxed{{{int(gold):,}}}", problem) == 1.0
-    assert score("math", f"So \\boxed{{{wrong}}}", problem) == 0.0
 
 
 def test_a_question_of_the_kind_multi_has_one_right_option_like_others() -> None:
@@ -120,8 +99,6 @@ def test_the_same_question_in_another_order_of_options_is_the_same() -> None:
         ("medical", 1, {"opb": None}, "opb", True),
         ("medical", 1, {"cop": 4}, "cop", True),
         ("medical", 1, {"cop": -1}, "cop", False),
-        ("gsm8k", 0, {"answer": "It is 3."}, "answer", True),
-        ("gsm8k", 0, {"answer": "It is 3.\n#### "}, "answer", True),
     ],
 )
 def test_a_row_that_cannot_be_used_names_its_column(
@@ -132,7 +109,6 @@ def test_a_row_that_cannot_be_used_names_its_column(
         "math": [math_rows("algebra", "train", 1)],
         "deepmath": [deepmath_rows(1)],
         "medical": [medqa_rows(1), medmcqa_rows(1)],
-        "gsm8k": [gsm8k_rows(1)],
     }
     with pytest.raises(Unusable, match=column) as caught:
         read(source, {**rows[source][place][0], **change}, place)

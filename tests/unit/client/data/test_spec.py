@@ -38,14 +38,6 @@ def test_a_jsonl_is_divided_in_shares() -> None:
     assert spec.sizes(1000) == SplitSizes(200, 100, 100)
 
 
-def test_tasks_may_be_names_alone() -> None:
-    """Each task in a list has its generator's default settings."""
-    assert load_spec({"source": "reasoning-gym", "tasks": ["gcd", "lcm"]}).tasks == {
-        "gcd": {},
-        "lcm": {},
-    }
-
-
 @pytest.mark.parametrize(
     ("values", "named"),
     [
@@ -57,15 +49,9 @@ def test_tasks_may_be_names_alone() -> None:
         ({"source": "math", "private_size": 0}, "private_size"),
         ({"source": "math", "seed": -1}, "seed"),
         ({"source": "math", "shards": 3}, "shards"),
-        ({"source": "math", "tasks": ["gcd"]}, "tasks is not for math"),
         ({"source": "jsonl", "from": "x", "topic_column": "x"}, "topic_column: there is no such"),
         ({"source": "math", "verifier": "exact"}, "verifier is not for math"),
         ({"source": "jsonl"}, "from is needed"),
-        ({"source": "jsonl", "from": "x", "verifier": "maths"}, "verifier"),
-        ({"source": "reasoning-gym"}, "tasks is needed"),
-        ({"source": "reasoning-gym", "tasks": ["gcd"], "from": "x"}, "from is not for"),
-        ({"source": "reasoning-gym", "tasks": {"gcd": 3}}, "tasks.gcd"),
-        ({"source": "reasoning-gym", "tasks": [{"gcd": {}}]}, "tasks: Input should be"),
     ],
 )
 def test_what_is_not_possible_is_refused_with_its_key(values: dict[str, Any], named: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 from pubswap_client.data.fault_list import fault_list
 from pubswap_client.demo.demos import MODEL
 from pubswap_client.recipes.check import impossible, repeated, variants
-from pubswap_client.recipes.inheritance import parse_set
+from pubswap_client.recipes.inheritance import parse_set, shipped_folder
 from pubswap_client.recipes.recipe import load_recipe, read_recipe
 from pubswap_client.recipes.runfile import check_sets, make_sets, set_faults
 from pubswap_client.recipes.shown import toml_text
@@ -35,8 +35,9 @@ prompts_per_step = 4
 seeds = [0, 1]
 """
 SPLIT = {
-    "source": "reasoning-gym",
-    "tasks": ["chain_sum", "gcd"],
+    "source": "jsonl",
+    "from": str(shipped_folder() / "small" / "problems.jsonl"),
+    "verifier": "exact",
     "private_size": 8,
     "public_size": 8,
     "test_size": 8,
