@@ -20,14 +20,13 @@ class CellText:
     source: str
 
     @cached_property
-    def is_template(self) -> bool:
-        return any(name for _, name in _BRACES.findall(self.source))
-
-    @cached_property
     def columns(self) -> list[str]:
-        if not self.is_template:
-            return [self.source]
-        return list(dict.fromkeys(name for _, name in _BRACES.findall(self.source) if name))
+        names = (name for _, name in _BRACES.findall(self.source) if name)
+        return list(dict.fromkeys(names)) or [self.source]
+
+    @property
+    def is_template(self) -> bool:
+        return self.columns != [self.source]
 
     def filled(self, text_of: Callable[[str], str]) -> str:
         r"""The text with the columns' own in place of braces; \n in a template is a line's end."""

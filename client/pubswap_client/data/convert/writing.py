@@ -1,6 +1,5 @@
 """Write a conversion's problems, and the list of what it left out."""
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import chain, islice
 from pathlib import Path
@@ -22,7 +21,8 @@ def write(conversion: Conversion, out: Path | None, advance: Callable[[int], Non
     """
     pieces = _pieces(conversion, advance)
     if out is None:
-        deque(pieces, maxlen=0)
+        for _ in pieces:
+            pass
     elif (head := next(pieces, None)) is not None:
         try:
             out.parent.mkdir(parents=True, exist_ok=True)

@@ -136,6 +136,7 @@ def test_check_counts_the_draws_of_resampling_and_the_problems_of_a_file(tmp_pat
 def test_check_says_that_it_does_not_know_the_size_of_a_test_set(tmp_path: Path) -> None:
     """A file is split by its length, unknown until it is read."""
     path = tmp_path / "mine.toml"
+    (tmp_path / "all.jsonl").touch()
     path.write_text(
         f'name = "mine"\nclients = 2\nrounds = 1\n[model]\nsource = "{MODEL}"\n'
         '[data.prepare]\nsource = "jsonl"\nfrom = "all.jsonl"\n'
