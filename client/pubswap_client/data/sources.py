@@ -1,7 +1,6 @@
 """The paper's data sets on the hub: where they are, and how to read a row."""
 
 import hashlib
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +13,6 @@ from pubswap_protocol.verifiers.extract import last_boxed
 
 Cells = Mapping[str, Any]
 _LETTERS = "ABCD"
-_BRACED = re.compile(r"\\(?:boxed|fbox|framebox)\s*\{")
-_UNBRACED = re.compile(r"\\(?:boxed|fbox)\s*([^\s{$][^$\n]*?)\s*\$")
 _BOXED = "Let's think step by step and output the final answer within \\boxed{}."
 _LETTER = 'Think step by step. End with a line "Answer: " and the letter of the one right option.'
 
@@ -62,7 +59,7 @@ class HubSet:
 
 def _math(row: Cells) -> Example:
     question = text_of(row, "problem")
-    answer = boxed_answer(text_of(row, "solution"))
+    answer = (last_boxed(text_of(row, "solution")) or "").strip()
     if not answer:
         raise Unusable("solution: no \\boxed{...} with an answer")
     return Example(question, question, answer, text_of(row, "type"))
@@ -115,15 +112,6 @@ def text_of(row: Cells, column: str) -> str:
     if not value.strip():
         raise Unusable(f"{column}: empty")
     return value.strip()
-
-
-def boxed_answer(solution: str) -> str | None:
-    r"""The content of a MATH solution's last box: \boxed{x}, \fbox{x} or \boxed x."""
-    braced = last_boxed(_BRACED.sub(r"\\boxed{", solution))
-    if braced is not None:
-        return braced.strip()
-    unbraced = _UNBRACED.findall(solution)
-    return str(unbraced[-1]) if unbraced else None
 
 
 _MATH = ("problem", "solution", "type")

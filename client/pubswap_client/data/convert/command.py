@@ -72,7 +72,7 @@ def convert_command(
         topic=topic,
         metadata=by_key(metadata or [], "--metadata"),
     )
-    table = open_table(file, encoding=encoding, sheet=sheet)
+    table = open_table(file, wanted=roles.wanted, encoding=encoding, sheet=sheet)
     table.require(roles.wanted, file)
     roles = roles.of_table(table.columns)
     with progress_bar() as progress:

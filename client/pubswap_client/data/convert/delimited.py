@@ -1,7 +1,7 @@
 """CSV and other text with separators, in the encoding and with the separator that it turns out."""
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -14,8 +14,8 @@ _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 _LEGACY = "cp1252"  # of desktops in Western Europe and America
 
 
-def delimited(path: Path, encoding: str | None) -> OpenTable:
-    """The table in a text file; its separator parts the first row into the most columns.
+def delimited(path: Path, wanted: Collection[str], encoding: str | None) -> OpenTable:
+    """The table in a text file; its separator parts the first row into the most `wanted` columns.
 
     Raises InvalidSettings if the encoding does not exist, and InvalidProblems, with the line, for
     what is not text or not a table.
@@ -25,11 +25,12 @@ def delimited(path: Path, encoding: str | None) -> OpenTable:
     elif encoding.lower() in ("utf-8", "utf8"):
         encoding = "utf-8-sig"  # with or without a byte-order mark
     try:
-        separator = max(_SEPARATORS, key=lambda each: _width(path, encoding, each))
+        names = {each: _names(path, encoding, each) for each in _SEPARATORS}
     except LookupError:
         raise InvalidSettings(
             f"There is no encoding {encoding!r}; others are utf-8, utf-16, cp1250 and cp1252."
         ) from None
+    separator = max(names, key=lambda each: (len(names[each] & {*wanted}), len(names[each])))
     text = encoding.replace("utf-8-sig", "UTF-8").replace("utf-16", "UTF-16")
     form = f"text in {text}, columns parted by {_SEPARATORS[separator]}"
     return below_names(form, partial(_records, path, encoding, separator), path, unit="line")
@@ -48,12 +49,14 @@ def _encoding(path: Path) -> str:
     return "utf-8-sig"
 
 
-def _width(path: Path, encoding: str, separator: str) -> int:
-    """The columns of the first row; none if quotes are wrong with this separator."""
+def _names(path: Path, encoding: str, separator: str) -> set[Cell]:
+    """What is in the first row; nothing if quotes are wrong with this separator."""
     try:
-        return next((len(cells) for _, cells in _records(path, encoding, separator) if cells), 0)
+        return next(
+            (set(cells) for _, cells in _records(path, encoding, separator) if cells), set()
+        )
     except InvalidProblems:
-        return 0
+        return set()
 
 
 def _records(path: Path, encoding: str, separator: str) -> Iterator[tuple[int, list[Cell]]]:

@@ -13,11 +13,14 @@ _TEXT = (".txt", ".csv", ".tsv", ".tab")
 def open_table(
     path: Path,
     *,
+    wanted: Collection[str] = (),
     encoding: str | None = None,
     sheet: str | None = None,
     only: Collection[str] | None = None,
 ) -> OpenTable:
     """The table in a file: text in an encoding, a workbook's sheet, `only` some Parquet columns.
+
+    The separator of a text is the one that parts the `wanted` columns.
 
     Raises InvalidSettings for an encoding or a sheet that does not exist, and InvalidProblems for a
     file of another format or with a fault.
@@ -32,7 +35,7 @@ def open_table(
     if found in (CSV, UTF16) or path.suffix.lower() in _TEXT:
         from pubswap_client.data.convert.delimited import delimited
 
-        return delimited(path, encoding)
+        return delimited(path, wanted, encoding)
     from pubswap_client.data.convert.records import array_table, jsonl_table, parquet_table
 
     if found == PARQUET:

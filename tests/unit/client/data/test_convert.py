@@ -97,7 +97,8 @@ def test_encoding_and_separator_are_found(
     tmp_path: Path, encoding: str, delimiter: str, shown: str
 ) -> None:
     """The separator is the one that parts the columns asked for, whatever else the text has."""
-    rows = [("Text", "Category"), ("a;b;c | d, ž, e", "fees"), ("f\tg", "cards")]
+    names = ("Text", "Category", "a; b, c | d\te, f; g")
+    rows = [names, ("a;b;c | d, ž, e", "fees", ""), ("f\tg", "cards", "")]
     problems, said = convert(
         write_table(tmp_path / "a.csv", rows, encoding, delimiter),
         *("--prompt", "Text", "--answer", "Category"),

@@ -6,7 +6,7 @@ import pytest
 
 from pubswap_client.data.convert.table import Row
 from pubswap_client.data.examples import Unusable
-from pubswap_client.data.sources import HUB_SETS, boxed_answer
+from pubswap_client.data.sources import HUB_SETS
 from pubswap_client.data.spec import SourceName
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.verifiers import score, verifier_of
@@ -15,25 +15,6 @@ from support.client.hub_files import deepmath_rows, math_rows, medmcqa_rows, med
 
 def read(source: SourceName, row: dict[str, Any], place: int = 0) -> Problem:
     return HUB_SETS[source][place].problem(Row(1, row))
-
-
-@pytest.mark.parametrize(
-    ("solution", "answer"),
-    [
-        (r"So $\boxed{3}$.", "3"),
-        (r"First $\boxed{1}$, then $\boxed{\frac{1}{\sqrt{2}}}$.", r"\frac{1}{\sqrt{2}}"),
-        (r"So \fbox{12}.", "12"),
-        (r"So $\boxed {7}$", "7"),
-        (r"So $\boxed 2$.", "2"),
-        (r"So $\boxed\frac43$.", r"\frac43"),
-        (r"$\boxed{\text{A} \cup \{1, 2\}}$", r"\text{A} \cup \{1, 2\}"),
-        ("So 3.", None),
-        (r"So $\boxed{3$.", None),
-    ],
-)
-def test_the_answer_is_what_the_last_box_holds(solution: str, answer: str | None) -> None:
-    r"""Nested braces, \fbox and a box without braces are read; no box is no answer."""
-    assert boxed_answer(solution) == answer
 
 
 def test_a_math_row_asks_for_a_box_and_its_answer_is_right_in_one() -> None:
