@@ -291,7 +291,7 @@ def test_a_shipped_recipe_is_a_real_federations_run(
     held = b"".join(path.read_bytes() for path in files)
     for name, sent in (("public", True), ("test", True), ("client-1", False)):
         problem = read_problems(split / f"{name}.jsonl")[0]
-        assert (problem.prompt.encode() in held) == sent
+        assert (f'"{problem.id}"'.encode() in held) == sent
 
     missing = pubswap("run", "create", "qwen3-1.7b-mat", *operator(coordinator))
     assert missing.returncode == 1
