@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from functools import cache
+from re import split
 from typing import Any
 
 from pubswap_protocol.command_line.schema_text import plain, tables
@@ -26,3 +27,14 @@ def meanings(values: Mapping[str, Any]) -> dict[str, str]:
         if key not in found or f"With `{values.get(table)}`." in text:
             found[key] = plain(text)
     return found
+
+
+def meanings_of_chosen(values: Mapping[str, Any]) -> dict[str, str]:
+    """As `meanings`, but of a choice such as the verifier only what the chosen one is."""
+    return {key: _chosen(text, values.get(key)) for key, text in meanings(values).items()}
+
+
+def _chosen(text: str, value: object) -> str:
+    head, *choices = split(r" (?=`[\w-]+`: )", text)
+    own = [choice for choice in choices if choice.startswith(f"`{value}`: ")]
+    return " ".join([head, *own]) if own else text

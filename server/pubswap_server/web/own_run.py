@@ -19,7 +19,7 @@ from pubswap_server.http.routes.runs import get_adapter
 from pubswap_server.runs import history, links, members, runs
 from pubswap_server.runs.activity import read_end
 from pubswap_server.runs.auth import MemberPrincipal
-from pubswap_server.web.meanings import meanings
+from pubswap_server.web.meanings import meanings_of_chosen
 from pubswap_server.web.points import by_round, by_step
 from pubswap_server.web.rendering import HEADERS, PageRoute, page
 
@@ -77,7 +77,7 @@ async def show_own_run(member: Viewing, services: ServicesDep) -> Response:
             "own": members.view_of(session, own),
             "end": read_end(session, row),
             "differing": differing,
-            "meanings": meanings(differing),
+            "meanings": meanings_of_chosen(differing),
             "over": row.state == RunState.FINISHED,
         }
 

@@ -28,7 +28,7 @@ from pubswap_server.runs.state import ENDED
 from pubswap_server.web import actions
 from pubswap_server.web.access import OperatorSession, SessionDep, WebRun, WebSession
 from pubswap_server.web.charts import small_chart
-from pubswap_server.web.meanings import meanings
+from pubswap_server.web.meanings import meanings, meanings_of_chosen
 from pubswap_server.web.points import missing, read_points
 from pubswap_server.web.progress import read_progress
 from pubswap_server.web.rendering import HEADERS, PageRoute, page
@@ -147,7 +147,7 @@ def _draft(database: Session, row: RunRow) -> Values | None:
         "files": files,
         "complete": all(has for *_, has in files),
         "differing": differing,
-        "meanings": meanings(differing),
+        "meanings": meanings_of_chosen(differing),
     }
 
 

@@ -14,7 +14,7 @@ function usualRange(values) {
   );
   const [first, last] = [inside[0], inside[inside.length - 1]];
   const few = sorted.length - inside.length <= Math.max(1, sorted.length / 20);
-  return spread > 0 && few && high - low > 3 * (last - first) ? [first, last] : [low, high];
+  return spread > 0 && sorted.length > 4 && few && high - low > 3 * (last - first) ? [first, last] : [low, high];
 }
 
 /** A number in at most ten characters. */
@@ -25,6 +25,14 @@ function short(value) {
   return size !== 0 && (size < 1e-3 || size >= 1e6)
     ? value.toExponential(1)
     : String(+value.toPrecision(3));
+}
+
+/** The values at an axis, all with the decimals that their distance needs. */
+function tickTexts(ticks, distance) {
+  const digits = (String(+distance.toPrecision(3)).split(".")[1] || "").length;
+  const decimals = { minimumFractionDigits: digits, maximumFractionDigits: digits };
+  const usual = distance >= 1e-3 && ticks.every((tick) => Math.abs(tick) < 1e6);
+  return ticks.map((tick) => (usual ? tick.toLocaleString("en", decimals) : short(tick)));
 }
 
 /** An element with a class, a text and children. */
@@ -113,8 +121,8 @@ class Chart {
         y: { range: (plot) => this.range(plot) },
       },
       axes: [
-        { ...axis, space: 60, size: 32, values: (_, ticks) => ticks.map((tick) => (tick % 1 && !this.group.after ? "" : short(tick))) },
-        { ...axis, size: 62, values: (_, ticks) => ticks.map(short) },
+        { ...axis, space: 40, size: 32, values: (_, ticks) => ticks.map((tick) => (tick % 1 && !this.group.after ? "" : short(tick))) },
+        { ...axis, size: 62, values: (_, ticks, ...rest) => tickTexts(ticks, rest[2]) },
       ],
       series: [{}, ...lines, ...(this.chart.low ? [edge, edge] : [])],
       bands: this.chart.low ? [{ series: [count + 2, count + 1], fill: colour("band") }] : [],
