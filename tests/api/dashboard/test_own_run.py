@@ -40,6 +40,7 @@ def test_a_member_sees_the_means_and_its_own_figures(server: Server) -> None:
         assert own.traffic.adapters_up > 0
         assert table["Adapters"][0].startswith(f"{own.traffic.adapters_up / 1000:.1f}")
         assert table["local_steps"][0] == "4"
+        assert "exact: " in table["verifier"][1] and "math" not in table["verifier"][1]
         by_step, by_round = browser.get("/own/points").json()
         assert by_step["names"] == ["a"]
         assert by_step["charts"][0]["series"] == {"a": [0.25]}

@@ -46,6 +46,8 @@ function made(name, kind, text, ...children) {
 
 const COLOURS = 8;
 const HEIGHT = 180;
+// Distances between the numbers of rounds or steps at an axis.
+const WHOLE = [1, 10, 100, 1e3, 1e4, 1e5, 1e6].flatMap((power) => [power, 2 * power, 5 * power]);
 
 class Chart {
   constructor(group) {
@@ -121,7 +123,13 @@ class Chart {
         y: { range: (plot) => this.range(plot) },
       },
       axes: [
-        { ...axis, space: 40, size: 32, values: (_, ticks) => ticks.map((tick) => (tick % 1 && !this.group.after ? "" : short(tick))) },
+        {
+          ...axis,
+          ...(this.group.after ? {} : { incrs: WHOLE }),
+          space: (_, axisIndex, low, high, length) => Math.max(40, length / 12),
+          size: 32,
+          values: (_, ticks) => ticks.map(short),
+        },
         { ...axis, size: 62, values: (_, ticks, ...rest) => tickTexts(ticks, rest[2]) },
       ],
       series: [{}, ...lines, ...(this.chart.low ? [edge, edge] : [])],
