@@ -119,7 +119,7 @@ class Chart {
       legend: { show: false },
       cursor: { y: false, points: { size: 7 }, drag: { x: true, y: false, dist: 8 } },
       scales: {
-        x: { time: false, range: (_, low, high) => (low === high ? [low - 1, high + 1] : [low, high]) },
+        x: { time: false, range: (_, low, high) => this.width(low, high) },
         y: { range: (plot) => this.range(plot) },
       },
       axes: [
@@ -140,6 +140,13 @@ class Chart {
         setCursor: [(plot) => this.point(plot)],
       },
     };
+  }
+
+  /** The range of rounds or steps; uPlot has one from 0 to 100 for a single one. */
+  width(low, high) {
+    const [only, ...more] = this.group.x;
+    if (!more.length && only != null) return [only - 1, only + 1];
+    return low === high ? [low - 1, high + 1] : [low, high];
   }
 
   /** A member's place in the group, so that it has the same colour in each chart. */
