@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterable
-from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,20 +19,16 @@ _LINE = re.compile(r"([0-9a-f]{64})  ([^\\\n]+)")
 _LARGEST = 16 << 20
 
 
-class Kind(StrEnum):
-    """The kind of a folder, which is the signature's namespace: one made for another is invalid."""
-
-    EXPORT = "pubswap-export"
-    AUDIT = "pubswap-audit"
+NAMESPACE = "pubswap-export"  # of signatures: one made for another purpose is invalid
 
 
-def sign(folder: Path, names: Iterable[str], key: Path, kind: Kind) -> None:
+def sign(folder: Path, names: Iterable[str], key: Path) -> None:
     """Write the manifest of these files, with paths relative to the folder, and sign it.
 
     Raises InvalidSettings if OpenSSH is missing, or the key cannot sign.
     """
     sums = write_sums(folder, names)
-    signature = _checked_output(_ssh_keygen(["-Y", "sign", "-f", str(key), "-n", kind], sums))
+    signature = _checked_output(_ssh_keygen(["-Y", "sign", "-f", str(key), "-n", NAMESPACE], sums))
     (folder / SIGNATURE).write_bytes(signature)
 
 
@@ -56,11 +51,11 @@ def make_key(key: Path) -> str | None:
     return _checked_output(_ssh_keygen(["-lf", str(key)])).split()[1].decode()
 
 
-def faults(folder: Path, public_key: Path | None, kind: Kind) -> list[str]:
+def faults(folder: Path, public_key: Path | None) -> list[str]:
     """Compare a folder with its manifest: each changed, missing or added file.
 
-    With a public key, also verify the manifest's signature as one of this kind. Links are not
-    followed, so nothing outside the folder is read, whatever the manifest names.
+    With a public key, also verify the manifest's signature. Links are not followed, so nothing
+    outside the folder is read, whatever the manifest names.
 
     Raises OSError if the folder has no manifest, InvalidSettings if the key is not one public key.
     """
@@ -72,10 +67,10 @@ def faults(folder: Path, public_key: Path | None, kind: Kind) -> list[str]:
     key = None if public_key is None else _read_key(public_key)
     if key is not None and not (folder / SIGNATURE).is_file():
         return [f"missing: {SIGNATURE}"]
-    if len(sums) > _LARGEST or (key and not _signed(folder, sums, key, kind)):
+    if len(sums) > _LARGEST or (key and not _signed(folder, sums, key)):
         return [
-            f"changed, signed with another key, or not signed as {kind}: {SUMS} or {SIGNATURE}; "
-            "sign again what an earlier version signed"
+            f"changed, signed with another key, or not signed as {NAMESPACE}: {SUMS} or "
+            f"{SIGNATURE}; sign again what an earlier version signed"
         ]
     lines = sums.decode(errors="replace").splitlines()
     entries = [match for line in lines if (match := _LINE.fullmatch(line))]
@@ -116,11 +111,11 @@ def _read_key(path: Path) -> str:
     return " ".join(lines[0][:2])
 
 
-def _signed(folder: Path, sums: bytes, key: str, kind: Kind) -> bool:
+def _signed(folder: Path, sums: bytes, key: str) -> bool:
     with TemporaryDirectory() as temporary:
         signers = Path(temporary) / "signers"
-        signers.write_text(f'{kind} namespaces="{kind}" {key}\n', encoding="utf-8")
-        line = ["-Y", "verify", "-f", str(signers), "-I", kind, "-n", kind]
+        signers.write_text(f'signer namespaces="{NAMESPACE}" {key}\n', encoding="utf-8")
+        line = ["-Y", "verify", "-f", str(signers), "-I", "signer", "-n", NAMESPACE]
         return _ssh_keygen([*line, "-s", str(folder / SIGNATURE)], sums).returncode == 0
 
 

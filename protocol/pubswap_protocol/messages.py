@@ -280,7 +280,7 @@ def held_text(holds: int) -> str:
 class Away(Strict):
     """Why an organisation's own policy keeps it from taking part, until its next hello."""
 
-    code: AwayCode = Field(description="Stable, such as `bytes_of_the_day`; docs/organisation.md.")
+    code: AwayCode = Field(description="Stable, such as `not_approved`; docs/organisation.md.")
     detail: Printable = Field(description="The reason in words, for the operator.")
 
 

@@ -110,7 +110,7 @@ BODIES: dict[str, dict[str, Any]] = {
         "verifier_version": "x",
     },
     "heartbeat": {"round": 1, "step": 1, "steps": 2},
-    "say_away": {"code": "bytes_of_the_day", "detail": "Until tomorrow."},
+    "say_away": {"code": "not_approved", "detail": "Until tomorrow."},
     "open_upload": {"digest": DIGEST, "size": 1000},
     "submit_update": {"adapter": DIGEST, "metrics": {"examples": 1, "steps": 1}},
     "submit_evaluation": {"pass_at_1": 0.5, "by_topic": {}, "problems": 1, "seconds": 1},

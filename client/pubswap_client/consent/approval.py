@@ -14,7 +14,7 @@ from pubswap_protocol.terms import UNSET, differences
 COORDINATOR = "coordinator"
 
 
-class Approval(BaseModel, extra="forbid", frozen=True):
+class Approval(BaseModel, frozen=True):
     """A decision on one run."""
 
     run: str = Field(description="The run's id.")
@@ -23,7 +23,6 @@ class Approval(BaseModel, extra="forbid", frozen=True):
     terms: str | None = Field(
         default=None, description="The approved terms, byte for byte. None for a denial."
     )
-    round: int | None = Field(default=None, description="The round under way then.")
     at: AwareDatetime
 
     def changed(self, proposal: Proposal) -> dict[str, tuple[str, str]]:
@@ -31,7 +30,7 @@ class Approval(BaseModel, extra="forbid", frozen=True):
         moved = str(self.coordinator), str(proposal.coordinator)
         lines = {} if moved[0] == moved[1] else {COORDINATOR: moved}
         try:
-            return lines | differences(self.terms or "", proposal.terms or "")
+            return lines | differences(self.terms or "", proposal.terms)
         except OtherTerms:
             return lines | {"terms that this version of PubSwap cannot read": (UNSET, UNSET)}
 
@@ -58,10 +57,10 @@ def read_approval(state: Path, run: str) -> Approval | None:
     return approval if approval.run == run else None
 
 
-def save_approval(state: Path, proposal: Proposal, round_: int | None) -> None:
+def save_approval(state: Path, proposal: Proposal) -> None:
     """Save the approval of a run's terms; raises NotSaved."""
-    asked = {"coordinator": proposal.coordinator, "terms": proposal.terms, "round": round_}
-    _save(state, run=proposal.run or "", approved=True, **asked)
+    asked = {"coordinator": proposal.coordinator, "terms": proposal.terms}
+    _save(state, run=proposal.run, approved=True, **asked)
 
 
 def save_denial(state: Path, run: str) -> None:

@@ -145,22 +145,13 @@ class Ledger:
         self._thread = threading.Lock()
         self._seen: tuple[Path, int, Entry] | None = None  # a day, its size, and its last entry
 
-    def record(
-        self,
-        method: str,
-        target: str,
-        media_type: str,
-        pieces: Iterable[bytes],
-        round_: int | None = None,
-    ) -> None:
-        """Record a request that is about to be sent; `round_` is its round unless the path has one.
+    def record(self, method: str, target: str, media_type: str, pieces: Iterable[bytes]) -> None:
+        """Record a request that is about to be sent.
 
         Raises NotSaved if the entry cannot be written, and LedgerDamaged if the ledger's end was
         changed. Nothing may be sent then.
         """
         what = described(method, target)
-        if what["round"] is None:
-            what["round"] = round_
         hold = what["kind"] not in ("enrolment", "adapter")
         digester, size, held = Digester(), 0, bytearray()
         for piece in pieces:
@@ -274,43 +265,22 @@ def _write_head(folder: Path, number: int, hash_: str) -> None:
     write_whole(folder / "head", f"{number} {hash_}\n".encode())
 
 
-def _lines(folder: Path, since: str = "") -> Iterator[tuple[Path, int, bytes]]:
-    """Each line of the days from `since` on, with its file and its number there.
+def _lines(folder: Path) -> Iterator[tuple[Path, int, bytes]]:
+    """Each line, with its file and its number there.
 
     Without a last line that a crash cut off, because its request was not sent.
     """
     days = day_files(folder)
     for path in days:
-        if path.stem >= since:
-            with path.open("rb") as file:
-                for number, line in enumerate(file, 1):
-                    if line.endswith(b"\n") or path != days[-1]:
-                        yield path, number, line
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if line.endswith(b"\n") or path != days[-1]:
+                    yield path, number, line
 
 
 def entries(folder: Path) -> Iterator[Entry]:
     """All entries, in order; raises Damaged at the first that was changed."""
     return (Entry.parse(line) for _, _, line in _lines(folder))
-
-
-def sent_since(state: Path, now: datetime) -> int:
-    """The bytes of the bodies that were sent since the day (UTC) of `now` began.
-
-    If the clock went back, later days count too, so that no limit is bypassed. Entries are not
-    verified; `verify` does that. Raises LedgerDamaged if a line is not an entry, because what was
-    sent is then unknown.
-    """
-    size = 0
-    for path, _, line in _lines(ledger_folder(state), f"{now.astimezone(UTC):%F}"):
-        try:
-            size += json.loads(line)["size"]
-        except (ValueError, LookupError, TypeError):
-            raise LedgerDamaged(
-                f"{path} was changed, so what was sent today is not known. Run `pubswap client "
-                "audit verify`, and restore the ledger's files; or, to begin a new ledger, "
-                f"move {path.parent} away and keep it."
-            ) from None
-    return size
 
 
 @dataclass(frozen=True)
@@ -325,8 +295,8 @@ class Verdict:
 def verify(folder: Path) -> Verdict:
     """Check for any change, gap, reordering or truncation, up to the first in the chain.
 
-    Anyone who can write to the folder can write a new ledger. To rule that out, keep the head of an
-    earlier day elsewhere, such as in a signed export.
+    Anyone who can write to the folder can write a new ledger. To rule that out, keep the hash of an
+    earlier day's last entry elsewhere.
     """
     hashes, faults = [BEGINNING], list[str]()
     try:

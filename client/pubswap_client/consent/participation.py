@@ -36,13 +36,10 @@ class Participation:
     view: RunView | None = field(default=None, init=False)  # as the coordinator last showed it
     _asked_at: float = field(default=0.0, init=False)
 
-    def wait(
-        self, doing: Callable[[str], None] = lambda what: None, round_: int | None = None
-    ) -> bool:
+    def wait(self, doing: Callable[[str], None] = lambda what: None) -> bool:
         """Wait until the policy allows the run's next round, or the run has ended.
 
-        Returns whether the task may have changed: it had to wait, or the run is in another round
-        than `round_`.
+        Returns whether it had to wait, so that the task may have changed.
         """
         sent: Away | None = None
         self.view = None
@@ -54,10 +51,7 @@ class Participation:
                 sent = away
             doing(f"away ({away.code}): {words(refusals)}")
             time.sleep(LOOK_SECONDS)
-        another = self.view is not None and round_ not in (None, self.view.round)
-        if another:
-            time.sleep(LOOK_SECONDS)  # until the replica that gave the old round knows the new one
-        return sent is not None or another
+        return sent is not None
 
     def sit_out(self, task: Task, fault: str, doing: Callable[[str], None]) -> None:
         """Stay away from a round that cannot be trained, until the coordinator has another task.
@@ -146,6 +140,4 @@ def away_message(refusals: tuple[Refusal, ...]) -> Away:
 def _remedy(code: str) -> str:
     if code in (Code.NOT_APPROVED, Code.DENIED):
         return " Decide with `pubswap client approve`."
-    if code == Code.BYTES:
-        return ""
     return " See `pubswap client policy check`."

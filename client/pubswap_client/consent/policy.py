@@ -124,10 +124,7 @@ class LocalPolicy(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
         default=None,
         description="Most responses to public prompts in a round, over all of its public steps.",
     )
-    max_bytes_a_day: Count | None = Field(
-        default=None, description="Most bytes in the bodies of all requests in a UTC day."
-    )
-    approve: Literal["first", "every-round", "never"] = Field(
+    approve: Literal["first", "never"] = Field(
         default="first", description="When a person has to approve the run."
     )
 
@@ -208,5 +205,4 @@ _MORE = """
 # limits.clients.min = 3
 # limits.grpo.responses_per_prompt.max = 8
 # limits.method.period.min = 4
-# max_bytes_a_day = 2_000_000_000
 """

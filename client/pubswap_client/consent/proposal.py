@@ -8,7 +8,6 @@ from pubswap_protocol.messages import RunView
 from pubswap_protocol.methods.registry import Registrable
 from pubswap_protocol.schedule import public_steps_per_round
 from pubswap_protocol.settings import RunSettings
-from pubswap_protocol.tensors.ranks import at_rank
 from pubswap_protocol.tensors.update_encoding import largest_update
 from pubswap_protocol.terms import agreed
 from pubswap_protocol.verifiers.registry import packages
@@ -31,33 +30,27 @@ MESSAGES = {"system prompt": "system_prompt", "few-shot examples": "few_shot"}
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What a run asks for, or a run file, where some of it is not known yet.
+    """What a run asks for.
 
     `terms` is what a person approves, `weights` the base model's digest, `update_bytes` the largest
-    size of an update, and `own_bytes` that of a member with a rank of its own.
+    size of an update, and `round` the current round, or 0 before the first.
     """
 
     settings: RunSettings
     name: str
-    coordinator: str | None = None
-    bucket: str | None = None  # needs no approval: one that the policy does not list is not used
-    run: str | None = None
-    terms: str | None = None
-    model: str = ""
-    weights: str | None = None
-    update_bytes: int | None = None
-    round: int | None = None
-    own_bytes: int | None = None
-
-    @property
-    def sent_bytes(self) -> int | None:
-        """The largest size of this member's own update."""
-        return self.update_bytes if self.own_bytes is None else self.own_bytes
+    coordinator: str
+    bucket: str | None  # needs no approval: one that the policy does not list is not used
+    run: str
+    terms: str
+    model: str
+    weights: str
+    update_bytes: int
+    round: int
 
     @property
     def rounds(self) -> int:
         """The number of rounds in the settings, or the current round if that is higher."""
-        return max(self.settings.rounds, self.round or 0)
+        return max(self.settings.rounds, self.round)
 
     def number(self, setting: str) -> float | None:
         """The run's value of a numeric setting, such as `lora.rank`; None if it is unset."""
@@ -107,17 +100,16 @@ class Proposal:
             name if "@" in name else f"{name}, which is not installed here as a wheel"
             for name in self.packages
         ]
-        size = "unknown" if self.update_bytes is None else f"up to {size_text(self.update_bytes)}"
         return {
-            "coordinator": self.coordinator or "unknown",
-            "run": f"{self.name} ({self.run})" if self.run else self.name,
-            "base model": f"{self.model}, weights {self.weights or 'unknown'}",
+            "coordinator": self.coordinator,
+            "run": f"{self.name} ({self.run})",
+            "base model": f"{self.model}, weights {self.weights}",
             **{what: shown(self.number(setting)) for what, setting in FACTS.items()},
             "system prompt": self.settings.system_prompt or "none",
             "few-shot examples": "\n\n".join(shots) or "none",
             "verifier": ", ".join(verifiers) or str(self.settings.verifier),
             "sends responses": sent if self.sends_responses else "no",
-            "sends an adapter": f"each round, {size}",
+            "sends an adapter": f"each round, up to {size_text(self.update_bytes)}",
         }
 
 
@@ -128,26 +120,18 @@ def shown(number: float | None) -> str:
     return str(int(number)) if number == int(number) else f"{number:g}"
 
 
-def proposal_of(view: RunView, coordinator: str, rank: int | None = None) -> Proposal:
-    """What a run asks of a member, optionally with a `rank` of its own.
-
-    Raises OtherTerms if it is shown otherwise than in its terms.
-    """
+def proposal_of(view: RunView, coordinator: str) -> Proposal:
+    """What a run asks; raises OtherTerms if it is shown otherwise than in its terms."""
     view = agreed(view)
-    layout, settings = view.model.layout, view.settings
-    own_bytes = None
-    if rank is not None and rank < settings.lora.rank:
-        own_bytes = largest_update(at_rank(layout, rank), settings)
     return Proposal(
-        settings=settings,
+        settings=view.settings,
         name=view.name,
         coordinator=coordinator.rstrip("/"),
         bucket=view.bucket,
         run=view.id,
-        terms=view.terms,
+        terms=view.terms or "",
         model=view.model.source,
         weights=view.model.weights_digest,
-        update_bytes=largest_update(layout, settings),
-        round=view.round or None,
-        own_bytes=own_bytes,
+        update_bytes=largest_update(view.model.layout, view.settings),
+        round=view.round,
     )

@@ -1,7 +1,6 @@
-"""Entries as text for people: one line each, their contents, and all of them in a signed report."""
+"""The ledger's entries as text for people: sums, one line each, and their contents."""
 
 import json
-import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -10,14 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load
 
-from pubswap_client.consent.ledger import Entry, body_path, day_files, entries, verify
-from pubswap_client.signed_manifest import Kind, make_key, sign
+from pubswap_client.consent.ledger import Entry, body_path
 from pubswap_protocol.bounds import escaped
 from pubswap_protocol.digests import digest_of_file
-from pubswap_protocol.errors import LedgerDamaged
-from pubswap_protocol.files import whole_folder
-
-REPORT = "report.md"
 
 Decode = Callable[[NDArray[np.int32]], str]
 
@@ -60,54 +54,3 @@ def content(folder: Path, entry: Entry, decode: Decode | None) -> Iterator[str]:
                 said = decode(tokens) if decode else tokens.tolist()
                 text = escaped(json.dumps(said, ensure_ascii=False))
                 yield f"public prompt {prompt}, response {number}: {text}"
-
-
-def export(ledger: Path, out: Path, key: Path, decode: Decode | None) -> str:
-    """Write a report for an auditor to a new folder and sign it; returns the last entry's hash.
-
-    Raises LedgerDamaged if the ledger was changed.
-    """
-    with whole_folder(out, mode=0o700) as folder:
-        leave_out = shutil.ignore_patterns("lock", "*.tmp", folder.name)
-        shutil.copytree(ledger, folder, ignore=leave_out, dirs_exist_ok=True)
-        verdict = verify(folder)
-        if verdict.faults:
-            raise LedgerDamaged(f"{ledger} was changed: {verdict.faults[0]}.")
-        (folder / REPORT).write_text(_report(folder, verdict.head, decode), encoding="utf-8")
-        make_key(key)
-        files = (path for path in folder.rglob("*") if path.is_file())
-        sign(folder, [path.relative_to(folder).as_posix() for path in files], key, Kind.AUDIT)
-    return verdict.head
-
-
-def _report(folder: Path, head: str, decode: Decode | None) -> str:
-    """The report: its content and how to check it, sums by kind, and each entry that has a body.
-
-    Questions (requests without a body) are only counted; the ledger beside it lists them.
-    """
-    all_entries = list(entries(folder))
-    sent = [entry for entry in all_entries if entry.size]
-    days = [path.stem for path in day_files(folder)]
-    period = f"{days[0]} to {days[-1]} (UTC)" if days else "no day"
-    table = "\n".join(f"| {kind} | {n:,} | {size:,} |" for kind, n, size in sums(all_entries))
-    text = f"""\
-# What was sent
-
-{len(all_entries):,} requests from {period}, {len(sent):,} of them with a body. Each was \
-recorded before it was sent. The last entry's hash is
-
-    {head}
-
-Check the signature and the chain with
-
-    pubswap client audit verify FOLDER --key SIGNER.pub
-
-| what | requests | bytes |
-|---|---|---|
-{table}
-"""
-    for entry in sent:
-        # Indented, so that no Markdown in a response takes effect.
-        lines = [summary_line(entry), *content(folder, entry, decode)]
-        text += "\n".join([f"\n## Entry {entry.number}\n", *(f"    {line}" for line in lines), ""])
-    return text

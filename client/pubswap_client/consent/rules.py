@@ -7,7 +7,6 @@ from enum import StrEnum
 from pubswap_client.consent.approval import COORDINATOR, Approval
 from pubswap_client.consent.policy import LocalPolicy
 from pubswap_client.consent.proposal import FACTS, MESSAGES, Proposal, shown
-from pubswap_protocol.command_line.amounts import size_text
 
 CLIENTS = "clients"
 
@@ -24,7 +23,6 @@ class Code(StrEnum):
     NOT_APPROVED = "not_approved"
     DENIED = "denied"
     TERMS = "other_terms"
-    BYTES = "bytes_of_the_day"
     UNREADABLE = "policy_unreadable"
     DIVERGED = "diverged"
 
@@ -51,21 +49,10 @@ def trusts(policy: LocalPolicy, coordinator: str) -> bool:
 
 
 def judge(
-    policy: LocalPolicy,
-    proposal: Proposal,
-    approval: Approval | None,
-    sent_bytes: int = 0,
-    next_bytes: int = 0,
+    policy: LocalPolicy, proposal: Proposal, approval: Approval | None
 ) -> tuple[Refusal, ...]:
-    """All reasons to stay away; empty if the organisation takes part.
-
-    `sent_bytes` were sent on this day, and `next_bytes` are to be sent next.
-    """
-    return (
-        *_asks_too_much(policy, proposal),
-        *_not_approved(policy, proposal, approval),
-        *_too_many_bytes(policy, sent_bytes, next_bytes),
-    )
+    """All reasons to stay away; empty if the organisation takes part."""
+    return (*_asks_too_much(policy, proposal), *_not_approved(policy, proposal, approval))
 
 
 def _asks_too_much(policy: LocalPolicy, proposal: Proposal) -> Iterator[Refusal]:
@@ -97,8 +84,6 @@ def _not_approved(
         why = f"Changed since this organisation approved the run: {'; '.join(said)}."
     elif proposal.rounds > (last := proposal.settings.rounds):
         why = f"Round {proposal.rounds} is beyond the {last} that this organisation approved."
-    elif policy.approve == "every-round" and proposal.round not in (None, approval.round):
-        why = f"Nobody at this organisation has approved round {proposal.round} yet."
     if why is not None:
         yield Refusal(Code.NOT_APPROVED, why)
 
@@ -116,17 +101,6 @@ def changes(
     return changed
 
 
-def _too_many_bytes(policy: LocalPolicy, sent_bytes: int, next_bytes: int) -> Iterator[Refusal]:
-    limit = policy.max_bytes_a_day
-    if limit is not None and sent_bytes + next_bytes > limit:
-        yield Refusal(
-            Code.BYTES,
-            # Does not name the bytes sent so far, because sending this would change them.
-            f"This organisation sends at most {limit:,} bytes a day; what comes next, of "
-            f"{next_bytes:,} bytes, waits for the next day (UTC).",
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class Check:
     """One thing that a run asks for, and what the policy allows; `code` if it is refused."""
@@ -138,10 +112,7 @@ class Check:
 
 
 def compare(policy: LocalPolicy, proposal: Proposal) -> list[Check]:
-    """Compare one by one, in the order of the proposal's facts. Unknown facts are not refused.
-
-    Limits on other settings come last.
-    """
+    """Compare one by one, in the order of the proposal's facts; limits on other settings last."""
     urls = policy.coordinators and [url.rstrip("/") for url in policy.coordinators]
     others = [setting for setting in policy.limits if setting not in FACTS.values()]
     allowed = {
@@ -152,7 +123,7 @@ def compare(policy: LocalPolicy, proposal: Proposal) -> list[Check]:
         **dict.fromkeys(MESSAGES, ("any", None)),
         "verifier": _verifiers(policy, proposal),
         "sends responses": _responses(policy, proposal),
-        "sends an adapter": _size(policy.max_bytes_a_day, proposal.sent_bytes),
+        "sends an adapter": ("any", None),
         **{setting: _within(policy, proposal, setting) for setting in others},
     }
     asks = proposal.facts() | {
@@ -167,11 +138,10 @@ _Allowed = tuple[str, Code | None]
 """What the policy allows in words, and the code if it refuses what the run asks."""
 
 
-def _among(allowed: Sequence[str] | None, asked: set[str | None], code: Code) -> _Allowed:
+def _among(allowed: Sequence[str] | None, asked: set[str], code: Code) -> _Allowed:
     if allowed is None:
         return "any", None
-    known = asked - {None}
-    return ", ".join(allowed), code if known and known.isdisjoint(allowed) else None
+    return ", ".join(allowed), code if asked.isdisjoint(allowed) else None
 
 
 def _within(policy: LocalPolicy, proposal: Proposal, setting: str) -> _Allowed:
@@ -196,9 +166,3 @@ def _responses(policy: LocalPolicy, proposal: Proposal) -> _Allowed:
     if limit is None:
         return "any number", None
     return f"at most {limit} a round", Code.SETTING if proposal.responses > limit else None
-
-
-def _size(limit: int | None, asked: int | None) -> _Allowed:
-    if limit is None:
-        return "any", None
-    return f"{size_text(limit)} a day in all", Code.BYTES if (asked or 0) > limit else None

@@ -66,9 +66,7 @@ class Daemon:
             if task.state is RunState.OPEN and self.participation is not None:
                 self.participation.wait(reporter.doing)
             if task.kind is TaskKind.TRAIN:
-                if self.participation is not None and self.participation.wait(
-                    reporter.doing, task.round
-                ):
+                if self.participation is not None and self.participation.wait(reporter.doing):
                     continue  # the round may be another by now
                 try:
                     progressed = self.train_round(task)

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from pubswap_client.data.holdout import split
 from pubswap_client.settings import ClientSettings
 from pubswap_client.training.metrics import StepMetrics
-from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.errors import InvalidProblems, InvalidSettings
+from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import RunSettings
 
 
@@ -29,6 +31,24 @@ def own_settings(client: ClientSettings, run: RunSettings) -> RunSettings:
                 "less."
             )
     return run.model_copy(update={"grpo": run.grpo.model_copy(update=overrides)})
+
+
+def trained_problems(
+    problems: Sequence[Problem], client: ClientSettings, run: RunSettings
+) -> tuple[list[Problem], list[Problem]]:
+    """The problems that a member trains on, and those that it holds out.
+
+    Raises InvalidProblems if a private step takes more of them.
+    """
+    trained, held_out = split(problems, client.holdout)
+    needed = own_settings(client, run).grpo.prompts_per_step
+    if len(trained) < needed:
+        besides = f" besides {len(held_out)} held-out ones" if held_out else ""
+        raise InvalidProblems(
+            f"{client.data} holds {len(trained)} problems{besides}; a step takes {needed} "
+            "different ones."
+        )
+    return trained, held_out
 
 
 def own_rank(client: ClientSettings, run: RunSettings) -> int | None:

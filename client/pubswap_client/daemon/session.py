@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from shlex import quote
 
 from rich.console import Console
@@ -21,7 +22,13 @@ from pubswap_client.daemon.daemon import Daemon
 from pubswap_client.daemon.evaluator import Evaluator, Judged, judge
 from pubswap_client.daemon.factories import make_engine, make_trainer, open_privacy
 from pubswap_client.daemon.held_out import HeldOut
-from pubswap_client.daemon.own_settings import Deadline, RoundLimits, own_rank, own_settings
+from pubswap_client.daemon.own_settings import (
+    Deadline,
+    RoundLimits,
+    own_rank,
+    own_settings,
+    trained_problems,
+)
 from pubswap_client.daemon.recorder import Recorder
 from pubswap_client.daemon.reporters import LiveDisplay, LogLines, Reporter, Reporters, tracking
 from pubswap_client.data.holdout import split
@@ -127,14 +134,8 @@ def make_daemon(
     run = session.run
     session.policy.prompt_limit.check(problems, str(settings.data or session.name))
     session.pool.prepare(problem.verifier for problem in problems if problem.verifier)
-    problems, held_out = split(problems, settings.holdout)
+    problems, held_out = trained_problems(problems, settings, run.settings)
     private_settings = own_settings(settings, run.settings)
-    if len(problems) < private_settings.grpo.prompts_per_step:
-        besides = f" besides {len(held_out)} held-out ones" if held_out else ""
-        raise InvalidProblems(
-            f"{settings.data} holds {len(problems)} problems{besides}; a step takes "
-            f"{private_settings.grpo.prompts_per_step} different ones."
-        )
     exchanges = run.settings.exchange is not None
     public = _problem_set(session, SetKind.PUBLIC) if exchanges else []
     privacy = open_privacy(settings.state, run.id, private_settings, len(problems))
@@ -223,6 +224,18 @@ def check_possible(run: RunSettings, client: ClientSettings) -> None:
     own_rank(client, run)
 
 
+def check_role(state: Path, stored: StoredMembership, role: Role) -> None:
+    """Raise Forbidden if the state folder's membership has another role."""
+    member = stored.membership
+    if member.role is not role:
+        command = "evaluate" if member.role is Role.EVALUATOR else "client start"
+        raise Forbidden(
+            f"{state} is the membership of {member.name}, whose role is {member.role}; this "
+            f"command needs the role {role}. "
+            f"Use `pubswap {command} --state {quote(str(state))}`."
+        )
+
+
 def hello_of(card: ModelCard, verifier: Verifier) -> Hello:
     """A member's base model, and its version of the run's verifier."""
     return Hello(
@@ -239,14 +252,8 @@ def _open_session(
 ) -> Iterator[Session]:
     """Say hello with the right model, and load it."""
     stored = load_membership(settings.state)
+    check_role(settings.state, stored, role)
     membership = stored.membership
-    if membership.role is not role:
-        command = "evaluate" if membership.role is Role.EVALUATOR else "client start"
-        raise Forbidden(
-            f"{settings.state} is the membership of {membership.name}, whose role is "
-            f"{membership.role}; this command needs the role {role}. "
-            f"Use `pubswap {command} --state {quote(str(settings.state))}`."
-        )
     with (
         locked(settings.state),
         _connected(settings, stored) as (api, participation),
@@ -304,7 +311,7 @@ def _connected(
         with CoordinatorClient(url, member.token, tls=stored.tls, on_send=ledger.record) as api:
             yield api, None
         return
-    consent = Consent(settings.state, url, ledger, rank=settings.rank)
+    consent = Consent(settings.state, url, ledger)
     consent.check_coordinator()
     with CoordinatorClient(
         url,

@@ -17,7 +17,7 @@ from pubswap_client.operator.connecting import (
     connect,
     find_token_file,
 )
-from pubswap_client.signed_manifest import Kind, faults, make_key, sign
+from pubswap_client.signed_manifest import faults, make_key, sign
 
 
 def export(
@@ -49,7 +49,7 @@ def export(
             if (fingerprint := make_key(key)) is not None:
                 typer.echo(f"Created a new signing key, {key}, with the fingerprint {fingerprint}.")
                 typer.echo("If you have another one already, export again with it, by --key.")
-            sign(making, [path.name for path in making.iterdir()], key, Kind.EXPORT)
+            sign(making, [path.name for path in making.iterdir()], key)
 
     with connect(url, token_file, ca_file) as api:
         lines = take_adapter(api, api.whole_run(run), which, out, format_, model, finish)
@@ -70,5 +70,5 @@ def verify(
 
     Exit status: 0 if every file is as the operator signed it, 1 otherwise.
     """
-    end_with(faults(folder, key, Kind.EXPORT))
+    end_with(faults(folder, key))
     typer.echo(f"{folder} is as the holder of {key} signed it.")

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 
 _CERTIFICATES = "removed in 0.1.0; let the proxy demand certificates, see deploy/nginx"
 
+_AMOUNT = "removed in 0.1.0; the approved terms bound a round, limits.rounds.max the rounds"
+
 _TIMES = "removed in 0.1.0; start and stop the daemon by a timer, it continues where it was"
 
 RENAMED = {
@@ -34,7 +36,8 @@ REMOVED: dict[str, str] = {
     "days": _TIMES,
     "hours": _TIMES,
     "keep_sent_adapters": "removed in 0.1.0; the ledger keeps the digests of sent adapters",
-    "max_rounds_a_day": "removed in 0.1.0; use max_bytes_a_day",
+    "max_bytes_a_day": _AMOUNT,
+    "max_rounds_a_day": _AMOUNT,
     "proxy_secret": _CERTIFICATES,
     "require_client_certificate": _CERTIFICATES,
     "idle_seconds": "a constant of 30 s since 0.1.0; the proxy has further limits",

@@ -76,18 +76,16 @@ CALLS: dict[str, dict[tuple[str, ...], str]] = {
         (NAMES,): "--state none --data none",
     },
     "client doctor": {
-        (READ_ONLY, COORDINATOR): "--no-trial --json --state state --data {private} --model {model}"
+        (READ_ONLY, COORDINATOR): "--no-trial --state state --data {private} --model {model}"
     },
-    "client policy show": {(NAMES,): "--state none"},
     "client policy check": {
-        (COORDINATOR,): "--state state --policy {spare}/policy.toml",
+        (COORDINATOR,): "--state state",
         (NAMES,): "--state none",
     },
     "client approve": {(NAMES,): "--state none"},
     "client deny": {(READ_ONLY,): "--state state", (NAMES,): "--state none"},
     "client audit show": {(NAMES,): "--state none"},
     "client audit verify": {(NAMES,): "none"},
-    "client audit export": {(NAMES,): "--state none --out {new}"},
     "client privacy audit": {
         (COORDINATOR,): "--state state --data {private}",
         (NAMES,): "--state none --data none",
@@ -178,7 +176,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandWorld]:
         ("bad", "Second Run", FILES),
     ):
         (spare / f"{name}.toml").write_text(RUN_FILE.format(name=run, model=MODEL, data=data))
-    (spare / "policy.toml").write_text("limits.lora.rank.max = 64\n")
     lines = (f'{{"id": "{n}", "prompt": "{n} =", "answer": "{n}"}}\n' for n in range(60))
     (spare / "public.jsonl").write_text("".join(lines))
     folder = tmp_path_factory.mktemp("world")
@@ -188,7 +185,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandWorld]:
         made.env = {
             "PUBSWAP_COORDINATOR": server.url,
             "PUBSWAP_OPERATOR_TOKEN": OPERATOR_TOKEN,
-            "COLUMNS": "200",
+            "COLUMNS": "500",
         }
         made.values = {
             "url": server.url,
@@ -279,6 +276,7 @@ def test_with_a_dead_coordinator(world: CommandWorld, tmp_path: Path) -> None:
     world.state(tmp_path / "lonely" / "state")
     path = tmp_path / "lonely" / "state" / "membership.json"
     path.write_text(path.read_text().replace(world.fed.server.url, url))
+    path.with_name("policy.toml").write_text("limits.lora.rank.max = 64\n")
     before, world.values["url"] = world.values["url"], url
     try:
         assert faults(world, COORDINATOR, tmp_path / "lonely", {"PUBSWAP_COORDINATOR": url}) == []

@@ -109,7 +109,7 @@ def test_one_sentence_says_what_an_operator_should_know_first(
     path = f"/runs/{fed.run.id}"
     assert 'class="alert"' not in browser.get(path).text
     fed.operator.decide(fed.run.id, "a", paths.RUN_MEMBER_SUSPEND)
-    fed.members["b"].away(fed.run.id, Away(code="bytes_of_the_day", detail="From 8 to 18 alone."))
+    fed.members["b"].away(fed.run.id, Away(code="not_approved", detail="From 8 to 18 alone."))
     with Session(server.app.state.services.database.engine) as session, session.begin():
         where = {"run_id": fed.run.id, "round": 1, "public_step": 1}
         refused = {"digest": REFUSED, "late": True, "received_at": now()}
@@ -123,7 +123,7 @@ def test_one_sentence_says_what_an_operator_should_know_first(
                 session.add(StepRow(run_id=fed.run.id, **place, at=now(), reward=reward))
     said = re.search(r'<p class="alert">(.*)</p>', browser.get(path).text)
     assert said is not None and said[1] == (
-        "a is suspended; b is away (bytes_of_the_day); d is doubted by 1 of 2; "
+        "a is suspended; b is away (not_approved); d is doubted by 1 of 2; "
         "the responses of d to public step 1 were refused; "
         "no response of c has been paid in 8 steps."
     )
@@ -209,9 +209,9 @@ def test_a_round_under_way_shows_each_members_steps(server: Server, browser: htt
 def test_why_a_member_is_away_is_shown_to_read(server: Server, browser: httpx.Client) -> None:
     """As text, not only as a tooltip."""
     fed = begun(server)
-    fed.members["a"].away(fed.run.id, Away(code="bytes_of_the_day", detail="From 8 to 18 alone."))
+    fed.members["a"].away(fed.run.id, Away(code="not_approved", detail="From 8 to 18 alone."))
     page = browser.get(f"/runs/{fed.run.id}").text
-    assert "away: bytes_of_the_day. From 8 to 18 alone.</small>" in page
+    assert "away: not_approved. From 8 to 18 alone.</small>" in page
 
 
 def test_what_members_hold_in_a_pause_is_shown(server: Server, browser: httpx.Client) -> None:

@@ -14,7 +14,7 @@ from pubswap_server.runs.events import LEFT_OUT
 from support.coordinator.coordinator import Federation, Server, begun, create, good_hello
 from support.eventually import until
 
-AT_NIGHT = Away(code="bytes_of_the_day", detail="Outside of this organisation's hours until 18:00.")
+AT_NIGHT = Away(code="not_approved", detail="Outside of this organisation's hours until 18:00.")
 
 
 def log(fed: Federation) -> list[str]:
@@ -94,10 +94,10 @@ def test_a_quorum_that_policies_keep_out_of_reach_is_said_with_their_reasons(
 @pytest.mark.parametrize(
     "body",
     [
-        {"code": "bytes_of_the_day", "detail": "\x1b[2J"},
-        {"code": "bytes_of_the_day", "detail": "x" * 401},
+        {"code": "not_approved", "detail": "\x1b[2J"},
+        {"code": "not_approved", "detail": "x" * 401},
         {"code": "Outside Hours", "detail": "x"},
-        {"code": "bytes_of_the_day"},
+        {"code": "not_approved"},
     ],
 )
 def test_a_reason_is_short_and_plain(server: Server, body: dict[str, str]) -> None:

@@ -1,5 +1,6 @@
 """Runs with the terms that a coordinator would give them."""
 
+from pubswap_client.consent.proposal import Proposal
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.messages import RunView
 from pubswap_protocol.model import ModelCard
@@ -17,3 +18,19 @@ def terms_of(settings: RunSettings, name: str = "medqa", model: ModelCard = CARD
 def with_terms(view: RunView) -> RunView:
     """The run as a coordinator shows it to a member once it is open."""
     return view.model_copy(update={"terms": terms_of(view.settings, view.name, view.model)})
+
+
+def proposed(settings: RunSettings) -> Proposal:
+    """What a run with these settings asks in its first round."""
+    return Proposal(
+        settings=settings,
+        name="medqa",
+        coordinator="https://c.example",
+        bucket=None,
+        run="r",
+        terms=terms_of(settings),
+        model="org/model",
+        weights="sha256:" + "a" * 64,
+        update_bytes=1000,
+        round=1,
+    )

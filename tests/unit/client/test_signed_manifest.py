@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import typer
 
+from pubswap_client import signed_manifest
 from pubswap_client.command_line import end_with
-from pubswap_client.signed_manifest import SIGNATURE, SUMS, Kind, faults, make_key, sign
+from pubswap_client.signed_manifest import SIGNATURE, SUMS, faults, make_key, sign
 from pubswap_protocol.errors import InvalidSettings
 
 pytestmark = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="needs OpenSSH")
@@ -28,7 +29,7 @@ def signed(tmp_path: Path) -> Path:
     for name in NAMES:
         (folder / name).write_bytes(name.encode() * 100)
     make_key(tmp_path / "key")
-    sign(folder, NAMES, tmp_path / "key", Kind.EXPORT)
+    sign(folder, NAMES, tmp_path / "key")
     return folder
 
 
@@ -44,7 +45,7 @@ def test_a_new_key_s_fingerprint_is_told_once(tmp_path: Path) -> None:
 def test_an_unchanged_folder_is_valid_for_common_tools_too(signed: Path) -> None:
     """`sha256sum` and OpenSSH verify it without PubSwap."""
     public = signed.parent / "key.pub"
-    assert faults(signed, public, Kind.EXPORT) == []
+    assert faults(signed, public) == []
     subprocess.run(["sha256sum", "--check", "--strict", SUMS], cwd=signed, check=True)
     signers = signed.parent / "signers"
     signers.write_text(f"operator {public.read_text()}")
@@ -61,14 +62,14 @@ def test_a_changed_bit_a_missing_and_an_added_file_are_named(signed: Path, name:
         path.write_bytes(
             original[:position] + bytes([original[position] ^ 1]) + original[position + 1 :]
         )
-        assert faults(signed, public, Kind.EXPORT) == [f"changed: {name}"]
+        assert faults(signed, public) == [f"changed: {name}"]
     path.unlink()
     (signed / "more").mkdir()
     (signed / "more" / "x").write_bytes(b"x")
-    assert faults(signed, public, Kind.EXPORT) == ["added: more/x", f"missing: {name}"]
+    assert faults(signed, public) == ["added: more/x", f"missing: {name}"]
     path.symlink_to(signed.parent / "elsewhere")
     (signed.parent / "elsewhere").write_bytes(original)
-    assert faults(signed, public, Kind.EXPORT) == ["added: more/x", f"changed: {name}"]
+    assert faults(signed, public) == ["added: more/x", f"changed: {name}"]
 
 
 def test_a_forged_manifest_is_found(signed: Path) -> None:
@@ -76,19 +77,19 @@ def test_a_forged_manifest_is_found(signed: Path) -> None:
     public = signed.parent / "key.pub"
     (signed / NAMES[0]).write_bytes(b"forged")
     make_key(signed.parent / "other")
-    sign(signed, NAMES, signed.parent / "other", Kind.EXPORT)
-    assert faults(signed, signed.parent / "other.pub", Kind.EXPORT) == []
+    sign(signed, NAMES, signed.parent / "other")
+    assert faults(signed, signed.parent / "other.pub") == []
     refused = [NOT_SIGNED]
-    assert faults(signed, public, Kind.EXPORT) == refused
-    sign(signed, NAMES, signed.parent / "key", Kind.EXPORT)
+    assert faults(signed, public) == refused
+    sign(signed, NAMES, signed.parent / "key")
     sums, signature = (signed / SUMS).read_bytes(), (signed / SIGNATURE).read_bytes()
     (signed / SUMS).write_bytes(sums.replace(b"README.md", b"readme.md"))
-    assert faults(signed, public, Kind.EXPORT) == refused
+    assert faults(signed, public) == refused
     (signed / SUMS).write_bytes(sums)
     (signed / SIGNATURE).write_bytes(signature[:-40])
-    assert faults(signed, public, Kind.EXPORT) == refused
+    assert faults(signed, public) == refused
     (signed / SIGNATURE).unlink()
-    assert faults(signed, public, Kind.EXPORT) == [f"missing: {SIGNATURE}"]
+    assert faults(signed, public) == [f"missing: {SIGNATURE}"]
 
 
 def test_a_key_is_made_once_and_for_its_owner_only(tmp_path: Path) -> None:
@@ -99,19 +100,15 @@ def test_a_key_is_made_once_and_for_its_owner_only(tmp_path: Path) -> None:
     assert (tmp_path / "data" / "key").stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.parametrize("made", Kind)
-@pytest.mark.parametrize("asked", Kind)
-def test_a_folder_of_one_kind_does_not_pass_for_another(
-    signed: Path, made: Kind, asked: Kind
+def test_a_signature_for_another_purpose_is_invalid(
+    signed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the same key and the same files, such as an audit's report shown as an export."""
-    sign(signed, NAMES, signed.parent / "key", made)
-    found = faults(signed, signed.parent / "key.pub", asked)
-    if made is asked:
-        assert found == []
-    else:
-        (fault,) = found
-        assert f"not signed as {asked}" in fault and "sign again" in fault
+    """With the same key and the same files."""
+    with monkeypatch.context() as patched:
+        patched.setattr(signed_manifest, "NAMESPACE", "pubswap-other")
+        sign(signed, NAMES, signed.parent / "key")
+    (fault,) = faults(signed, signed.parent / "key.pub")
+    assert "not signed as pubswap-export" in fault and "sign again" in fault
 
 
 @pytest.mark.parametrize("second", ["other", "key"])
@@ -121,17 +118,17 @@ def test_a_file_of_several_public_keys_is_refused(signed: Path, second: str) -> 
     make_key(signed.parent / "other")
     both.write_text(f"{public.read_text()}{(signed.parent / f'{second}.pub').read_text()}")
     with pytest.raises(InvalidSettings, match="2 keys"):
-        faults(signed, both, Kind.EXPORT)
+        faults(signed, both)
     both.write_text(f"\n{public.read_text().strip()} of the operator\n\n")
-    assert faults(signed, both, Kind.EXPORT) == []
+    assert faults(signed, both) == []
     both.write_text("\n")
     with pytest.raises(InvalidSettings, match="public Ed25519 key"):
-        faults(signed, both, Kind.EXPORT)
+        faults(signed, both)
 
 
 def test_what_is_no_public_key_is_refused(signed: Path) -> None:
     with pytest.raises(InvalidSettings, match="public Ed25519 key"):
-        faults(signed, signed.parent / "key", Kind.EXPORT)
+        faults(signed, signed.parent / "key")
 
 
 def change(folder: Path) -> None:
@@ -195,9 +192,9 @@ def test_without_a_key_every_change_is_found_too(
     signed: Path, mutation: Callable[[Path], None]
 ) -> None:
     """Links are not followed."""
-    assert faults(signed, None, Kind.EXPORT) == []
+    assert faults(signed, None) == []
     mutation(signed)
-    assert faults(signed, None, Kind.EXPORT) == MUTATIONS[mutation]
+    assert faults(signed, None) == MUTATIONS[mutation]
 
 
 @pytest.mark.parametrize(
@@ -220,7 +217,7 @@ def test_unusual_lines_of_a_manifest_are_refused(
     """It cannot name files outside the folder, or lines that other tools read differently."""
     with (signed / SUMS).open("ab") as file:
         file.write(line.replace(b"{zero}", b"0" * 64))
-    assert faults(signed, None, Kind.EXPORT) == found
+    assert faults(signed, None) == found
 
 
 def test_a_file_s_name_cannot_fake_terminal_output(
@@ -229,5 +226,5 @@ def test_a_file_s_name_cannot_fake_terminal_output(
     """For instance that the folder is unchanged."""
     (signed / "\r\x1b[2Kall is whole").touch()
     with pytest.raises(typer.Exit):
-        end_with(faults(signed, None, Kind.EXPORT))
+        end_with(faults(signed, None))
     assert capsys.readouterr().err == "'added: \\r\\x1b[2Kall is whole'\n"

@@ -1,10 +1,8 @@
 """The policy file, and the check that every outgoing request passes."""
 
 import json
-import threading
-from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from pubswap_client.consent.approval import approval_path, read_approval, save_approval, save_denial
 from pubswap_client.consent.consent import Consent, adopt
-from pubswap_client.consent.ledger import Ledger, day_files, entries, ledger_folder, sent_since
+from pubswap_client.consent.ledger import Ledger, entries, ledger_folder
 from pubswap_client.consent.policy import (
     default_text,
     load_policy,
@@ -26,7 +24,7 @@ from pubswap_client.consent.rules import Code
 from pubswap_client.demo.demos import MODEL
 from pubswap_protocol import paths
 from pubswap_protocol.digests import digest_of
-from pubswap_protocol.errors import InvalidSettings, LedgerDamaged, RefusedByPolicy
+from pubswap_protocol.errors import InvalidSettings, RefusedByPolicy
 from pubswap_protocol.messages import (
     Membership,
     RunState,
@@ -71,9 +69,9 @@ def view(**overrides: object) -> RunView:
     return with_terms(run)
 
 
-def member(state: Path, at: datetime = EVENING) -> Consent:
-    """The consent of an organisation that has just enrolled, with its clocks at this time."""
-    consent = Consent(state, URL, Ledger(state, clock=lambda: at), clock=lambda: at)
+def member(state: Path) -> Consent:
+    """The consent of an organisation that has just enrolled."""
+    consent = Consent(state, URL, Ledger(state))
     adopt(state, view(), URL)
     assert consent.review(view()) == ()
     return consent
@@ -116,9 +114,9 @@ def test_the_default_policy_allows_what_the_run_asks_and_no_more(tmp_path: Path)
     assert (
         default_text(proposal_of(view(method="fedavg"), URL)).count("send_responses = false") == 1
     )
-    path.write_text("max_bytes_a_day = 2")
+    path.write_text("limits.rounds.max = 2")
     assert adopt(tmp_path, view(), URL) is None
-    assert path.read_text() == "max_bytes_a_day = 2"
+    assert path.read_text() == "limits.rounds.max = 2"
 
 
 def test_adapters_go_to_the_bucket_that_the_policy_names_and_to_no_other(tmp_path: Path) -> None:
@@ -142,9 +140,9 @@ def test_a_mistyped_policy_is_refused_with_the_key_and_the_valid_ones(tmp_path: 
     path = policy_path(tmp_path)
     for text, said in (
         ("max_rnak = 2", r"the unknown key 'max_rnak'; the keys are approve, base_mod"),
-        ("max_bytes_a_day = 0", "max_bytes_a_day: Input should be greater than 0"),
-        ("max_bytes_a_day = true", "max_bytes_a_day: Input should be a valid integer"),
-        ("max_rounds_a_day = 2", "max_rounds_a_day: removed in 0.1.0; use max_bytes_a_day"),
+        ("max_responses_a_round = 0", "max_responses_a_round: Input should be greater than 0"),
+        ("max_responses_a_round = true", "max_responses_a_round: Input should be a valid integer"),
+        ("max_bytes_a_day = 2", "max_bytes_a_day: removed in 0.1.0; the approved terms bound"),
         ('hours = "08:00-18:00"', "hours: removed in 0.1.0; start and stop the daemon by a timer"),
         ('send_responses = "no"', "send_responses: Input should be a valid boolean"),
         ("coordinators = []", "coordinators"),
@@ -167,7 +165,7 @@ def test_a_mistyped_policy_is_refused_with_the_key_and_the_valid_ones(tmp_path: 
         ('[limits]\nhour = "08:00-18:00"', "a run's settings; hour: there is no such key"),
         ('approve = "always"', "approve: Input should be 'first'"),
         ("= 3", "is not TOML"),
-        ("# max_bytes_a_day = 2", "is empty; a policy has"),
+        ("# send_responses = true", "is empty; a policy has"),
     ):
         path.write_text(text)
         with pytest.raises(InvalidSettings, match=said):
@@ -296,10 +294,10 @@ def test_a_decision_is_kept_and_a_damaged_one_is_refused(tmp_path: Path) -> None
     consent = member(tmp_path)
     save_denial(tmp_path, "r")
     assert codes(consent) == [Code.DENIED]
-    save_approval(tmp_path, replace(proposal_of(view(), URL), run="another"), 1)
+    save_approval(tmp_path, replace(proposal_of(view(), URL), run="another"))
     assert read_approval(tmp_path, "r") is None
     assert codes(consent) == [Code.NOT_APPROVED]
-    save_approval(tmp_path, proposal_of(view(), URL), 1)
+    save_approval(tmp_path, proposal_of(view(), URL))
     assert codes(consent) == []
     approval_path(tmp_path).write_text("{")
     with pytest.raises(InvalidSettings, match="decide again"):
@@ -315,7 +313,7 @@ def test_losing_the_policy_reverts_no_decision(tmp_path: Path) -> None:
     consent = member(tmp_path)
     more = view(grpo={"temperature": 2.0})
     decisions = (
-        (partial(save_approval, proposal=proposal_of(view(), URL), round_=1), Code.NOT_APPROVED),
+        (partial(save_approval, proposal=proposal_of(view(), URL)), Code.NOT_APPROVED),
         (partial(save_denial, run="r"), Code.DENIED),
     )
     for decide, code in decisions:
@@ -323,74 +321,6 @@ def test_losing_the_policy_reverts_no_decision(tmp_path: Path) -> None:
         policy_path(tmp_path).unlink()
         assert adopt(tmp_path, more, URL) == policy_path(tmp_path)
         assert codes(consent, more) == [code]
-
-
-def test_bytes_of_a_day_come_from_the_ledger(tmp_path: Path) -> None:
-    """All request bodies count; days are UTC days, each starting at zero."""
-    yesterday = Ledger(tmp_path, clock=lambda: EVENING - timedelta(days=1))
-    yesterday.record(*ANSWERS, [b"12345"])
-    consent = member(tmp_path)
-    consent.record(*PROMPTS, [])  # sends nothing
-    consent.record(*ANSWERS, [b"123"])
-    consent.record(*BEAT, [b"{}"])
-    assert sent_since(tmp_path, EVENING) == 5
-    changed(tmp_path, max_bytes_a_day="10_000_000")
-    assert codes(consent) == []
-    changed(tmp_path, max_bytes_a_day="8")
-    consent.review(view())
-    with pytest.raises(
-        RefusedByPolicy, match="at most 8 bytes a day; what comes next, of 4 bytes, waits"
-    ):
-        consent.record(*ANSWERS, [b"1234"])
-
-
-def test_two_requests_at_once_do_not_share_the_days_last_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A heartbeat beside an upload: it is judged once the other is recorded."""
-    consent = member(tmp_path)
-    adapter = proposal_of(view(), URL).sent_bytes or 0
-    changed(tmp_path, max_bytes_a_day=str(adapter + 1))
-    judged, refusals, record = threading.Event(), consent.refusals, consent.ledger.record
-
-    def slow(*request: Any) -> None:
-        judged.wait(0.5)  # no other request is judged meanwhile
-        record(*request)
-
-    def noting(*ask: Any) -> Any:
-        found = refusals(*ask)
-        if len(threads) == 2 and threading.current_thread() is threads[1]:
-            judged.set()
-        return found
-
-    def send(request: tuple[str, str, str], body: bytes) -> None:
-        with suppress(RefusedByPolicy):
-            consent.record(*request, [body])
-
-    monkeypatch.setattr(consent.ledger, "record", slow)
-    monkeypatch.setattr(consent, "refusals", noting)
-    threads = [
-        threading.Thread(target=send, args=(ANSWERS, bytes(adapter))),
-        threading.Thread(target=send, args=(BEAT, b"{}")),
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sent_since(tmp_path, EVENING) in (2, adapter)
-
-
-def test_a_member_stays_away_until_what_was_refused_fits_into_a_day(tmp_path: Path) -> None:
-    """It is larger than an adapter; otherwise the daemon would try it again at once."""
-    consent = member(tmp_path)
-    adapter = proposal_of(view(), URL).sent_bytes or 0
-    changed(tmp_path, max_bytes_a_day=str(adapter + 1))
-    assert codes(consent) == []
-    with pytest.raises(RefusedByPolicy, match=f"of {adapter + 2:,} bytes, waits"):
-        consent.record(*ANSWERS, [bytes(adapter + 2)])
-    assert codes(consent) == [Code.BYTES]
-    changed(tmp_path, max_bytes_a_day=str(adapter + 2))
-    assert codes(consent) == []
 
 
 @pytest.mark.parametrize("id_", ["x/away?y=", "x/../../enroll?y=", "..", "", "r#"])
@@ -409,54 +339,3 @@ def test_no_id_from_a_coordinator_redirects_a_request(id_: str) -> None:
         message.model_validate_json(json.dumps(fields | {name: "r"}))
         with pytest.raises(ValidationError, match=rf"^1 .*\n{name}\n"):
             message.model_validate_json(json.dumps(fields))
-
-
-@pytest.mark.parametrize("line", [b"{\n", b"3\n", b'{"size": "3"}\n', b"\xff\n"])
-def test_a_damaged_ledger_passes_no_limit(tmp_path: Path, line: bytes) -> None:
-    """Today's total is unknown, so nothing is sent; the message says what to do."""
-    consent = member(tmp_path)
-    consent.record(*ANSWERS, [b"123"])
-    (day,) = day_files(ledger_folder(tmp_path))
-    day.write_bytes(line + day.read_bytes())
-    changed(tmp_path, max_bytes_a_day="1_000_000_000")
-    for act in (lambda: consent.review(view()), lambda: consent.record(*ANSWERS, [b"1"])):
-        with pytest.raises(LedgerDamaged, match=r"was changed.*audit verify"):
-            act()
-
-
-def test_a_line_that_a_crash_cut_off_counts_for_nothing(tmp_path: Path) -> None:
-    """Its request was not sent, and the next entry takes its place."""
-    consent = member(tmp_path)
-    consent.record(*ANSWERS, [b"123"])
-    (day,) = day_files(ledger_folder(tmp_path))
-    day.write_bytes(day.read_bytes() + day.read_bytes()[:-1])
-    changed(tmp_path, max_bytes_a_day="1_000_000_000")
-    assert sent_since(tmp_path, EVENING) == 3
-    assert codes(consent) == []
-    consent.record(*BEAT, [b"{}"])
-    assert sent_since(tmp_path, EVENING) == 5
-
-
-def test_a_clock_that_jumps_back_passes_no_limit(tmp_path: Path) -> None:
-    """Requests recorded on later days count too."""
-    member(tmp_path).record(*ANSWERS, [b"1" * 500])
-    assert sent_since(tmp_path, EVENING - timedelta(days=2)) == 500
-
-
-def test_a_member_of_a_lower_rank_is_judged_by_the_bytes_that_it_sends(tmp_path: Path) -> None:
-    """It approves the same terms as all other members."""
-    ranks = {
-        "lora": {"rank": 2, "alpha": 4},
-        "aggregation": {"rule": {"name": "svd", "min_rank": 1}},
-    }
-    run = view(**ranks)
-    whole, own = proposal_of(run, URL), proposal_of(run, URL, rank=1)
-    assert (own.facts(), own.terms) == (whole.facts(), whole.terms)
-    assert own.sent_bytes is not None and whole.sent_bytes is not None
-    assert own.sent_bytes < whole.sent_bytes
-    member(tmp_path)
-    save_approval(tmp_path, whole, None)
-    changed(tmp_path, max_bytes_a_day=str(own.sent_bytes))
-    assert codes(Consent(tmp_path, URL, Ledger(tmp_path)), run) == [Code.BYTES, Code.BYTES]
-    assert codes(Consent(tmp_path, URL, Ledger(tmp_path), rank=2), run)
-    assert codes(Consent(tmp_path, URL, Ledger(tmp_path), rank=1), run) == []

@@ -25,7 +25,7 @@ from pubswap_client.consent.ledger import (
     ledger_folder,
     verify,
 )
-from pubswap_client.consent.report import content, export
+from pubswap_client.consent.report import content
 from pubswap_protocol import paths
 from pubswap_protocol.digests import hexadecimal
 from pubswap_protocol.errors import LedgerDamaged, NotSaved
@@ -181,29 +181,12 @@ def test_lines_and_days_that_were_moved_removed_or_doubled_are_found(tmp_path: P
     assert verify(folder).faults == ("head: missing",)
 
 
-def test_a_rewritten_ledger_does_not_match_an_exported_head(tmp_path: Path) -> None:
-    """The forged chain is valid in itself, but its head differs from that of an earlier export."""
+def test_a_rewritten_ledger_does_not_match_an_earlier_head(tmp_path: Path) -> None:
+    """The forged chain is valid in itself, but its head differs from an earlier one."""
     honest = verify(written(tmp_path / "a", 0, 0)).head
     forged = verify(written(tmp_path / "b", 0, 1))
     assert forged.faults == ()
     assert forged.head != honest
-
-
-def test_an_export_is_whole_or_not_there(tmp_path: Path) -> None:
-    """Exporting a damaged ledger leaves nothing behind that the next export would refuse to
-    overwrite.
-    """
-    folder, key = written(tmp_path, 0), tmp_path / "key"
-    head = (folder / "head").read_bytes()
-    (folder / "head").unlink()
-    for out in (tmp_path / "out", folder / "out"):  # even inside the ledger
-        with pytest.raises(LedgerDamaged):
-            export(folder, out, key, None)
-        assert not out.exists()
-    (folder / "head").write_bytes(head)
-    export(folder, folder / "out", key, None)
-    assert not any(folder.glob(".*"))
-    assert verify(folder / "out").faults == ()
 
 
 def test_a_crash_in_an_entry_costs_that_entry_alone(tmp_path: Path) -> None:

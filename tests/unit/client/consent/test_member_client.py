@@ -4,6 +4,7 @@ allows.
 
 import ast
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from support.forked import pubswap
 
 COMMANDS = (
     *(("status", "--json"), ("status",), ("leave",), ("adapter", "--out", "out")),
-    *(("approve", "--yes"), ("policy", "check"), ("doctor", "--json")),
+    *(("approve", "--yes"), ("policy", "check"), ("doctor", "--no-trial")),
     *(("privacy", "audit", "--data", "private.jsonl"), ("start", "--data", "private.jsonl")),
 )
 
@@ -36,7 +37,8 @@ def asked(tmp_path: Path, command: tuple[str, ...], allowed: str | None = None) 
         enrolled(tmp_path / "state", url, allowed or url)
         problem = {"id": "1", "prompt": "1 + 1 = ", "answer": "2"}
         (tmp_path / "private.jsonl").write_text(json.dumps(problem))
-        done = pubswap("client", *command, "--state", "state", cwd=tmp_path)
+        wide = os.environ | {"COLUMNS": "1000"}
+        done = pubswap("client", *command, "--state", "state", cwd=tmp_path, env=wide)
     return " ".join((done.stdout + done.stderr).split())
 
 

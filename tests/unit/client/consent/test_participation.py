@@ -178,18 +178,6 @@ def test_a_coordinator_that_shows_another_run_than_the_daemon_trains_is_sent_not
             member.consent.record("POST", ANSWERS, paths.TENSORS_TYPE, [b"1"])
 
 
-def test_a_task_of_another_round_than_the_run_shows_is_asked_for_again(
-    member: Participation,
-) -> None:
-    """Approval by round must be for the round that is trained, so each wait asks anew."""
-    api: Any = member.api
-    assert member.wait(round_=1) is False
-    assert member.wait(round_=2) is True
-    api.view = api.view.model_copy(update={"round": 2})
-    assert member.wait(round_=2) is False
-    assert api.came == ["run"] * 3
-
-
 def test_a_member_that_is_away_hears_that_the_run_has_ended(
     member: Participation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,12 +263,10 @@ def test_a_member_that_stays_away_pauses_between_looks(
     low = "limits.lora.rank.max = 1"
     edits(member, low, low, None)
     assert slept == [2.0, 2.0]
-    member.wait(round_=2)
-    assert slept == [2.0] * 3
     api: Any = member.api
     api.tasks = [TRAIN, FINISHED]
     member.sit_out(TRAIN, "The loss is nan.", lambda what: None)
-    assert slept == [2.0] * 3 + [participation.ASK_SECONDS] * 2
+    assert slept == [2.0] * 2 + [participation.ASK_SECONDS] * 2
 
 
 def test_terms_that_change_are_asked_about_and_a_daemon_that_has_begun_must_start_again(
@@ -295,7 +281,7 @@ def test_terms_that_change_are_asked_about_and_a_daemon_that_has_begun_must_star
         "not_approved",
         True,
     )
-    save_approval(member.consent.state, proposal_of(api.view, URL), 1)
+    save_approval(member.consent.state, proposal_of(api.view, URL))
     (refusal,) = member._refusals(back=False)
     assert "under other terms" in refusal.detail and "grpo.gradient_epochs" in refusal.detail
     assert member.trains == begun
@@ -318,7 +304,7 @@ def test_another_number_of_clients_is_asked_about_and_needs_no_restart(
     assert member._refusals(back=False) == ()
     assert member.trains == api.view
     path.write_text(before)
-    save_approval(member.consent.state, proposal_of(api.view, URL), None)
+    save_approval(member.consent.state, proposal_of(api.view, URL))
     assert member._refusals(back=False) == ()
 
 

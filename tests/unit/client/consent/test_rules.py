@@ -10,39 +10,26 @@ from pubswap_client.consent.approval import Approval
 from pubswap_client.consent.policy import LocalPolicy
 from pubswap_client.consent.policy_commands import print_compared
 from pubswap_client.consent.proposal import Proposal
-from pubswap_client.consent.rules import Code, compare, judge
+from pubswap_client.consent.rules import Code, Refusal, compare, judge
 from pubswap_protocol.settings import RunSettings
-from support.client.terms import terms_of
+from support.client.terms import proposed
 from support.coordinator.coordinator import merged
 
-WEIGHTS = "sha256:" + "a" * 64
 NOON = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)  # a Monday
 
 
 def asking(**overrides: Any) -> Proposal:
     """What a run with these settings asks in its first round."""
-    settings = merged(overrides)
-    return Proposal(
-        settings=settings,
-        name="medqa",
-        coordinator="https://c.example",
-        run="run1",
-        terms=terms_of(settings),
-        model="org/model",
-        weights=WEIGHTS,
-        update_bytes=1000,
-        round=1,
-    )
+    return proposed(merged(overrides))
 
 
 def approving(ask: Proposal) -> Approval:
     """A person's approval of it."""
     return Approval(
-        run="run1",
+        run="r",
         approved=True,
         coordinator=ask.coordinator,
         terms=ask.terms,
-        round=1,
         at=NOON,
     )
 
@@ -55,12 +42,10 @@ def refused(
     policy: dict[str, Any],
     ask: Proposal = ASK,
     approval: Approval | None = APPROVED,
-    sent: int = 0,
-    next_bytes: int = 0,
 ) -> list[Code]:
     """The codes of all refusals."""
     parsed = LocalPolicy.model_validate(policy)
-    return [one.code for one in judge(parsed, ask, approval, sent, next_bytes)]
+    return [one.code for one in judge(parsed, ask, approval)]
 
 
 def limit(setting: str, **sides: float) -> dict[str, Any]:
@@ -85,7 +70,6 @@ def limit(setting: str, **sides: float) -> dict[str, Any]:
         (limit("method.period", min=3), Code.SETTING),
         ({"send_responses": False}, Code.RESPONSES),
         ({"max_responses_a_round": 7}, Code.SETTING),
-        ({"max_bytes_a_day": 999}, Code.BYTES),
     ],
 )
 def test_each_limit_refuses_only_what_exceeds_it(allowed: dict[str, Any], code: Code) -> None:
@@ -95,8 +79,8 @@ def test_each_limit_refuses_only_what_exceeds_it(allowed: dict[str, Any], code: 
     assert line.what in ASK.facts() or line.what in allowed["limits"]
     within = {
         "coordinators": ("https://c.example/",),
-        "runs": ("run1",),
-        "base_models": (WEIGHTS,),
+        "runs": ("r",),
+        "base_models": (ASK.weights,),
         "limits": {
             "lora.rank": {"max": 2},
             "grpo.max_response_tokens": {"min": 16, "max": 16},
@@ -110,7 +94,6 @@ def test_each_limit_refuses_only_what_exceeds_it(allowed: dict[str, Any], code: 
         },
         "send_responses": True,
         "max_responses_a_round": 8,
-        "max_bytes_a_day": 1000,
     }
     assert refused({key: within[key] for key in allowed}) == []
     assert refused(within) == []
@@ -131,7 +114,8 @@ def test_what_a_run_asks_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> 
     approves.
     """
     odd = replace(ASK, model="org/model\x1b[2J\x1b[8m")
-    print_compared(LocalPolicy(), odd, [f"model: {odd.model}"])
+    refusal = Refusal(Code.BASE_MODEL, f"model: {odd.model}")
+    print_compared(LocalPolicy(), odd, [refusal])
     shown = capsys.readouterr().out
     assert "org/model [2J" in shown and "\x1b" not in shown
 
@@ -174,53 +158,25 @@ def test_the_first_approval_covers_only_what_was_asked_then() -> None:
     assert refusal.detail == "Changed since this organisation approved the run: coordinator."
 
 
-def test_a_run_that_has_not_started_is_refused_for_no_round() -> None:
-    """A person is asked about a round once there is one."""
-    assert refused({"approve": "every-round"}, replace(ASK, round=None)) == []
-
-
-def test_every_round_is_approved_by_itself_if_the_policy_says_so() -> None:
-    """The next round waits again; `never` requires no approval, but a denial always holds."""
-    each = {"approve": "every-round"}
-    assert refused(each) == []
-    assert refused(each, replace(ASK, round=2)) == [Code.NOT_APPROVED]
+def test_a_policy_may_need_no_approval_but_a_denial_always_holds() -> None:
+    """Its limits then decide alone."""
     assert refused({"approve": "never"}, approval=None) == []
-    denied = Approval(run="run1", approved=False, at=NOON)
-    for approve in ("first", "every-round", "never"):
+    denied = Approval(run="r", approved=False, at=NOON)
+    for approve in ("first", "never"):
         assert refused({"approve": approve}, approval=denied) == [Code.DENIED]
-
-
-def test_a_day_s_bytes_are_counted() -> None:
-    """The next request must fit too."""
-    limit = {"max_bytes_a_day": 1000}
-    assert refused(limit, sent=600, next_bytes=400) == []
-    assert refused(limit, sent=600, next_bytes=401) == [Code.BYTES]
 
 
 def test_messages_before_each_prompt_are_shown_whole(capsys: pytest.CaptureFixture[str]) -> None:
     """A person approves their words, which cannot change what the terminal shows."""
     shot = {"prompt": "1 + 1 =", "answer": "It is\x1b[2J 2."}
     values = {"system_prompt": "Be terse. " * 20, "few_shot": [shot, shot]}
-    told = Proposal(settings=RunSettings.model_validate(values), name="medqa")
+    told = proposed(RunSettings.model_validate(values))
     lines = {line.what: line for line in compare(LocalPolicy(), told)}
     assert lines["system prompt"].asks == "Be terse. " * 20
     assert lines["few-shot examples"].asks.count("1 + 1 =\n→ It is") == 2
-    print_compared(LocalPolicy(), told, [])
+    print_compared(LocalPolicy(), told)
     shown = capsys.readouterr().out
     assert shown.count("terse") == 20 and "\x1b[2J" not in shown
     assert "system_prompt" not in shown, "it is not repeated below the table"
-    bare = {
-        line.what: line
-        for line in compare(LocalPolicy(), Proposal(settings=merged({}), name="medqa"))
-    }
+    bare = {line.what: line for line in compare(LocalPolicy(), asking())}
     assert (bare["system prompt"].asks, bare["few-shot examples"].asks) == ("none", "none")
-
-
-def test_unknown_facts_of_a_run_file_are_not_refused() -> None:
-    """The file names no coordinator, and digests of a model on another machine are unknown."""
-    file = Proposal(settings=merged({}), name="medqa")
-    policy = LocalPolicy(
-        coordinators=("https://c",), base_models=(WEIGHTS,), runs=("medqa",), max_bytes_a_day=1
-    )
-    assert {line.code for line in compare(policy, file)} == {None}
-    assert {line.what for line in compare(policy, file)} == file.facts().keys()
