@@ -31,7 +31,7 @@ from pubswap_protocol.command_line.amounts import seconds_of
 from pubswap_protocol.command_line.logs import log_to
 from pubswap_protocol.command_line.statuses import CANCELLED
 from pubswap_protocol.errors import InvalidSettings
-from pubswap_protocol.messages import Role, RunState
+from pubswap_protocol.messages import RunState
 
 if TYPE_CHECKING:
     from pubswap_client.settings import ClientSettings
@@ -150,9 +150,8 @@ def start(
 
     You can stop it at any time (Ctrl-C, SIGTERM, power cut) and start it again: it continues after
     its last finished step, which is in the state folder. Before you start, `pubswap client doctor`
-    with the same options checks everything and predicts the duration of a round. `pubswap client
-    status` shows the progress. At the end of the run it prints the results, and leaves a summary
-    and the adapter in the state folder.
+    with the same options checks everything. `pubswap client status` shows the progress. At the end
+    of the run it prints the results, and leaves a summary and the adapter in the state folder.
 
     The run decides what is trained. Options and client.toml decide where and on what data, for
     example: micro_batch_tokens, gradient_checkpointing, shard, track = ["tensorboard"], [vllm].
@@ -176,34 +175,22 @@ def start(
 @computing("data", "engine", "processes")
 def doctor(
     settings: "ClientSettings",
-    role: Annotated[Role, typer.Option(help="Role of this member in the run.")] = Role.CLIENT,
-    run: Annotated[
-        Path | None,
-        typer.Option(help="A run card, run.json: check for that run, without a coordinator."),
-    ] = None,
     no_trial: Annotated[
         bool, typer.Option("--no-trial", help="Skip the trial step, which may take minutes.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Check everything that training, or an evaluator, needs, and recommend fixes.
+    """Check everything that training needs, and recommend fixes.
 
     It takes the options of `start`, except --until.
 
     It checks in this order: the state folder and its membership; the coordinator, the token and the
-    run; your own policy against the run; the model's files against the run's; chat template and
-    end-of-sequence token; the private problems (lengths, ids, answers that their verifier cannot
-    read); the device and an estimate of the memory; the rollout engine; the path of the update. It
-    then makes one private step on your data, and predicts a round's duration and traffic from it.
-    For an evaluator it skips policy, private data, update and step, and checks the operator's test
-    problems and the memory for sampling.
+    run; your own policy against the run; the model's files against the run's; the chat template;
+    the private problems (lengths, ids, answers that their verifier cannot read); the device and an
+    estimate of the memory; the path of the update. It then makes one private step on your data,
+    and says how long a round of such steps takes.
 
-    It changes and sends nothing. It asks the coordinator for its version, the run and its problems,
-    and discards the step's adapter. The report names lines and ids, and contains no prompt or
-    answer.
-
-    With --run FILE, the run card of a member's state folder, it skips everything that needs a
-    membership or a coordinator, so you can check a machine without a network.
+    It changes and sends nothing. It asks the coordinator for its version and the run, and discards
+    the step's adapter. The report names lines and ids, and contains no prompt or answer.
 
     Exit status: 0 if nothing failed (warnings are possible), 1 otherwise.
     """
@@ -211,7 +198,7 @@ def doctor(
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     with until_stopped():
-        healthy = run_doctor(settings, not no_trial, as_json, role, run)
+        healthy = run_doctor(settings, not no_trial)
     raise typer.Exit(0 if healthy else 1)
 
 

@@ -5,16 +5,13 @@ from pathlib import Path
 
 from rich.progress import Progress, TaskID
 
-from pubswap_client.data.golds import Fault
 from pubswap_client.doctor.findings import Finding
-from pubswap_client.doctor.prediction import Prediction
-from pubswap_client.doctor.problem_file import ProblemFile
 from pubswap_client.policy.tokenizer import PromptTokenizer
 from pubswap_client.settings import ClientSettings
 from pubswap_client.state.membership import StoredMembership
 from pubswap_client.training.memory import Device
 from pubswap_protocol.command_line.progress_bar import next_stage
-from pubswap_protocol.messages import Role, RunView
+from pubswap_protocol.messages import RunView
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.verifiers import VerifierPool
@@ -27,19 +24,12 @@ class Facts:
     settings: ClientSettings
     progress: Progress
     pool: VerifierPool
-    role: Role = Role.CLIENT
-    carded: bool = False  # the run is of a run card: no membership, and no coordinator
     run: RunView | None = None
     stored: StoredMembership | None = None
     model: tuple[Path, ModelCard] | None = None
     tokenizer: PromptTokenizer | None = None
-    file: ProblemFile | None = None
-    fitting: bool = False  # no prompt of the file is too long
-    usable: list[Problem] | None = None  # those whose verifier exists
-    broken: list[Fault] | None = None  # answers whose text no response can earn
-    unread: list[Fault] | None = None  # answers that their verifier does not read
+    problems: list[Problem] | None = None
     device: Device | None = None
-    prediction: Prediction | None = None
     findings: dict[str, Finding] = field(default_factory=dict)  # by the checks' names, in order
 
     def good(self, *names: str) -> bool:

@@ -1,15 +1,13 @@
 """The findings of checks, and what to do about them."""
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 
 from rich.console import Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
-from pubswap_client.doctor.prediction import Prediction
 from pubswap_protocol.bounds import printable
 from pubswap_protocol.errors import PubSwapError
 
@@ -77,10 +75,9 @@ _LOOKS = {
 
 @dataclass(frozen=True)
 class Checklist:
-    """All findings by the checks' names, in their order; the prediction if there was a trial."""
+    """All findings by the checks' names, in their order."""
 
     findings: Mapping[str, Finding]
-    prediction: Prediction | None = None
     following: str = "pubswap client start, with the same options"  # what comes next
 
     def count(self, outcome: Outcome) -> int:
@@ -105,18 +102,3 @@ class Checklist:
         if failures:
             verdict = f"{failures} failed, {warnings}: correct what failed and try again."
         return Group(table, Text(verdict, "bold red" if failures else "green"))
-
-    def json(self) -> str:
-        """An object with `healthy`, `findings` and `prediction`."""
-        prediction = None
-        if self.prediction is not None:
-            prediction = asdict(self.prediction) | {"round_seconds": self.prediction.round_seconds}
-        findings = [
-            {"name": name, "status": each.outcome, "found": each.found, "advice": each.advice}
-            for name, each in self.findings.items()
-        ]
-        return json.dumps(
-            {"healthy": self.healthy, "findings": findings, "prediction": prediction},
-            indent=2,
-            ensure_ascii=False,
-        )

@@ -15,13 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from pubswap_client.daemon.factories import make_engine, make_trainer, open_privacy
-from pubswap_client.daemon.own_settings import own_settings
-from pubswap_client.data.holdout import split
+from pubswap_client.daemon.own_settings import RoundLimits, own_settings, trained_problems
 from pubswap_client.distributed.launch import load_policy, open_process_group
 from pubswap_client.distributed.process_group import ProcessGroup
 from pubswap_client.doctor.facts import Facts
 from pubswap_client.doctor.findings import Finding, Outcome, of_error, ok, skipped, warning
-from pubswap_client.doctor.prediction import predict
 from pubswap_client.policy.policy import Policy
 from pubswap_client.policy.self_check import check_packed_path
 from pubswap_client.rollout.engine_choice import chosen_engine
@@ -35,15 +33,13 @@ from pubswap_protocol.tensors.adapter import initial_adapter
 
 MAX_DRAWS = 20  # each is empty with a probability of at most 1 / e
 
-QUICK_SECONDS = 10.0
-
 
 def try_model(facts: Facts, trial: bool) -> None:
     """Add the findings that need the loaded model; without `trial`, only that of its path.
 
     The first failure ends them all, because the processes of a group can only end together.
     """
-    names = ["packed path", "trial step", "prediction"] if trial else ["packed path"]
+    names = ["packed path", "trial step"] if trial else ["packed path"]
     findings, settings, run = facts.findings, facts.settings, facts.run
     if run is None or facts.model is None or not facts.good("memory"):
         needed = skipped("the run, its own model, and memory for it")
@@ -59,19 +55,18 @@ def try_model(facts: Facts, trial: bool) -> None:
             found = warning(str(path), path.advice) if path.refused else ok(str(path))
             findings[names.pop(0)] = found
             # A running daemon would lose memory to the trial, and the trial time to the daemon.
-            idle = facts.carded or findings["daemon"].outcome is Outcome.OK
-            fitting = facts.file.problems if facts.file and facts.fitting else ()
-            problems, _ = split(fitting, settings.holdout)
-            if not (names and problems and idle and facts.good("rollout engine")):
-                needed = skipped("the engine, private problems, and no other daemon")
+            idle = findings["daemon"].outcome is Outcome.OK
+            able = facts.good("number of problems", "prompt lengths", "settings")
+            replicas = findings.get("replicas")
+            if not (names and idle and able and (replicas is None or replicas.good)):
+                needed = skipped("private problems, sound settings, and no other daemon")
                 findings |= dict.fromkeys(names, needed)
                 return
+            problems, _ = trained_problems(facts.problems or [], settings, run.settings)
             step = try_step(
                 facts, policy, process_group=group, model=folder, problems=problems, run=run.id
             )
-            findings[names.pop(0)] = check_trial(step, run.settings)
-            facts.prediction = predict(step, run.settings, run.model.layout, settings)
-            findings[names.pop(0)] = ok(str(facts.prediction))
+            findings[names.pop(0)] = check_trial(step, settings, run.settings)
     except Exception as error:
         findings[names[0]] = of_error(error)
         findings |= dict.fromkeys(names[1:], skipped(f"a successful {names[0]}"))
@@ -88,8 +83,7 @@ def try_step(
 ) -> StepMetrics:
     """Time a private step on a policy that has passed its self-check; `run` is the run's id.
 
-    A quick step is repeated and the second one counts, because the first loads libraries. Raises
-    what training would raise.
+    Raises what training would raise.
     """
     settings, stage, stored = facts.settings, facts.stage, facts.stored
     private_settings = own_settings(settings, policy.settings)
@@ -120,8 +114,7 @@ def try_step(
             process_group=process_group,
             privacy=privacy,
         )
-        trial = _timed(trainer, 1, announce)
-        return trial if trial.seconds > QUICK_SECONDS else _timed(trainer, 2, announce)
+        return _timed(trainer, announce)
 
 
 @contextmanager
@@ -137,7 +130,7 @@ def _temporary_folders(settings: ClientSettings) -> Iterator[ClientSettings]:
         yield settings.model_copy(update=changes)
 
 
-def _timed(trainer: LocalTrainer, step: int, announce: Callable[[], object]) -> StepMetrics:
+def _timed(trainer: LocalTrainer, announce: Callable[[], object]) -> StepMetrics:
     """The metrics of a private step, announced before it begins.
 
     With differential privacy a draw may be empty and measure nothing; then it draws again.
@@ -147,7 +140,7 @@ def _timed(trainer: LocalTrainer, step: int, announce: Callable[[], object]) -> 
     for beginning in range(MAX_DRAWS):
         announce()
         trainer.begin_round(1, start, beginning)
-        trial = trainer.private_step(step)
+        trial = trainer.private_step(1)
         if trial.prompts_sampled:
             break
     return trial
@@ -156,8 +149,9 @@ def _timed(trainer: LocalTrainer, step: int, announce: Callable[[], object]) -> 
 _CUT_SHARE = 0.5
 
 
-def check_trial(trial: StepMetrics, run: RunSettings) -> Finding:
+def check_trial(trial: StepMetrics, settings: ClientSettings, run: RunSettings) -> Finding:
     """Check that the responses of the step are something to learn from."""
+    steps = RoundLimits.of(settings, run).steps or run.local_steps
     text = (
         f"{duration_text(trial.seconds)}: "
         f"sampling {duration_text(trial.sampling - trial.verifying)}, "
@@ -165,7 +159,8 @@ def check_trial(trial: StepMetrics, run: RunSettings) -> Finding:
         f"updating {duration_text(trial.seconds - trial.sampling)}; "
         f"responses of {trial.response_tokens:.0f} tokens, "
         f"{trial.tokens_per_second:.0f} tokens/s, mean reward {trial.reward:.2f}, "
-        f"memory {size_text(trial.memory_bytes)}"
+        f"memory {size_text(trial.memory_bytes)}; {steps} such steps, as in a round, take "
+        f"{duration_text(steps * trial.seconds)} without waiting for peers"
     )
     limit = run.grpo.max_response_tokens
     if trial.cut_share > _CUT_SHARE:

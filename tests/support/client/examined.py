@@ -1,19 +1,15 @@
 """What the doctor's checks know, for a check on its own."""
 
 import io
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from pubswap_client.doctor.facts import Facts
-from pubswap_client.doctor.problem_file import ProblemFile
 from pubswap_client.settings import ClientSettings
 from pubswap_protocol.command_line.progress_bar import progress_bar
 from pubswap_protocol.messages import RunView
 from pubswap_protocol.model import ModelCard
-from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.verifiers import VerifierPool
 
@@ -29,9 +25,3 @@ def facts_of(
     facts = {"pool": VerifierPool(), "run": view} | found
     progress = progress_bar(Console(file=io.StringIO()))
     return Facts(settings or ClientSettings(), progress, **facts)
-
-
-def file_of(problems: Sequence[Problem]) -> ProblemFile:
-    """A file of these problems, without a fault."""
-    places = {problem.id: f"line {line}" for line, problem in enumerate(problems, 1)}
-    return ProblemFile(Path("private.jsonl"), tuple(problems), (), (), places)

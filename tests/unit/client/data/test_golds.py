@@ -3,23 +3,17 @@
 import json
 import logging
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
+from pubswap_client.data.drawing import sample
 from pubswap_client.data.fault_list import fault_list
-from pubswap_client.data.golds import Fault, contradictions, text_fault, too_long, unread
+from pubswap_client.data.golds import contradictions, text_fault, too_long, unread
 from pubswap_client.data.manifest import read_manifest
 from pubswap_client.data.prepare import prepare
 from pubswap_client.data.spec import DataSpec
-from pubswap_client.doctor.findings import Outcome
-from pubswap_client.doctor.private_data import (
-    check_answer_lengths,
-    check_file,
-    check_listed,
-    check_texts,
-)
-from pubswap_client.doctor.problem_file import ProblemFile
+from pubswap_client.doctor.findings import Finding, Outcome
+from pubswap_client.doctor.private_data import check_answers
 from pubswap_client.settings import ClientSettings
 from pubswap_protocol.errors import InvalidProblems
 from pubswap_protocol.problems import Problem, is_blank, parse_problems, write_problems
@@ -40,12 +34,6 @@ def test_an_answer_longer_than_a_response_is_named() -> None:
     long = too_long(problems, 16, len)
     assert [fault.problem.id for fault in long] == [f"p{size}" for size in range(17, 25)]
     assert long[0].reason == "it has 17 tokens, and a response at most 16"
-    run = RunSettings.model_validate({"grpo": {"max_response_tokens": 16}})
-    facts = facts_of(run=run, usable=problems[:16], tokenizer=SimpleNamespace(response_length=len))
-    assert check_answer_lengths(facts).outcome is Outcome.OK
-    facts.usable = problems[:17]
-    found = check_answer_lengths(facts)
-    assert found.outcome is Outcome.WARNING and "1 of 17 do not fit" in found.found
 
 
 @pytest.mark.parametrize(
@@ -235,44 +223,45 @@ def test_prepare_does_not_strip_what_is_left_of_a_backslash(tmp_path: Path) -> N
     assert sorted(listed(tmp_path / "out")) == ["line 10", "line 4"]
 
 
-def test_the_doctor_finds_the_same_faults(tmp_path: Path) -> None:
-    """It names reasons and ids, and no answer; every answer's text is checked, not a sample."""
+def examined(folder: Path, problems: list[Problem], verifier: str = "exact") -> Finding:
+    """The doctor's finding of the answers in a file of these problems."""
+    path, run = folder / "private.jsonl", RunSettings.model_validate({"verifier": verifier})
+    write_problems(path, problems)
+    return check_answers(facts_of(ClientSettings(data=path), run=run, problems=problems))
+
+
+def test_the_doctor_finds_the_same_faults_and_lists_them(tmp_path: Path) -> None:
+    """It names reasons and ids, and no answer; the list goes once there is nothing to list."""
+    listing = fault_list(tmp_path / "private.jsonl")
     problems = [problem("4", name=f"p{n}") for n in range(60)]
-    exact, choice = (RunSettings.model_validate({"verifier": name}) for name in ("exact", "choice"))
-    facts = facts_of(run=exact, usable=[*problems, problem("Then we get 12", name="bad")])
-    finding = check_texts(facts)
-    assert finding.outcome is Outcome.WARNING
-    assert "math: it is a worked solution, not an answer (bad)" in finding.found
-    assert "get 12" not in finding.found + finding.advice
-    assert (
-        check_texts(facts_of(run=choice, usable=[problem("AC", None)])).outcome is Outcome.FAILURE
-    )
-    assert check_texts(facts_of(run=exact, usable=problems)).outcome is Outcome.OK
     bad = problem("Then we get 12", name="bad")
     other = Problem(id="other", prompt="p3?", answer="5")
-    write_problems(tmp_path / "private.jsonl", [*problems, bad, other])
-    facts.settings, facts.unread = ClientSettings(data=tmp_path / "private.jsonl"), []
-    finding, found = check_file(facts), facts.file
-    assert found is not None
-    assert finding.outcome is Outcome.FAILURE
-    assert "different answer: p3, other" in finding.found
-    finding = check_listed(facts)
+    finding = examined(tmp_path, [*problems, bad, other])
     assert finding.outcome is Outcome.WARNING
-    assert str(fault_list(found.path)) in finding.found
-    assert list(listed(found.path)) == ["line 4", "line 61", "line 62"]
-    write_problems(found.path, problems)
-    facts.file, facts.broken = ProblemFile.read(found.path), []
-    assert check_listed(facts).outcome is Outcome.OK
-    assert not fault_list(found.path).exists()
+    assert "3 are unusable (checked all 62)" in finding.found
+    assert "math: it is a worked solution, not an answer (bad)" in finding.found
+    assert "the same prompt has another answer elsewhere (other)" in finding.found
+    assert "get 12" not in finding.found + finding.advice
+    assert str(listing) in finding.found
+    assert list(listed(tmp_path / "private.jsonl")) == ["line 4", "line 61", "line 62"]
+    assert examined(tmp_path, [problem("AC", None)], "choice").outcome is Outcome.FAILURE
+    assert examined(tmp_path, problems).outcome is Outcome.OK
+    assert not listing.exists()
 
 
-def test_a_list_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
+def test_the_doctor_reads_the_text_of_every_answer(tmp_path: Path) -> None:
+    """A verifier, which takes longer, reads those of a sample."""
+    problems = [problem("4", None, name=f"p{n}") for n in range(1200)]
+    seen = {each.id for each in sample(problems, 1000, "doctor")}
+    left_out = next(n for n, each in enumerate(problems) if each.id not in seen)
+    problems[left_out] = problem("Then we get 12", name="bad")
+    finding = examined(tmp_path, problems)
+    assert finding.outcome is Outcome.WARNING
+    assert "1 are unusable (checked 1000 of 1200)" in finding.found and "(bad)" in finding.found
+
+
+def test_a_list_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     """Private data may lie in a folder that is only read."""
-    bad = problem("So 7", name="bad")
-    write_problems(tmp_path / "private.jsonl", [bad])
-    found = ProblemFile.read(tmp_path / "private.jsonl")
-    fault_list(found.path).with_name(fault_list(found.path).name + ".tmp").mkdir()
-    faults = [Fault(bad, "math", "it is a worked solution")]
-    finding = check_listed(facts_of(file=found, broken=faults, unread=[]))
-    assert finding.outcome is Outcome.WARNING
-    assert "could not be listed" in finding.found
+    listing = fault_list(tmp_path / "private.jsonl")
+    listing.with_name(listing.name + ".tmp").mkdir()
+    assert "could not be listed" in examined(tmp_path, [problem("So 7", name="bad")]).found

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from pubswap_client.demo.demos import MODEL
 from pubswap_client.doctor.findings import Finding, Outcome
@@ -80,7 +79,7 @@ def look(settings: ClientSettings, there: Device) -> tuple[Finding, MemoryEstima
     """The finding for the demo's model, and the estimate behind it."""
     card = model_card(MODEL, RUN.lora, "model", None)
     needs = estimate_memory(settings, RUN, card, MODEL, there)
-    return in_memory(settings, RUN, there, needs), needs
+    return in_memory(settings, there, needs), needs
 
 
 def test_enough_memory_is_well_and_its_parts_are_named() -> None:
@@ -98,24 +97,24 @@ def test_an_update_that_does_not_fit_has_settings_that_do() -> None:
     free = estimate.fixed + estimate.update // 2
     found, _ = look(settings, place(free))
     assert found.outcome is Outcome.WARNING
-    assert "gradient_checkpointing = true or micro_batch_tokens below 8192" in found.advice
+    assert "micro_batch_tokens below 8192" in found.advice
+    assert "gradient_checkpointing" in found.advice
     for change in ({"gradient_checkpointing": True}, {"micro_batch_tokens": 4096}):
         mended = look(settings.model_copy(update=change), place(free))[1]
         assert mended.fixed + mended.update <= free
 
 
 def test_sampling_that_does_not_fit_takes_fewer_rows() -> None:
-    """Using vLLM is the other advice."""
+    """The advice is the number to stay below."""
     settings = ClientSettings(micro_batch_tokens=256, gradient_checkpointing=True)
     there = place(8 * GIB, cuda=False)
     run = RUN.model_copy(update={"grpo": RUN.grpo.model_copy(update={"prompts_per_step": 64})})
     card = model_card(MODEL, run.lora, "model", None)
     needs = estimate_memory(settings, run, card, MODEL, there)
     tight = place(needs.fixed + needs.rollout // 2, cuda=False)
-    found = in_memory(settings, run, tight, needs)
+    found = in_memory(settings, tight, needs)
     assert found.outcome is Outcome.WARNING
     assert "rollout_rows below 512" in found.advice
-    assert "engine = 'vllm'" in found.advice
 
 
 QWEN3_1_7B: dict[str, Any] = {
@@ -168,21 +167,16 @@ def test_an_evaluator_s_batch_of_a_real_model_fits_a_gpu_of_80_gb(
     assert 60 * GIB < found.peak <= there.free
     assert found.update == 0
     assert found.factors == 4 * card.layout.parameters
-    said = in_memory(ClientSettings(), run, there, found, evaluator=True)
-    assert said.outcome is Outcome.OK
-    assert f"sampling {found.rows} of 512 responses at a time" in said.found
-    assert "update" not in said.found
     assert estimate(ClientSettings(rollout_rows=64)).rows == 64
 
 
 def test_weights_that_do_not_fit_are_a_failure() -> None:
-    """On GPUs the model can be sharded; on a CPU there must be more memory."""
+    """On GPUs the model can be sharded."""
     found, _ = look(ClientSettings(), place(1 << 20))
     assert found.outcome is Outcome.FAILURE
     assert "shard = true" in found.advice
     found, _ = look(ClientSettings(), place(1 << 20, cuda=False))
     assert found.outcome is Outcome.FAILURE
-    assert "free memory for each process" in found.advice
 
 
 def test_a_vllm_that_does_not_sleep_always_needs_its_memory() -> None:
@@ -192,14 +186,14 @@ def test_a_vllm_that_does_not_sleep_always_needs_its_memory() -> None:
     )
     found, needs = look(awake, place(80 * GIB))
     assert (needs.engine, needs.rollout) == (int(0.4 * 80 * GIB), 0)
-    assert "vLLM 34.4 GB, which stays awake beside it" in found.found
+    assert "vLLM while it is not sampling 34.4 GB" in found.found
     found, needs = look(asleep, place(80 * GIB))
     assert needs.engine == 2 * GIB  # its CUDA context and graphs
     assert needs.engine + needs.rollout == int(0.4 * 80 * GIB)
-    assert "vLLM 34.4 GB, of which it keeps 2.1 GB while asleep" in found.found
+    assert "vLLM while it is not sampling 2.1 GB" in found.found
     assert look(ClientSettings(engine="vllm"), place(GIB, cuda=False))[1].engine > GIB
     found, _ = look(awake, place(16 * GIB))
-    assert "vllm.sleep = true" in found.advice
+    assert "vllm.sleep" in found.advice
 
 
 @pytest.mark.parametrize(("total", "awake"), [(141, True), (80, True), (48, False), (24, False)])
@@ -228,25 +222,6 @@ def test_vllm_stays_awake_where_it_and_the_trainer_fit(
         assert needs.tokens >= 8192
 
 
-def test_a_vllm_that_does_not_fit_beside_the_trainer_gets_a_smaller_share(
-    real_shape: tuple[Path, ModelCard],
-) -> None:
-    """The advice is the largest share that fits; below the size of the weights, none does."""
-    folder, card = real_shape
-    there = Device("a GPU", cuda=True, free=20 * GIB, total=24 * GIB, count=1)
-
-    def advice(parameters: int, share: float) -> str:
-        larger = card.model_copy(update={"parameters": parameters})
-        vllm = VllmSettings(sleep=True, extra={"gpu_memory_utilization": share})
-        settings = ClientSettings(engine="vllm", vllm=vllm, micro_batch_tokens=16)
-        needs = estimate_memory(settings, RUN, larger, folder, there)
-        return in_memory(settings, RUN, there, needs).advice
-
-    assert "vllm.extra.gpu_memory_utilization" not in advice(1_720_000_000, 0.6)
-    assert "vllm.extra.gpu_memory_utilization = 0.67" in advice(1_720_000_000, 0.8)
-    assert "engine = 'transformers'" in advice(6_000_000_000, 0.8)
-
-
 def test_shards_hold_less() -> None:
     """Each process holds its share, plus the layers that are gathered at the moment."""
     sharded = ClientSettings(shard=True, processes=8)
@@ -254,33 +229,20 @@ def test_shards_hold_less() -> None:
     assert shared.weights < whole.weights
 
 
-def test_a_base_in_bfloat16_needs_half_the_memory_and_may_be_slow(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A CPU without instructions for it gets a warning; a GPU, or float32, does not."""
+def test_a_base_in_bfloat16_needs_half_the_memory() -> None:
+    """It is a GPU's default, and a CPU's only if asked for."""
     half, cpu = ClientSettings(dtype="bfloat16"), place(8 * GIB, cuda=False)
     assert look(half, cpu)[1].weights * 2 == look(ClientSettings(), cpu)[1].weights
     assert look(ClientSettings(dtype="float32"), place(8 * GIB))[1].weights == (
         look(ClientSettings(), cpu)[1].weights
     )
-    for name in ("amx_bf16", "avx512_bf16", "bf16"):
-        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda name=name: {name: True})
-        assert on_device(half, cpu).outcome is Outcome.OK
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": False})
-    found = on_device(half, cpu)
-    assert found.outcome is Outcome.WARNING
-    assert "faster in float32" in found.found and "dtype = 'bfloat16'" in found.advice
-    assert on_device(half, place(8 * GIB)).outcome is Outcome.OK
-    assert on_device(ClientSettings(), cpu).outcome is Outcome.OK
 
 
-def test_the_gpus_must_be_enough_for_the_processes() -> None:
-    """Too few are a failure; unused ones are a warning."""
+def test_gpus_that_are_not_used_are_a_warning() -> None:
+    """Too few of them end the trial step as they end a start."""
     assert on_device(ClientSettings(), place(GIB)).outcome is Outcome.OK
-    assert on_device(ClientSettings(), place(GIB, count=4)).outcome is Outcome.WARNING
-    found = on_device(ClientSettings(processes=2), place(GIB))
-    assert found.outcome is Outcome.FAILURE
-    assert "processes = 1" in found.advice
+    found = on_device(ClientSettings(), place(GIB, count=4))
+    assert found.outcome is Outcome.WARNING and "processes = 4" in found.advice
 
 
 def test_the_cpu_is_found_and_a_missing_gpu_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:

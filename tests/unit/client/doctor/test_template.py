@@ -12,8 +12,8 @@ from tokenizers import Tokenizer
 
 from pubswap_client.demo.demos import MODEL
 from pubswap_client.doctor.facts import Facts
-from pubswap_client.doctor.findings import Finding, Outcome
-from pubswap_client.doctor.model import check_end, check_model, check_round_trip, shown_example
+from pubswap_client.doctor.findings import Outcome
+from pubswap_client.doctor.model import check_model, shown_example
 from pubswap_client.policy.policy import Policy
 from pubswap_client.policy.tokenizer import PromptTokenizer, readable_tokenizer
 from pubswap_client.recipes.runfile import run_card
@@ -25,13 +25,12 @@ from pubswap_protocol.model import ModelCard, model_card
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.response_form import ResponseForm
-from support.client.examined import facts_of, file_of
+from support.client.examined import facts_of
 
 RUN = RunSettings()
 PLAIN = RunSettings(chat_template="none")
 CHAT = "{% for m in messages %}[{{ m.role }}]{{ m.content }}<eos>{% endfor %}"
 SHOT = {"prompt": "1 + 1 =", "answer": "2"}
-UNENDED = "{% for m in messages %}[{{ m.role }}]{{ m.content }};{% endfor %}"
 
 
 @pytest.fixture
@@ -64,18 +63,6 @@ def with_template(folder: Path, template: str | None) -> PromptTokenizer:
 
 def of_model(folder: Path, run: RunView) -> Facts:
     return facts_of(ClientSettings(model=str(folder)), run=run.settings, card=run.model)
-
-
-def ends(tokenizer: PromptTokenizer, card: ModelCard) -> Finding:
-    return check_end(facts_of(run=RUN, card=card, tokenizer=tokenizer))
-
-
-def round_trip(tokenizer: PromptTokenizer, problems: list[Problem]) -> Finding:
-    return check_round_trip(facts_of(tokenizer=tokenizer, file=file_of(problems)))
-
-
-def card() -> ModelCard:
-    return model_card(MODEL, RUN.lora, "model", None)
 
 
 def card_of(folder: Path, run: RunSettings, source: ModelSource) -> ModelCard:
@@ -175,35 +162,6 @@ def test_a_model_without_a_template_is_a_warning_where_the_run_uses_one() -> Non
     found = shown_example(PromptTokenizer(MODEL), RUN)
     assert found.outcome is Outcome.WARNING
     assert "chat_template.jinja" in found.advice
-
-
-def test_end_of_sequence_must_be_in_the_vocabulary() -> None:
-    """This catches files that do not belong together."""
-    tokenizer = PromptTokenizer(MODEL)
-    assert ends(tokenizer, card()).outcome is Outcome.OK
-    wrong = card().model_copy(update={"eos_token_ids": (1, 9999)})
-    found = ends(tokenizer, wrong)
-    assert found.outcome is Outcome.FAILURE
-    assert "9999" in found.found
-
-
-def test_a_template_whose_replies_end_with_another_token_is_a_warning(copied: Path) -> None:
-    """Responses would never end before the length limit."""
-    assert ends(with_template(copied, CHAT), card()).outcome is Outcome.OK
-    found = ends(with_template(copied, UNENDED), card())
-    assert found.outcome is Outcome.WARNING
-    assert "max_response_tokens" in found.advice
-
-
-def test_prompts_that_do_not_survive_the_tokenizer_are_named_by_id(tiny_qwen3: Path) -> None:
-    """A tokenizer without a character replaces it by another."""
-    good = Problem(id="good", prompt="1 + 1 =", answer="2")
-    bad = Problem(id="bad", prompt="1 ∫ 1 =", answer="2")
-    tokenizer = PromptTokenizer(tiny_qwen3)
-    assert round_trip(tokenizer, [good]).outcome is Outcome.OK
-    found = round_trip(tokenizer, [good, bad])
-    assert found.outcome is Outcome.WARNING
-    assert "1 of 2 prompts come back changed: bad" in found.found
 
 
 def test_a_run_s_card_asks_for_the_token_that_ends_a_turn(copied: Path) -> None:

@@ -1,7 +1,6 @@
-"""The doctor's trial step, its predictions and its report."""
+"""The doctor's trial step, and its report."""
 
 import io
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -30,7 +29,6 @@ from pubswap_client.doctor.findings import (
     skipped,
     warning,
 )
-from pubswap_client.doctor.prediction import predict
 from pubswap_client.doctor.trial import check_trial, try_step
 from pubswap_client.settings import ClientSettings, VllmSettings
 from pubswap_client.training.metrics import StepMetrics
@@ -38,21 +36,16 @@ from pubswap_client.training.privacy import PrivateDraws
 from pubswap_protocol.command_line.amounts import duration_text, first_few
 from pubswap_protocol.command_line.progress_bar import next_stage, progress_bar
 from pubswap_protocol.errors import InvalidSettings, StaleAdapter
-from pubswap_protocol.messages import Role, RunState, RunView
-from pubswap_protocol.methods.rules import Svd
+from pubswap_protocol.messages import RunState, RunView
 from pubswap_protocol.model import model_card
 from pubswap_protocol.problems import Problem, write_problems
 from pubswap_protocol.settings import (
-    AggregationSettings,
-    LoraSettings,
     MembersSettings,
     PrivacySettings,
     RunSettings,
-    WireSettings,
 )
 from pubswap_protocol.tensors.adapter import initial_adapter
-from pubswap_protocol.tensors.response_form import ResponseForm
-from pubswap_protocol.tensors.responses import Response, ResponseRules, encode_responses
+from pubswap_protocol.verifiers import VerifierPool
 from support.client.examined import facts_of
 from support.vllm.fake_vllm import fake_vllm
 
@@ -106,7 +99,7 @@ def test_a_step_is_made_on_the_initial_adapter_and_timed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each part is timed, each stage is reported, and a quick step is repeated."""
+    """Each part is timed, and each stage is reported."""
     told: list[str] = []
     settings = ClientSettings(device="cpu", state=tmp_path / "state")
     policy = load_policy(settings, tiny_qwen3, view.model, view.settings)
@@ -119,7 +112,7 @@ def test_a_step_is_made_on_the_initial_adapter_and_timed(
     assert 0 < trial.verifying < trial.sampling < trial.seconds
     assert 1 <= trial.response_tokens <= 12
     assert 0 <= trial.cut_share <= 1
-    assert sum("sampling 3 x 4 responses" in line for line in told) == 2
+    assert sum("sampling 3 x 4 responses" in line for line in told) == 1
     assert list(tmp_path.iterdir()) == []
 
 
@@ -133,7 +126,7 @@ def test_an_empty_draw_is_drawn_again(
 ) -> None:
     """It is likely with privacy and few prompts per step, and an empty step measures nothing."""
     private = view.settings.model_copy(update={"privacy": PrivacySettings(epsilon=50.0)})
-    settings, draws = ClientSettings(device="cpu", state=tmp_path / "state"), iter([[], [], [1]])
+    settings, draws = ClientSettings(device="cpu", state=tmp_path / "state"), iter([[], [], [0, 2]])
     monkeypatch.setattr(PrivateDraws, "batch", lambda *_: next(draws, [0, 2]))
     policy = load_policy(settings, tiny_qwen3, view.model, private)
     trial = try_step(scored_by(even_scorer, settings), policy, **trying_on(tiny_qwen3, problems))
@@ -160,74 +153,6 @@ def test_replicas_of_another_model_fail_the_trial_and_keep_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_round_is_predicted_from_a_step() -> None:
-    """Public steps verify twice; the bytes match the real files."""
-    run = RunSettings(local_steps=10, rounds=3)
-    layout = model_card(MODEL, run.lora, "model", None).layout
-    found = predict(TRIAL, run, layout, ClientSettings())
-    assert (found.private_steps, found.public_steps) == (5, 5)
-    assert found.round_seconds == pytest.approx(5 * 10 + 5 * 10.5)
-    response = Response(np.ones(6, np.int32), np.zeros(6, np.float32))
-    body = encode_responses(range(8), [[response] * 8] * 8)
-    assert found.bytes_up == pytest.approx(layout.file_bytes + 5 * len(body), rel=0.05)
-    rules = ResponseRules(tuple(range(8)), 8, ResponseForm((), 6, 100))
-    assert found.bytes_up <= layout.file_bytes + 5 * rules.max_bytes()
-    assert "waiting for peers comes on top" in str(found)
-    assert "all 3 rounds" in str(found)
-    longer = predict(TRIAL, run, layout, ClientSettings(holdout=32))
-    assert longer.round_seconds - found.round_seconds == pytest.approx(TRIAL.sampling * 32 / 64)
-    assert "held-out problems" in str(longer) and longer.bytes_up == found.bytes_up
-
-
-def test_resampling_is_charged_to_private_steps_only() -> None:
-    """Public steps and held-out problems are charged only for the responses that they sample."""
-    layout = model_card(MODEL, RunSettings().lora, "model", None).layout
-    client = ClientSettings(holdout=64)
-    plain = predict(TRIAL, RunSettings(), layout, client)
-    longer = replace(TRIAL, prompts_sampled=24, sampling=25.5, verifying=1.5, seconds=27.0)
-    found = predict(longer, RunSettings(), layout, client)
-    assert found.public_seconds == pytest.approx(plain.public_seconds)
-    assert found.held_out_seconds == pytest.approx(plain.held_out_seconds)
-    assert found.private_seconds == pytest.approx(27.0)
-
-
-def test_a_small_draw_is_scaled_to_the_mean() -> None:
-    """With privacy the number of prompts per step is random, and may be zero."""
-    layout = model_card(MODEL, RunSettings().lora, "model", None).layout
-    run = RunSettings(privacy=PrivacySettings(epsilon=8.0))
-    found = predict(replace(TRIAL, prompts_sampled=2, tokens=16 * 6), run, layout, ClientSettings())
-    assert found.private_seconds == pytest.approx(4 * TRIAL.seconds)
-    nothing = {"prompts_sampled": 0, "tokens": 0, "response_tokens": 0.0}
-    none = replace(TRIAL, sampling=0.0, verifying=0.0, seconds=1.5, **nothing)
-    found = predict(none, run, layout, ClientSettings())
-    assert found.private_seconds == 1.5
-
-
-def test_a_prediction_follows_own_limits_and_reduced_updates() -> None:
-    """The download is still the whole adapter."""
-    run = RunSettings(
-        method="fedavg",
-        lora=LoraSettings(rank=8),
-        aggregation=AggregationSettings(rule=Svd(min_rank=1)),
-        wire=WireSettings(precision="bfloat16"),
-        members=MembersSettings(fewest_steps=2),
-    )
-    layout = model_card(MODEL, run.lora, "model", None).layout
-    found = predict(TRIAL, run, layout, ClientSettings(rank=2, round_steps=3))
-    assert (found.private_steps, found.public_steps) == (3, 0)
-    assert found.bytes_up < layout.file_bytes / 6 and found.bytes_down == layout.file_bytes
-
-
-def test_without_public_steps_only_adapters_travel() -> None:
-    """FedAvg has no public steps."""
-    run = RunSettings(method="fedavg", local_steps=10)
-    layout = model_card(MODEL, run.lora, "model", None).layout
-    found = predict(TRIAL, run, layout, ClientSettings())
-    assert found.bytes_up == layout.file_bytes
-    assert found.round_seconds == pytest.approx(100)
-    assert "public" not in str(found)
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -238,10 +163,23 @@ def test_without_public_steps_only_adapters_travel() -> None:
 )
 def test_a_step_that_teaches_nothing_is_a_warning(changes: dict[str, float], words: str) -> None:
     """Its responses are cut off, all wrong, or all right."""
-    assert check_trial(TRIAL, RunSettings()).outcome is Outcome.OK
-    found = check_trial(replace(TRIAL, **changes), RunSettings())
+    assert check_trial(TRIAL, ClientSettings(), RunSettings()).outcome is Outcome.OK
+    found = check_trial(replace(TRIAL, **changes), ClientSettings(), RunSettings())
     assert found.outcome is Outcome.WARNING
     assert words in found.advice
+
+
+def test_the_time_of_a_round_is_that_of_its_steps() -> None:
+    """Of the member's own number, if the run lets it make fewer."""
+    run = RunSettings(local_steps=12, members=MembersSettings(fewest_steps=2))
+    for own, said in (
+        ({}, "12 such steps, as in a round, take 2 min"),
+        (
+            {"round_steps": 3},
+            "3 such steps, as in a round, take 30 s",
+        ),
+    ):
+        assert said in check_trial(TRIAL, ClientSettings(**own), run).found
 
 
 @pytest.mark.parametrize(
@@ -260,9 +198,10 @@ def test_durations_are_readable(seconds: float, text: str) -> None:
     assert duration_text(seconds) == text
 
 
-def findings_of(settings: ClientSettings, carded: RunView | None = None) -> dict[str, Finding]:
-    with progress_bar(Console(file=io.StringIO())) as progress:
-        return dict(examine(settings, progress, carded=carded).findings)
+def findings_of(settings: ClientSettings, run: RunView | None = None) -> dict[str, Finding]:
+    """What is found of a member without a membership, in this run."""
+    with VerifierPool() as pool, progress_bar(Console(file=io.StringIO())) as progress:
+        return dict(examine(Facts(settings, progress, pool, run=run)).findings)
 
 
 @pytest.mark.parametrize(
@@ -293,7 +232,7 @@ def test_one_failure_does_not_stop_what_does_not_depend_on_it(tmp_path: Path) ->
     )
     assert found["membership"].outcome is Outcome.FAILURE
     assert "pubswap client enroll" in found["membership"].advice
-    for name in ("token and run", "disk", "memory", "packed path", "trial step", "prediction"):
+    for name in ("token and run", "policy", "memory", "packed path", "trial step"):
         assert found[name].outcome is Outcome.SKIPPED
     for name in ("device", "private data"):
         assert found[name].outcome is Outcome.OK
@@ -335,25 +274,11 @@ def test_prompts_over_the_limit_are_named_and_nothing_is_tried(
     assert found["trial step"].outcome is Outcome.SKIPPED
 
 
-def test_an_evaluator_needs_no_data_and_makes_no_step(
-    view: RunView, tiny_qwen3: Path, tmp_path: Path
-) -> None:
-    """Its engine, device and model are checked; the next command named is its own."""
-    settings = ClientSettings(state=tmp_path / "none", model=str(tiny_qwen3), device="cpu")
-    with progress_bar(Console(file=io.StringIO())) as progress:
-        report = examine(settings, progress, role=Role.EVALUATOR, carded=view)
-    assert report.following == "pubswap evaluate"
-    assert not report.findings.keys() & {"private data", "disk", "packed path", "trial step"}
-    for name in ("device", "rollout engine", "end of sequence", "memory"):
-        assert report.findings[name].outcome is Outcome.OK
-    assert report.findings["test prompts"].outcome is Outcome.SKIPPED
-
-
 def test_no_data_and_no_model_leave_little_to_check(tmp_path: Path) -> None:
     """Skipped checks say what they need."""
     found = findings_of(ClientSettings(state=tmp_path, device="cpu"))
     assert "--data private.jsonl" in found["private data"].advice
-    for name in ("chat template", "end of sequence", "prompt lengths", "round trip", "answers"):
+    for name in ("chat template", "number of problems", "prompt lengths", "answers"):
         assert found[name].outcome is Outcome.SKIPPED
         assert "it needs" in found[name].found
 
@@ -366,21 +291,15 @@ def test_a_check_that_raises_fails_alone(view: RunView, tmp_path: Path) -> None:
     run = view.model_copy(update={"model": model_card(tmp_path, view.settings.lora, "m", None)})
     found = findings_of(ClientSettings(state=tmp_path, model=str(tmp_path), device="cpu"), run)
     assert found["chat template"].outcome is Outcome.FAILURE
-    assert found["end of sequence"].outcome is Outcome.SKIPPED
+    assert found["prompt lengths"].outcome is Outcome.SKIPPED
     assert found["device"].outcome is Outcome.OK
 
 
 def test_a_report_is_healthy_unless_something_failed() -> None:
-    """The table says so in words, and JSON contains the same."""
+    """The table says so in words."""
     good = {"one": ok("[red]well"), "two": skipped("one")}
     findings = good | {"three": failure("bad", "mend")}
-    report = Checklist(
-        findings,
-        predict(
-            *(TRIAL, RunSettings(), model_card(MODEL, RunSettings().lora, "m", None).layout),
-            ClientSettings(),
-        ),
-    )
+    report = Checklist(findings)
     assert not report.healthy
     assert Checklist(good).healthy
     console = Console(file=io.StringIO(), width=100)
@@ -388,10 +307,6 @@ def test_a_report_is_healthy_unless_something_failed() -> None:
     text = console.file.getvalue()
     for words in ("✓ ok", "[red]well", "- skipped", "✗ failure", "mend", "1 failed, 0 warnings"):
         assert words in text
-    read = json.loads(report.json())
-    assert [finding["status"] for finding in read["findings"]] == ["ok", "skipped", "failure"]
-    assert read["prediction"]["round_seconds"] > 0
-    assert json.loads(Checklist({}).json())["prediction"] is None
 
 
 def test_what_a_coordinator_says_moves_no_cursor_in_a_report() -> None:
