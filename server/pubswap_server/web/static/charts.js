@@ -17,14 +17,21 @@ function usualRange(values) {
   return spread > 0 && sorted.length > 4 && few && high - low > 3 * (last - first) ? [first, last] : [low, high];
 }
 
+/** A way to write numbers that rounds as the tables do, so that 0.3125 is 0.312 in both. */
+const rounding = (options) =>
+  new Intl.NumberFormat("en", { roundingMode: "halfEven", signDisplay: "negative", ...options });
+const whole = rounding({ maximumFractionDigits: 0 });
+const digits = rounding({ maximumSignificantDigits: 3 });
+const places = rounding({ minimumFractionDigits: 3, maximumFractionDigits: 3 });
+
 /** A number in at most ten characters. */
 function short(value) {
   if (value == null) return "–";
   const size = Math.abs(value);
-  if (size >= 999.5 && size < 1e6) return Math.round(value).toLocaleString("en");
+  if (size >= 999.5 && size < 1e6) return whole.format(value);
   return size !== 0 && (size < 1e-3 || size >= 1e6)
     ? value.toExponential(1)
-    : String(+value.toPrecision(3));
+    : digits.format(value);
 }
 
 /** The values at an axis, all with the decimals that their distance needs. */
@@ -246,7 +253,7 @@ class Chart {
   text(value, place) {
     const { low, high, n } = this.chart;
     if (!low || low[place] == null) return short(value);
-    return `${value.toFixed(3)} (${low[place].toFixed(2)} to ${high[place].toFixed(2)}, n = ${n[place]})`;
+    return `${places.format(value)} (${low[place].toFixed(2)} to ${high[place].toFixed(2)}, n = ${n[place]})`;
   }
 
   /** The last values in words, for those who cannot see the picture. */
