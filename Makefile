@@ -32,8 +32,8 @@ coverage: .venv/dev.stamp  ## all tests, and the lines that none of them runs
 	$(BIN)/coverage erase
 	$(PYTEST) --full --cov --cov-report=term
 
-screenshots: .venv/dev.stamp  ## docs/screenshots, from a run with real daemons in a real Chromium
-	PUBSWAP_SCREENSHOTS=docs/screenshots $(PYTEST) -n 0 --full tests/acceptance/test_browser.py -k real_daemons
+screenshots: .venv/dev.stamp  ## docs/screenshots, and in its forms/ those on a phone and in the dark
+	PUBSWAP_SCREENSHOTS=docs/screenshots $(PYTEST) -n 0 tests/acceptance/browser/test_federation.py
 
 test-vllm: .venv-vllm/stamp  ## the rollout engines on a real vLLM (CPU build)
 	OMP_NUM_THREADS=1 .venv-vllm/bin/pytest -n 2 --dist loadfile tests/engines
