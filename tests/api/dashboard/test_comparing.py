@@ -1,7 +1,6 @@
 """Runs side by side."""
 
 import re
-import time
 
 import httpx
 import pytest
@@ -9,7 +8,6 @@ import pytest
 from pubswap_protocol.messages import Evaluation
 from support.coordinator.coordinator import Federation, Server, begun
 from support.coordinator.dashboard import rows
-from support.coordinator.long_runs import crowd, lengthen
 
 
 def evaluated(server: Server, scores: tuple[float, ...], **settings: object) -> Federation:
@@ -69,23 +67,3 @@ def test_one_run_or_an_unknown_one_is_not_compared(server: Server, browser: http
     ):
         answer = browser.get("/compare", params={"run": query})
         assert answer.status_code in (404, 422) and words in answer.text
-
-
-def test_long_runs_of_many_members_cost_little(server: Server, browser: httpx.Client) -> None:
-    """Four times the rounds and ten times the members cost under three times the CPU."""
-    engine, least = server.app.state.services.database.engine, []
-    for rounds, members in ((100, 100), (400, 1000)):
-        chosen = []
-        for _ in range(2):
-            fed = begun(server, clients=1, rounds=999, method="fedavg")
-            lengthen(engine, fed.run.id, ["a"], rounds)
-            crowd(engine, fed.run.id, members, since=rounds // 2)
-            chosen.append(fed.run.id)
-        for path in ("/compare", "/compare/points"):
-            spent = []
-            for _ in range(10):
-                began = time.process_time()
-                assert browser.get(path, params={"run": chosen}).status_code == 200
-                spent.append(time.process_time() - began)
-            least.append(min(spent))
-    assert least[2] < 3 * least[0] and least[3] < 3 * least[1], least

@@ -1,7 +1,6 @@
 """What the dashboard's pages show, and how they stay up to date."""
 
 import re
-import time
 from html import unescape
 
 import httpx
@@ -27,7 +26,7 @@ from support.coordinator.coordinator import (
     create,
 )
 from support.coordinator.dashboard import rows
-from support.coordinator.long_runs import crowd, lengthen
+from support.coordinator.long_runs import lengthen
 
 
 def test_a_run_says_whom_it_waits_for(server: Server, browser: httpx.Client) -> None:
@@ -224,33 +223,6 @@ def test_what_members_hold_in_a_pause_is_shown(server: Server, browser: httpx.Cl
     page = browser.get(f"/runs/{fed.run.id}").text
     assert "a holds its responses to public step 1." in page
     assert "<small>holds its responses to public step 1</small>" in page
-
-
-def test_the_page_of_a_long_run_of_many_members_costs_little(
-    server: Server, browser: httpx.Client
-) -> None:
-    """Ten times the rounds and five times the members cost under three times the CPU (1.7).
-
-    So do the points of its charts.
-
-    Both pages show the same number of members, so only hidden reads could make the cost grow.
-    """
-    engine = server.app.state.services.database.engine
-    least = []
-    for rounds, members, hidden in ((200, 200, 2), (2000, 1000, 802)):
-        fed = begun(server, clients=1, rounds=3000)
-        lengthen(engine, fed.run.id, ["a"], rounds)
-        crowd(engine, fed.run.id, members, since=rounds - 5)
-        for path in ("/points", ""):
-            spent = []
-            for _ in range(10):
-                began = time.process_time()
-                answer = browser.get(f"/runs/{fed.run.id}{path}")
-                spent.append(time.process_time() - began)
-            least.append(min(spent))
-        assert f"Round {rounds + 1} of 3000" in answer.text
-        assert f"{hidden} more are not shown" in answer.text
-    assert least[2] < 3 * least[0] and least[3] < 3 * least[1], least
 
 
 def test_the_stream_names_parts_that_exist(server: Server, browser: httpx.Client) -> None:

@@ -31,7 +31,7 @@ def lengthen(
     Round r scores (r * 37 % 101) / 101, and has `public_steps` exchanges that each replaced r % 5
     responses of every member.
     """
-    with _writing(engine) as session:
+    with writing(engine) as session:
         for first in range(1, rounds + 1, BATCH):
             numbers = range(first, min(first + BATCH, rounds + 1))
             _add(session, run, names, numbers, public_steps)
@@ -54,7 +54,8 @@ def lengthen(
 
 
 @contextlib.contextmanager
-def _writing(engine: Engine) -> Iterator[Session]:
+def writing(engine: Engine) -> Iterator[Session]:
+    """A transaction that waits for the server's own."""
     with Session(engine) as session, session.begin():
         if engine.dialect.name == "sqlite":  # the server writes too, and the disk may be busy
             session.execute(text("PRAGMA busy_timeout = 60000"))
@@ -134,7 +135,7 @@ def crowd(engine: Engine, run: str, count: int, since: int) -> list[str]:
     # A session of its own: SQLite refuses a write after a read if another has written in between.
     with Session(engine) as session:
         last = session.get_one(RunRow, run).round
-    with _writing(engine) as session:
+    with writing(engine) as session:
         session.execute(
             insert(MemberRow),
             [
