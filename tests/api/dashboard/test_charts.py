@@ -134,7 +134,7 @@ def test_what_the_charts_get_is_bounded(server: Server, browser: httpx.Client) -
             {"run_id": fed.run.id, "member": name, "round": round_, "step": step, "at": now()}
             | {"reward": 0.5}
             for name in names
-            for round_ in (*range(rounds - 10, rounds + 2),)
+            for round_ in range(max(1, rounds - 10), rounds + 2)
             for step in range(1 + steps // 1001, steps + 1, 1 + steps // 1001)
         ]
         with Session(engine) as session, session.begin():
