@@ -152,8 +152,8 @@ class Chart {
   /** The range of rounds or steps; uPlot has one from 0 to 100 for a single one. */
   width(low, high) {
     const [only, ...more] = this.group.x;
-    if (!more.length && only != null) return [only - 1, only + 1];
-    return low === high ? [low - 1, high + 1] : [low, high];
+    if (!more.length && only != null) return [only, only + 1];
+    return low === high ? [low, high + 1] : [low, high];
   }
 
   /** A member's place in the group, so that it has the same colour in each chart. */
