@@ -95,7 +95,7 @@ class Server:
 
 
 @functools.cache
-def _document() -> dict[str, Any]:
+def api_document() -> dict[str, Any]:
     """The interface's document, made once, because it takes longer than a coordinator's start."""
     return create_app(ServerSettings(data_dir=Path("unused"))).openapi()
 
@@ -104,7 +104,7 @@ def _document() -> dict[str, Any]:
 def serving(settings: ServerSettings) -> Iterator[Server]:
     """Run the application in a thread until the generator is closed."""
     app = create_app(settings)
-    documented = Documented(app, _document())
+    documented = Documented(app, api_document())
     config = uvicorn.Config(
         documented, port=0, log_config=None, lifespan="on", **http_options(settings)
     )
