@@ -124,8 +124,10 @@ def check_files(folder: Path, manifest: DataManifest) -> None:
 def check_same(folder: Path, manifest: DataManifest, spec: DataSpec) -> None:
     """Raises Conflict unless the folder's split has this spec and the same local files."""
     new, old = spec_record(spec), manifest.spec
-    for key in sorted(new):  # settings that only an earlier version had change nothing here
-        if new[key] != old.get(key):
+    # An earlier version's settings that are gone count if they were set, as an instruction was.
+    gone = {key for key in old.keys() - new.keys() if old[key]}
+    for key in sorted(new.keys() | gone):
+        if new.get(key) != old.get(key):
             raise Conflict(
                 f"{folder} holds another split: its {key} is {old.get(key)!r}, not "
                 f"{new.get(key)!r}. Give another folder."
