@@ -38,7 +38,9 @@ class OpenTable:
     typed: bool = False  # whether text that looks like a number was meant as text
 
     def require(self, wanted: Collection[str], path: Path) -> None:
-        """Raises InvalidSettings if it lacks a column, InvalidProblems if one occurs twice."""
+        """Raises InvalidSettings if it lacks a column, InvalidProblems if one is twice, or none."""
+        if not self.columns:
+            raise InvalidProblems(f"{path}, read as {self.format}, has no row with named columns.")
         if lacking := sorted(set(wanted) - set(self.columns)):
             raise InvalidSettings(
                 f"{path}, read as {self.format}, has no column {first_few(map(repr, lacking))}. "
