@@ -91,7 +91,8 @@ def _medmcqa(row: Cells) -> Example:
     place: Any = row.get("cop")
     if place == -1:
         raise Unusable("cop: no answer is given (the hub's test set)", fault=False)
-    if place not in range(len(_LETTERS)):  # the authors' own files count from 1
+    # The authors' own files count from 1.
+    if not isinstance(place, int) or place not in range(len(_LETTERS)):
         raise Unusable("cop: not 0 to 3, as in the hub's files")
     texts = {letter: text_of(row, f"op{letter.lower()}") for letter in _LETTERS}
     return _choice(question, texts, _LETTERS[place], text_of(row, "subject_name"))

@@ -79,6 +79,7 @@ def test_the_same_question_in_another_order_of_options_is_the_same() -> None:
         ("medical", 0, {"options": ["x", "y"]}, "options", True),
         ("medical", 1, {"opb": None}, "opb", True),
         ("medical", 1, {"cop": 4}, "cop", True),
+        ("medical", 1, {"cop": 1.0}, "cop", True),  # as of a table with gaps
         ("medical", 1, {"cop": -1}, "cop", False),
     ],
 )
