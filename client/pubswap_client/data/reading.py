@@ -55,9 +55,8 @@ def _hub_sets(
     loaded, origins = tables(spec, sets)
     with progress_bar() as progress:
         next_stage(progress, "reading rows")
-        for hub_set in sets:
-            files = [table for table in loaded if table.hub_set is hub_set]
-            read += _short(_problems(hub_set, files, tally), tally, limit)
+        for table in loaded:
+            read += _short(_problems(table, tally), tally, limit)
     # Sort, so that the split does not depend on how the rows are spread over files.
     read.sort(key=lambda p: (p.id, p.text, p.answer, p.topic))
     problems = unique(read, tally, lambda problem: problem.id.rpartition("-")[2])
@@ -68,32 +67,29 @@ def _hub_sets(
     return shuffled, origins
 
 
-def _problems(hub_set: HubSet, files: Sequence[SourceTable], tally: Tally) -> Iterator[Problem]:
-    """A set's problems; raises InvalidProblems at the end if over 5 % of its rows are broken.
+def _problems(file: SourceTable, tally: Tally) -> Iterator[Problem]:
+    """A file's problems; raises InvalidProblems at the end if over 5 % of its rows are broken.
 
-    Each set counts by itself, because a large one would hide a small one that is broken.
+    Each file counts by itself, because a large one would hide a small one that is of another kind.
     """
     rows = broken = 0
-    for file in files:
-        for row in file.table.rows():
-            rows += 1
-            where = f"{file.where}, {file.table.unit} {row.number}"
-            try:
-                problem = hub_set.problem(row)
-            except Unusable as error:
-                tally.reasons[error.reason].append(where)
-                broken += error.fault
-                continue
-            tally.places.setdefault(problem.id, where)
-            yield problem
+    for row in file.table.rows():
+        rows += 1
+        where = f"{file.where}, {file.table.unit} {row.number}"
+        try:
+            problem = file.hub_set.problem(row)
+        except Unusable as error:
+            tally.reasons[error.reason].append(where)
+            broken += error.fault
+            continue
+        tally.places.setdefault(problem.id, where)
+        yield problem
     if broken > MAX_FAULT_SHARE * rows:
         reasons = "; ".join(
             f"{len(places)} {reason} (such as {places[0]})"
             for reason, places in tally.reasons.items()
         )
-        raise InvalidProblems(
-            f"{broken} of {rows} rows of {hub_set.name} cannot be used: {reasons}."
-        )
+        raise InvalidProblems(f"{broken} of {rows} rows of {file.where} cannot be used: {reasons}.")
 
 
 def _short(

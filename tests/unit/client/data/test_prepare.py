@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from pubswap_client.data.drawing import fitted
 from pubswap_client.data.fault_list import fault_list
 from pubswap_client.data.loading import tables
 from pubswap_client.data.manifest import (
+    MANIFEST,
     Origin,
     check_files,
     read_manifest,
@@ -223,6 +225,19 @@ def test_another_split_is_not_overwritten(tmp_path: Path) -> None:
     assert contents(mine) == {"client-1.jsonl": b"precious"}
 
 
+def test_a_split_of_an_earlier_version_counts_unless_its_prompts_are_others(tmp_path: Path) -> None:
+    """Settings that are gone matter only if they were set, as an instruction was."""
+    path = write_jsonl(tmp_path / "own.jsonl", numbered())
+    out = prepare(spec_for("jsonl", path), tmp_path / "split")
+    manifest = json.loads((out / MANIFEST).read_bytes())
+    for instruction, refused in ((None, False), ("Answer in Latin.", True)):
+        manifest["spec"] |= {"instruction": instruction, "tasks": {}, "half": None}
+        (out / MANIFEST).write_text(json.dumps(manifest))
+        outcome = pytest.raises(Conflict, match="instruction") if refused else nullcontext()
+        with outcome:
+            prepare(spec_for("jsonl", path), out)
+
+
 def test_a_changed_file_is_noticed(tmp_path: Path) -> None:
     """A file that differs from what was written is named, and so is a missing one."""
     path = write_jsonl(tmp_path / "own.jsonl", numbered())
@@ -322,10 +337,18 @@ def test_wrong_files_are_refused_with_the_reason(hub: Path, tmp_path: Path) -> N
             "topicless.jsonl, read as JSONL, has no column 'type'",
         ),
         ("medical", hub / "medical" / "medmcqa", "medqa gave 0, medmcqa gave 33"),
-        ("math", junk, "a.parquet, read as JSONL, has no column"),
-        ("math", tmp_path / "half.jsonl", "half.jsonl, read as JSONL, has no column"),
+        ("math", junk, "a.parquet, read as JSONL, has no row with named columns"),
+        (
+            "math",
+            tmp_path / "half.jsonl",
+            "half.jsonl, read as JSONL, has no row with named columns",
+        ),
         ("math", tmp_path / "text.txt", "text.txt, read as text in UTF-8.* has no column"),
-        ("math", tmp_path / "empty.jsonl", "empty.jsonl, read as JSONL, has no column"),
+        (
+            "math",
+            tmp_path / "empty.jsonl",
+            "empty.jsonl, read as JSONL, has no row with named columns",
+        ),
         ("jsonl", tmp_path / "empty.jsonl", "empty.jsonl has no problems"),
         ("math", tmp_path / "nowhere", "from: there is no"),
     ]
@@ -357,11 +380,12 @@ def test_an_empty_line_before_another_is_named(tmp_path: Path) -> None:
 
 
 def test_options_that_are_counted_from_one_are_refused(tmp_path: Path) -> None:
-    """As the authors' own files do, and however large the other set is."""
+    """As the authors' own files do, and however large the other files of the hub are."""
     write_medqa(tmp_path / "from" / "medqa", train=1000)
+    write_medmcqa(tmp_path / "from" / "medmcqa", train=1000)
     rows = [{**row, "cop": row["cop"] + 1} for row in medmcqa_rows(80)]
     write_jsonl(tmp_path / "from" / "train.jsonl", rows)
-    with pytest.raises(InvalidProblems, match=r"20 of 80 rows of medmcqa .* cop: not 0 to 3"):
+    with pytest.raises(InvalidProblems, match=r"20 of 80 rows of train.jsonl .* cop: not 0 to 3"):
         prepare(spec_for("medical", tmp_path / "from"), tmp_path / "out")
 
 
