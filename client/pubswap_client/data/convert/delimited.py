@@ -12,6 +12,7 @@ from pubswap_protocol.prompts import MAX_TEXT
 
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 _LEGACY = "cp1252"  # of desktops in Western Europe and America
+_REMEDY = "Save it as UTF-8, or name its encoding, such as --encoding cp1250 (Central Europe)."
 
 
 def delimited(path: Path, wanted: Collection[str], encoding: str | None) -> OpenTable:
@@ -37,15 +38,23 @@ def delimited(path: Path, wanted: Collection[str], encoding: str | None) -> Open
 
 
 def _encoding(path: Path) -> str:
-    """UTF-8 or UTF-16 if the file is that, else that of older desktops."""
+    """UTF-8 or UTF-16 if the file is that, else that of older desktops.
+
+    Raises InvalidProblems for a file that is UTF-8 up to some line, which would be read wrongly.
+    """
     if file_format(path) == UTF16:
         return "utf-16"
-    try:
-        with path.open(encoding="utf-8", newline="\n") as file:
-            for _ in file:
-                pass
-    except UnicodeDecodeError:
-        return _LEGACY
+    foreign = False
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                foreign |= not line.decode("utf-8-sig").isascii()
+            except UnicodeDecodeError:
+                if not foreign:
+                    return _LEGACY
+                raise InvalidProblems(
+                    f"{path}: line {number} is not UTF-8, and lines before it are. {_REMEDY}"
+                ) from None
     return "utf-8-sig"
 
 
@@ -77,6 +86,5 @@ def _records(path: Path, encoding: str, separator: str) -> Iterator[tuple[int, l
             ) from None
         except UnicodeError:
             raise InvalidProblems(
-                f"{path}: a line soon after line {reader.line_num} is not {encoding}. Save it as "
-                "UTF-8, or name its encoding, such as --encoding cp1250 (Central Europe)."
+                f"{path}: a line soon after line {reader.line_num} is not {encoding}. {_REMEDY}"
             ) from None

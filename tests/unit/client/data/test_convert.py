@@ -120,6 +120,15 @@ def test_an_encoding_may_be_named(tmp_path: Path) -> None:
         convert(path, out="b.jsonl")
 
 
+def test_a_file_that_is_utf8_up_to_some_line_is_not_read_as_another_encoding(
+    tmp_path: Path,
+) -> None:
+    """Read as cp1252, all of its letters would be wrong."""
+    (tmp_path / "a.csv").write_bytes("prompt,answer\nžluť,x\n".encode() + b"\xff,y\n")
+    with pytest.raises(InvalidProblems, match="line 3 is not UTF-8, and lines before it are"):
+        convert(tmp_path / "a.csv", out="b.jsonl")
+
+
 def test_a_row_with_too_many_cells_is_left_out_with_its_line(tmp_path: Path) -> None:
     """Empty lines are no rows, cells at the end may be missing, and a column needs a name."""
     path = tmp_path / "a.csv"
