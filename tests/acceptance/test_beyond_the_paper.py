@@ -13,7 +13,6 @@ pytestmark = [pytest.mark.full, pytest.mark.usefixtures("unmeasured")]
 PERIOD_2 = {"local_steps": 4, "method.period": 2}
 
 
-@pytest.mark.long
 def test_donor_ratios_train_different_adapters(tmp_path: Path) -> None:
     """The donors' log-probabilities affect the receiver's objective, but only if configured."""
     recipe = write_recipe(tmp_path / "recipe")
@@ -37,7 +36,6 @@ def test_donor_ratios_train_different_adapters(tmp_path: Path) -> None:
     assert len(adapters) == 2
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     "changes",
     [

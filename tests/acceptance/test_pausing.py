@@ -103,7 +103,7 @@ class Paused:
         self.coordinator.api.move_run(self.run.id, paths.RUN_RESUME)
 
 
-@pytest.mark.parametrize("mode", ["synchronous", pytest.param("pipelined", marks=pytest.mark.long)])
+@pytest.mark.parametrize("mode", ["synchronous", "pipelined"])
 def test_nothing_is_sent_in_a_pause_and_kills_in_it_change_no_bit(
     tmp_path: Path, mode: str
 ) -> None:

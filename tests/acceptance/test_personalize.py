@@ -67,7 +67,6 @@ def weights(folder: Path) -> bytes:
     return (folder / "adapter_model.safetensors").read_bytes()
 
 
-@pytest.mark.long
 @pytest.mark.full
 def test_a_personal_adapter_is_trained_on_top_and_nothing_is_sent(
     member: Path, tmp_path: Path

@@ -81,7 +81,6 @@ def verdicts(server: Server, fed: Federation, name: str) -> bool:
     return bool(found and found[0][0])
 
 
-@pytest.mark.long
 @slow
 @pytest.mark.full
 def test_honest_members_do_not_wait_for_16_towers_of_powers(verifying: Server) -> None:
@@ -183,7 +182,6 @@ def test_a_restart_goes_on_with_what_has_no_verdicts(tmp_path: Path) -> None:
         assert public_step.correct_share == {"a": 0.0, "b": 0.5}
 
 
-@pytest.mark.long
 @slow
 def test_responses_that_have_long_had_no_verdicts_are_told_of(
     verifying: Server, monkeypatch: pytest.MonkeyPatch

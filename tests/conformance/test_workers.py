@@ -58,7 +58,6 @@ def test_workers_share_a_port_and_a_run_and_are_replaced(
     stopped_while_one_waits(service)
 
 
-@pytest.mark.long
 @pytest.mark.full
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_guesses_lock_no_member_of_their_address_out(

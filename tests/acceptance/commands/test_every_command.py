@@ -229,7 +229,7 @@ def test_the_table_names_every_command() -> None:
 
 
 @needs_mounts
-@pytest.mark.long
+@pytest.mark.full
 def test_on_a_read_only_disk(world: CommandWorld, tmp_path: Path) -> None:
     """Not even root can write there."""
     folder = tmp_path / "read-only"
@@ -241,7 +241,7 @@ def test_on_a_read_only_disk(world: CommandWorld, tmp_path: Path) -> None:
 
 
 @needs_mounts
-@pytest.mark.long
+@pytest.mark.full
 def test_on_a_full_disk(world: CommandWorld, tmp_path: Path) -> None:
     """Not a byte is free."""
     with small_disk(tmp_path / "full", 1 << 20) as disk:

@@ -17,7 +17,6 @@ from support.forked import ForkedProcesses
 pytestmark = [pytest.mark.full, pytest.mark.usefixtures("unmeasured")]
 
 
-@pytest.mark.long
 def test_daemons_of_unequal_means_make_one_adapter(tmp_path: Path) -> None:
     """One trains rank 1, on fewer prompts and responses, and sends an eighth of the bytes."""
     folder = tmp_path / "run"

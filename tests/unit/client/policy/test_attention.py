@@ -126,7 +126,7 @@ def test_the_blocks_of_flex_attention_hold_all_that_is_seen(
 
 
 @pytest.mark.parametrize("window", [None, 3])
-@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.full)])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised by the compiler itself
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
 def test_flex_attention_computes_the_same(
