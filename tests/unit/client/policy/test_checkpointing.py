@@ -1,9 +1,11 @@
 """Gradient checkpointing: the same numbers as without, whatever the config says of dropout."""
 
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import torch
+from packaging.version import Version
 from torch import Tensor
 from transformers import AutoConfig
 
@@ -43,7 +45,12 @@ def scored(policy: Policy, batch: Batch, checkpointing: bool) -> tuple[Tensor, T
     return scores.detach(), torch.cat([each.flatten() for each in gradients])
 
 
-@pytest.mark.parametrize("kind", ["opt", "biogpt", "falcon", "doge", "jetmoe"])
+# Some older versions of transformers compute Doge otherwise, and the self-check refuses it.
+OLDER = Version(version("transformers")) < Version("5.24")
+DOGE = pytest.param("doge", marks=pytest.mark.skipif(OLDER, reason="this version's Doge differs"))
+
+
+@pytest.mark.parametrize("kind", ["opt", "biogpt", "falcon", DOGE, "jetmoe"])
 @pytest.mark.filterwarnings("ignore")  # transformers and PEFT warn about unusual models
 def test_dropout_in_the_config_changes_nothing(kind: str, tmp_path: Path) -> None:
     """Log-probabilities and gradients are the same with checkpointing and without."""

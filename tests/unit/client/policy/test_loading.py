@@ -212,6 +212,7 @@ def test_errors_of_others_become_ours_with_their_cause() -> None:
     assert isinstance(converted(torch.OutOfMemoryError()), OutOfMemory)
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # older transformers
 @pytest.mark.parametrize(
     "kind",
     [
