@@ -68,8 +68,9 @@ def try_model(facts: Facts, trial: bool) -> None:
             )
             findings[names.pop(0)] = check_trial(step, settings, run.settings)
     except Exception as error:
-        findings[names[0]] = of_error(error)
-        findings |= dict.fromkeys(names[1:], skipped(f"a successful {names[0]}"))
+        failed, *others = names or ["trial step"]  # ending the processes may fail after all checks
+        findings[failed] = of_error(error)
+        findings |= dict.fromkeys(others, skipped(f"a successful {failed}"))
 
 
 def try_step(

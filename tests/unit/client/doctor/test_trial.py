@@ -1,7 +1,8 @@
 """The doctor's trial step, and its report."""
 
+import contextlib
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -257,6 +258,26 @@ def test_the_trial_step_takes_no_held_out_problem(
     found = findings_of(ClientSettings(device="cpu", model=str(tiny_qwen3), **own), view)
     assert found["trial step"].good
     assert tried == [split(private, 4)[0]]
+
+
+def test_processes_that_do_not_end_fail_the_trial(
+    view: RunView, tiny_qwen3: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after a step that was made."""
+
+    @contextlib.contextmanager
+    def ending_badly(_: ClientSettings) -> Iterator[None]:
+        yield
+        raise RuntimeError("a process hangs")
+
+    private = [Problem(id=f"p{n}", prompt=f"{n} + 1 =", answer=str(n + 1)) for n in range(9)]
+    write_problems(tmp_path / "private.jsonl", private)
+    monkeypatch.setattr(trying, "open_process_group", ending_badly)
+    monkeypatch.setattr(trying, "try_step", lambda *_, **__: TRIAL)
+    own: dict[str, Any] = {"data": tmp_path / "private.jsonl"}
+    found = findings_of(ClientSettings(device="cpu", model=str(tiny_qwen3), **own), view)
+    assert found["packed path"].good
+    assert "a process hangs" in found["trial step"].found
 
 
 def test_prompts_over_the_limit_are_named_and_nothing_is_tried(
