@@ -17,7 +17,7 @@ UNPAID_STEPS = 8  # a task that is merely hard has paid a response by then
 
 
 def read_concerns(session: Session, run: RunRow) -> str:
-    """Members that are suspended, away, doubted or never paid, and refused responses; or "".
+    """Members that are suspended, away, doubted or not paid, and refused responses; or "".
 
     Below a quorum, and while paused, the run's activity says so.
     """
@@ -62,14 +62,17 @@ def _refused(session: Session, run: RunRow) -> Iterable[str]:
 
 
 def _unpaid(session: Session, run: RunRow) -> Iterable[str]:
-    """Clients that learn nothing, because all their kept steps have a reward of 0."""
-    paid = exists().where(
-        StepRow.run_id == run.id, StepRow.member == MemberRow.name, StepRow.reward > 0
-    )
+    """Clients that learn nothing, because each of their last steps has a reward of 0.
+
+    Looks at no more rounds than hold so many steps, because a run keeps 400,000 points.
+    """
+    rounds = -(-UNPAID_STEPS // run.settings.local_steps)
+    last = (StepRow.run_id == run.id, StepRow.round >= run.round - rounds)
+    paid = exists().where(*last, StepRow.member == MemberRow.name, StepRow.reward > 0)
     never = session.scalars(select(MemberRow.name).where(MemberRow.run_id == run.id, ~paid)).all()
     steps = select(StepRow.member, func.count()).where(
-        StepRow.run_id == run.id, StepRow.member.in_(never), StepRow.reward == 0
+        *last, StepRow.member.in_(never), StepRow.reward == 0
     )
     for name, count in session.execute(steps.group_by(StepRow.member).order_by(StepRow.member)):
         if count >= UNPAID_STEPS:
-            yield f"no response of {name} has been paid in {count} steps"
+            yield f"no response of {name} has been paid in its last {count} steps"

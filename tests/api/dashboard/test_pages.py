@@ -16,8 +16,9 @@ from pubswap_protocol.messages import (
 )
 from pubswap_protocol.settings import RunSettings
 from pubswap_server.clock import now
-from pubswap_server.database.tables import DoubtRow, StepRow, SubmissionRow
+from pubswap_server.database.tables import DoubtRow, RunRow, StepRow, SubmissionRow
 from pubswap_server.exchange.exchanges import REFUSED
+from pubswap_server.runs.concerns import read_concerns
 from pubswap_server.web import pages
 from pubswap_server.web.rendering import marked_words
 from support.coordinator.coordinator import (
@@ -124,11 +125,29 @@ def test_one_sentence_says_what_an_operator_should_know_first(
     assert said is not None and said[1] == (
         "a is suspended; b is away (not_approved); d is doubted by 1 of 2; "
         "the responses of d to public step 1 were refused; "
-        "no response of c has been paid in 8 steps."
+        "no response of c has been paid in its last 8 steps."
     )
     assert f"Note: {said[1]}" in (fed.operator.run(fed.run.id).activity or "")
     fed.operator.move_run(fed.run.id, paths.RUN_CANCEL)
     assert 'class="alert"' not in browser.get(path).text
+
+
+def test_only_the_last_steps_say_that_a_member_is_not_paid(server: Server) -> None:
+    """What it earned long ago does not hide it, and what it did not earn then does not name it."""
+    fed = begun(server, clients=3, rounds=9, local_steps=4)
+    with Session(server.app.state.services.database.engine) as session:
+        run = session.get_one(RunRow, fed.run.id)
+        run.round = 9
+        for name, by_round in {"a": (1, 0, 0), "b": (0, 1, 0), "c": (0, 0, 1)}.items():
+            for round_, reward in zip((1, 8, 9), by_round, strict=True):
+                for step in range(1, 5):
+                    place = {"run_id": run.id, "member": name, "round": round_, "step": step}
+                    session.add(StepRow(**place, at=now(), reward=float(reward)))
+        session.flush()
+        assert read_concerns(session, run) == (
+            "no response of a has been paid in its last 8 steps."
+        )
+        session.rollback()
 
 
 def test_links_lead_only_to_what_still_exists(server: Server, browser: httpx.Client) -> None:
