@@ -40,22 +40,23 @@ def delimited(path: Path, wanted: Collection[str], encoding: str | None) -> Open
 def _encoding(path: Path) -> str:
     """UTF-8 or UTF-16 if the file is that, else that of older desktops.
 
-    Raises InvalidProblems for a file that is UTF-8 up to some line, which would be read wrongly.
+    Raises InvalidProblems for a file with lines of both, some of which would be read wrongly.
     """
     if file_format(path) == UTF16:
         return "utf-16"
-    foreign = False
+    utf_8 = other = 0  # the first line of each kind that is not ASCII
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:
-                foreign |= not line.decode("utf-8-sig").isascii()
+                if not line.decode("utf-8-sig").isascii():
+                    utf_8 = utf_8 or number
             except UnicodeDecodeError:
-                if not foreign:
-                    return _LEGACY
+                other = other or number
+            if utf_8 and other:
                 raise InvalidProblems(
-                    f"{path}: line {number} is not UTF-8, and lines before it are. {_REMEDY}"
-                ) from None
-    return "utf-8-sig"
+                    f"{path}: line {other} is not UTF-8, and line {utf_8} is. {_REMEDY}"
+                )
+    return _LEGACY if other else "utf-8-sig"
 
 
 def _names(path: Path, encoding: str, separator: str) -> set[Cell]:

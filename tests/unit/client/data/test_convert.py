@@ -120,12 +120,19 @@ def test_an_encoding_may_be_named(tmp_path: Path) -> None:
         convert(path, out="b.jsonl")
 
 
-def test_a_file_that_is_utf8_up_to_some_line_is_not_read_as_another_encoding(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ("žluť,x\n".encode() + b"\xff,y\n", "line 3 is not UTF-8, and line 2 is"),
+        (b"\xff,y\n" + "žluť,x\n".encode(), "line 2 is not UTF-8, and line 3 is"),
+    ],
+)
+def test_a_file_of_two_encodings_is_read_as_neither(
+    rows: bytes, words: str, tmp_path: Path
 ) -> None:
-    """Read as cp1252, all of its letters would be wrong."""
-    (tmp_path / "a.csv").write_bytes("prompt,answer\nžluť,x\n".encode() + b"\xff,y\n")
-    with pytest.raises(InvalidProblems, match="line 3 is not UTF-8, and lines before it are"):
+    """Read as cp1252, all letters of the UTF-8 would be wrong, whichever comes first."""
+    (tmp_path / "a.csv").write_bytes(b"prompt,answer\n" + rows)
+    with pytest.raises(InvalidProblems, match=words):
         convert(tmp_path / "a.csv", out="b.jsonl")
 
 
