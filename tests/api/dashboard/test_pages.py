@@ -135,19 +135,20 @@ def test_one_sentence_says_what_an_operator_should_know_first(
 def test_only_the_last_steps_say_that_a_member_is_not_paid(server: Server) -> None:
     """What it earned long ago does not hide it, and what it did not earn then does not name it."""
     fed = begun(server, clients=3, rounds=9, local_steps=4)
-    with Session(server.app.state.services.database.engine) as session:
-        run = session.get_one(RunRow, fed.run.id)
-        run.round = 9
+    engine = server.app.state.services.database.engine
+    with Session(engine) as session, session.begin():
         for name, by_round in {"a": (1, 0, 0), "b": (0, 1, 0), "c": (0, 0, 1)}.items():
             for round_, reward in zip((1, 8, 9), by_round, strict=True):
                 for step in range(1, 5):
-                    place = {"run_id": run.id, "member": name, "round": round_, "step": step}
-                    session.add(StepRow(**place, at=now(), reward=float(reward)))
-        session.flush()
-        assert read_concerns(session, run) == (
-            "no response of a has been paid in its last 8 steps."
-        )
-        session.rollback()
+                    place = {"member": name, "round": round_, "step": step}
+                    row = StepRow(run_id=fed.run.id, **place, at=now(), reward=float(reward))
+                    session.add(row)
+    with Session(engine) as session:
+        run = session.get_one(RunRow, fed.run.id)
+        session.expunge(run)
+        run.round = 9
+        said = "no response of a has been paid in its last 8 steps."
+        assert read_concerns(session, run) == said
 
 
 def test_links_lead_only_to_what_still_exists(server: Server, browser: httpx.Client) -> None:
