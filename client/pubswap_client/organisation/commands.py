@@ -41,23 +41,25 @@ def status(
     """
     from pubswap_client.consent.member_client import member_client
     from pubswap_client.organisation import status as view
+    from pubswap_client.organisation.report import look
     from pubswap_client.settings import load_settings
 
     folder, console = load_settings(config, state=state).state, Console(markup=False)
     stored = load_membership(folder)
     with member_client(folder, stored, ONCE) as api:
-        observer = view.Observer(folder, stored, api)
+        report = look(folder, stored.membership, api)
 
         def read() -> tuple[RenderableType, bool]:
-            observed = observer.look()
-            return view.rendered(observed), observed.over
+            nonlocal report
+            report = look(folder, stored.membership, api, report)
+            return view.rendered(report), report.over
 
         if as_json:
-            typer.echo(escaped(view.as_json(observer.look())))
+            typer.echo(escaped(view.as_json(report)))
         elif console.is_terminal:
             watch(read, console)
         else:
-            console.print(read()[0])
+            console.print(view.rendered(report))
 
 
 def link(config: Config = None, state: State = None) -> None:

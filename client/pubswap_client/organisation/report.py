@@ -1,15 +1,20 @@
 """What an organisation knows of its run; `client status` and `summary.html` show it."""
 
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
+from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.state.history import HELD_OUT, HISTORY, HeldOutScore, RoundFigures, read
 from pubswap_client.state.lock import holder
 from pubswap_client.state.status import DaemonStatus, read_status
 from pubswap_protocol.command_line.amounts import interval_text, size_text
+from pubswap_protocol.errors import PubSwapError
 from pubswap_protocol.messages import Membership, RunView
+
+ASK_SECONDS = 30.0  # between requests to the coordinator, while nothing happens here
 
 
 @dataclass(frozen=True)
@@ -23,6 +28,7 @@ class MemberReport:
     held_out: Sequence[HeldOutScore]
     run: RunView | None = None
     fault: str | None = None
+    asked_at: float = 0.0  # by the monotonic clock
 
     @classmethod
     def read(cls, state: Path, member: Membership) -> Self:
@@ -58,6 +64,30 @@ class MemberReport:
             return None
         sent, received = size_text(self.daemon.sent_bytes), size_text(self.daemon.received_bytes)
         return f"{sent} sent, {received} received"
+
+    @property
+    def activity(self) -> tuple[str | None, int]:
+        """The running daemon, and the round that it has reached."""
+        return self.process, self.daemon.round if self.daemon else 0
+
+
+def look(
+    state: Path, member: Membership, api: CoordinatorClient, last: MemberReport | None = None
+) -> MemberReport:
+    """The report now; if the coordinator does not answer, from the state folder alone.
+
+    Each request to the coordinator is an entry in the ledger. It is asked again when the daemon has
+    reached another round or has ended since the `last` report, and otherwise every 30 s.
+    """
+    report = MemberReport.read(state, member)
+    now = time.monotonic()
+    if last and last.activity == report.activity and now - last.asked_at < ASK_SECONDS:
+        return replace(report, run=last.run, fault=last.fault, asked_at=last.asked_at)
+    try:
+        report = replace(report, run=api.run(member.run))
+    except PubSwapError as error:
+        report = replace(report, fault=error.detail)
+    return replace(report, asked_at=time.monotonic())
 
 
 def comparable(scores: Sequence[HeldOutScore]) -> list[HeldOutScore]:

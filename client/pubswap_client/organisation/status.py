@@ -1,60 +1,20 @@
-"""An organisation's view of its run, from the state folder and the coordinator."""
+"""An organisation's view of its run, for a terminal or as JSON."""
 
 import json
-import time
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.operator.tables import state_text
 from pubswap_client.organisation.report import MemberReport, held_out_text
-from pubswap_client.state.membership import StoredMembership
 from pubswap_protocol.command_line.amounts import duration_text
 from pubswap_protocol.command_line.curves import block_curve
-from pubswap_protocol.errors import PubSwapError
-from pubswap_protocol.messages import Role, RunView
+from pubswap_protocol.messages import Role
 
 WIDTH = 60  # steps in the curve
-ASK_SECONDS = 30.0  # between requests to the coordinator, while nothing happens here
-
-
-class Observer:
-    """Reads the state folder on each `look`, but asks the coordinator only now and then.
-
-    Each request to it is an entry in the ledger. It is asked again when the daemon has reached
-    another round or has ended, and otherwise every 30 s.
-    """
-
-    def __init__(self, state: Path, stored: StoredMembership, api: CoordinatorClient) -> None:
-        self._state = state
-        self._member = stored.membership
-        self._api = api
-        self._asked: tuple[str | None, int] | None = None  # process and round then
-        self._asked_at = 0.0
-        self._run: RunView | None = None
-        self._fault: str | None = None
-
-    def look(self) -> MemberReport:
-        """The report now; if the coordinator does not answer, from the state folder alone."""
-        report = MemberReport.read(self._state, self._member)
-        activity = report.process, report.daemon.round if report.daemon else 0
-        if activity != self._asked or time.monotonic() - self._asked_at >= ASK_SECONDS:
-            self._ask()
-            self._asked, self._asked_at = activity, time.monotonic()
-        return replace(report, run=self._run, fault=self._fault)
-
-    def _ask(self) -> None:
-        self._run, self._fault = None, None
-        try:
-            self._run = self._api.run(self._member.run)
-        except PubSwapError as error:
-            self._fault = error.detail
 
 
 def as_json(report: MemberReport) -> str:
@@ -68,15 +28,13 @@ def as_json(report: MemberReport) -> str:
         {
             "member": report.member.name,
             "role": report.member.role,
-            "run": None
-            if run is None
-            else run.model_dump(mode="json", include=shown) | {"rounds": run.settings.rounds},
+            "run": run
+            and run.model_dump(mode="json", include=shown) | {"rounds": run.settings.rounds},
             "coordinator_fault": report.fault,
             "running": report.process is not None,
             "process": report.process,
-            "daemon": None
-            if daemon is None
-            else daemon.model_dump(mode="json") | {"left_seconds": daemon.left_seconds},
+            "daemon": daemon
+            and daemon.model_dump(mode="json") | {"left_seconds": daemon.left_seconds},
             "rewards": report.rewards,
             "held_out": [score.model_dump(mode="json") for score in report.held_out],
         },
@@ -119,13 +77,10 @@ def _rows(report: MemberReport, now: datetime) -> Iterator[tuple[str, str]]:
         if run is not None and not run.state.ended:
             yield "next", "pubswap client start, with the same options: it continues from there"
     if daemon is not None and daemon.step:
-        remaining = daemon.left_seconds
-        end = (
-            f", about {duration_text(remaining)} to the end of its steps"
-            if remaining and report.process
-            else ""
-        )
-        yield "step", f"{daemon.step} of {daemon.steps} in round {daemon.round}{end}"
+        step = f"{daemon.step} of {daemon.steps} in round {daemon.round}"
+        if daemon.left_seconds and report.process:
+            step += f", about {duration_text(daemon.left_seconds)} to the end of its steps"
+        yield "step", step
     rewards = [reward for reward in report.rewards if reward is not None]
     if rewards:
         yield "own reward", f"{rewards[-1]:.3f}  {block_curve(rewards[-WIDTH:])}"

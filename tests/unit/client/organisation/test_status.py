@@ -11,18 +11,12 @@ import pytest
 from rich.console import Console
 
 from pubswap_client.demo.demos import MODEL
-from pubswap_client.organisation import status
-from pubswap_client.organisation.report import MemberReport
-from pubswap_client.organisation.status import (
-    ASK_SECONDS,
-    Observer,
-    as_json,
-    rendered,
-)
+from pubswap_client.organisation import report
+from pubswap_client.organisation.report import ASK_SECONDS, MemberReport, look
+from pubswap_client.organisation.status import as_json, rendered
 from pubswap_client.state import history
 from pubswap_client.state.history import HeldOutScore, RoundFigures
 from pubswap_client.state.lock import locked
-from pubswap_client.state.membership import StoredMembership
 from pubswap_client.state.status import DaemonStatus, read_status, write_status
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import Unreachable
@@ -33,12 +27,7 @@ from pubswap_protocol.settings import RunSettings
 NOW = datetime(2026, 11, 23, 14, 0, tzinfo=UTC)
 WAITS = "waiting for b to finish round 2, until 2026-11-23 14:03:20 UTC at most"
 SETTINGS = RunSettings(rounds=9, local_steps=40)
-STORED = StoredMembership(
-    coordinator="http://nowhere",
-    membership=Membership(
-        run="r1", run_name="consortium", name="a", role=Role.CLIENT, token="secret"
-    ),
-)
+MEMBER = Membership(run="r1", run_name="consortium", name="a", role=Role.CLIENT, token="secret")
 DAEMON = DaemonStatus(
     run="r1",
     at=NOW - timedelta(hours=2),
@@ -108,7 +97,7 @@ class Api:
 def shown(state: Path, answer: Any) -> tuple[str, MemberReport]:
     """The screen's text, and the report, for this answer of the coordinator."""
     api: Any = Api(answer)
-    found = Observer(state, STORED, api).look()
+    found = look(state, MEMBER, api)
     screen = io.StringIO()
     Console(file=screen, width=140).print(rendered(found, NOW))
     return screen.getvalue(), found
@@ -217,24 +206,27 @@ def test_a_view_that_stays_open_asks_seldom_and_shows_the_daemon_at_once(
 ) -> None:
     """The coordinator is asked every 30 s, in a new round, and when the daemon has ended."""
     now = [0.0]
-    monkeypatch.setattr(status, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(report, "time", SimpleNamespace(monotonic=lambda: now[0]))
     api: Any = Api(answer)
-    observer = Observer(state, STORED, api)
+    seen = look(state, MEMBER, api)
 
     def asked(seconds: float) -> int:
+        nonlocal seen
         now[0] += seconds
-        observer.look()
+        seen = look(state, MEMBER, api, seen)
         return int(api.asked)
 
     with locked(state):
-        assert [asked(2) for _ in range(10)] == [1] * 10
+        asked(0)
+        api.asked = 0
+        assert [asked(2) for _ in range(10)] == [0] * 10
         write_status(state, DAEMON.model_copy(update={"doing": "private step 31"}))
-        daemon = observer.look().daemon
-        assert daemon is not None and daemon.doing == "private step 31"
-        assert (asked(0), asked(ASK_SECONDS), asked(0)) == (1, 2, 2)
+        assert asked(0) == 0
+        assert seen.daemon is not None and seen.daemon.doing == "private step 31"
+        assert (asked(ASK_SECONDS), asked(0)) == (1, 1)
         write_status(state, DAEMON.model_copy(update={"round": 3}))
-        assert (asked(0), asked(0)) == (3, 3)
-    assert (asked(0), asked(0)) == (4, 4)
+        assert (asked(0), asked(0)) == (2, 2)
+    assert (asked(0), asked(0)) == (3, 3)
 
 
 def test_a_status_that_is_torn_or_of_another_run_is_ignored(state: Path) -> None:
