@@ -7,11 +7,8 @@ from typing import Any
 from pydantic import AwareDatetime, BaseModel, Field, ValidationError
 
 from pubswap_client.consent.proposal import Proposal
-from pubswap_protocol.errors import InvalidSettings, OtherTerms, first_fault
+from pubswap_protocol.errors import InvalidSettings, first_fault
 from pubswap_protocol.files import write_whole
-from pubswap_protocol.terms import UNSET, differences
-
-COORDINATOR = "coordinator"
 
 
 class Approval(BaseModel, frozen=True):
@@ -24,15 +21,6 @@ class Approval(BaseModel, frozen=True):
         default=None, description="The approved terms, byte for byte. None for a denial."
     )
     at: AwareDatetime
-
-    def changed(self, proposal: Proposal) -> dict[str, tuple[str, str]]:
-        """What the run asks otherwise than was approved, by name: as it was, and as it is."""
-        moved = str(self.coordinator), str(proposal.coordinator)
-        lines = {} if moved[0] == moved[1] else {COORDINATOR: moved}
-        try:
-            return lines | differences(self.terms or "", proposal.terms)
-        except OtherTerms:
-            return lines | {"terms that this version of PubSwap cannot read": (UNSET, UNSET)}
 
 
 def approval_path(state: Path) -> Path:
@@ -60,7 +48,7 @@ def read_approval(state: Path, run: str) -> Approval | None:
 def save_approval(state: Path, proposal: Proposal) -> None:
     """Save the approval of a run's terms; raises NotSaved."""
     asked = {"coordinator": proposal.coordinator, "terms": proposal.terms}
-    _save(state, run=proposal.run, approved=True, **asked)
+    _save(state, run=proposal.view.id, approved=True, **asked)
 
 
 def save_denial(state: Path, run: str) -> None:

@@ -112,7 +112,7 @@ class Consent:
 
 def refused_now(state: Path, proposal: Proposal) -> tuple[Refusal, ...]:
     """What policy and approval refuse of a run now; raises InvalidSettings if one is unreadable."""
-    return judge(load_policy(policy_path(state)), proposal, read_approval(state, proposal.run))
+    return judge(load_policy(policy_path(state)), proposal, read_approval(state, proposal.view.id))
 
 
 def adopt(state: Path, view: RunView, coordinator: str) -> Path | None:

@@ -72,10 +72,6 @@ def described(method: str, target: str) -> dict[str, Any]:
     }
 
 
-class Damaged(ValueError):
-    """A ledger's file is not as the ledger wrote it; the argument says where."""
-
-
 class Entry(BaseModel, extra="forbid", frozen=True, strict=True):
     """A request that was about to be sent, and its place in the hash chain."""
 
@@ -99,7 +95,7 @@ class Entry(BaseModel, extra="forbid", frozen=True, strict=True):
 
     @classmethod
     def parse(cls, line: bytes) -> Self:
-        """Parse a line; raises Damaged unless `line_of` gives exactly the same line."""
+        """Parse a line; raises LedgerDamaged unless `line_of` gives exactly the same line."""
         try:
             values: dict[str, Any] = json.loads(line)
             hash_ = values.pop("hash")
@@ -110,7 +106,7 @@ class Entry(BaseModel, extra="forbid", frozen=True, strict=True):
         except (ValueError, LookupError, TypeError, AttributeError):
             same = False
         if not same:
-            raise Damaged
+            raise LedgerDamaged
         return entry
 
 
@@ -209,7 +205,7 @@ class Ledger:
             if end := data.rfind(b"\n") + 1:
                 try:
                     entry = Entry.parse(data[data.rfind(b"\n", 0, end - 1) + 1 : end])
-                except Damaged:
+                except LedgerDamaged:
                     raise self._damaged(f"the end of {path.name} was changed") from None
                 return end if path == days[-1] else 0, entry
         return 0, None
@@ -218,7 +214,7 @@ class Ledger:
         number, hash_ = (last.number, last.hash) if last else (0, BEGINNING)
         try:
             head_number, head_hash = _read_head(self._folder)
-        except Damaged:
+        except LedgerDamaged:
             raise self._damaged("head is missing, or was changed") from None
         if head_number > number:
             raise self._damaged(f"entries {number + 1} to {head_number} are missing")
@@ -253,11 +249,11 @@ def at_rest(folder: Path) -> AbstractContextManager[None]:
 
 
 def _read_head(folder: Path) -> tuple[int, str]:
-    """The number and hash of the last entry; raises Damaged if the head is missing or malformed."""
+    """The last entry's number and hash; raises LedgerDamaged if head is missing or malformed."""
     path = folder / "head"
     if match := _HEAD.fullmatch(path.read_bytes() if path.exists() else b""):
         return int(match[1]), match[2].decode()
-    raise Damaged("head: changed" if path.exists() else "head: missing")
+    raise LedgerDamaged("head: changed" if path.exists() else "head: missing")
 
 
 def _write_head(folder: Path, number: int, hash_: str) -> None:
@@ -265,22 +261,9 @@ def _write_head(folder: Path, number: int, hash_: str) -> None:
     write_whole(folder / "head", f"{number} {hash_}\n".encode())
 
 
-def _lines(folder: Path) -> Iterator[tuple[Path, int, bytes]]:
-    """Each line, with its file and its number there.
-
-    Without a last line that a crash cut off, because its request was not sent.
-    """
-    days = day_files(folder)
-    for path in days:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                if line.endswith(b"\n") or path != days[-1]:
-                    yield path, number, line
-
-
 def entries(folder: Path) -> Iterator[Entry]:
-    """All entries, in order; raises Damaged at the first that was changed."""
-    return (Entry.parse(line) for _, _, line in _lines(folder))
+    """All entries, in order; raises LedgerDamaged at the first that was changed or moved."""
+    return (entry for _, entry in _chain(folder))
 
 
 @dataclass(frozen=True)
@@ -309,30 +292,41 @@ def verify(folder: Path) -> Verdict:
                 faults.append(f"{where}: its body, {body.name}, was changed")
         number, head = _read_head(folder)
         if number >= len(hashes):
-            raise Damaged(f"head: entries {len(hashes)} to {number} are missing")
+            raise LedgerDamaged(f"head: entries {len(hashes)} to {number} are missing")
         if hashes[number] != head:
-            raise Damaged("head: changed")
-    except Damaged as fault:
-        faults.append(str(fault))
+            raise LedgerDamaged("head: changed")
+    except LedgerDamaged as fault:
+        faults.append(fault.detail)
     return Verdict(len(hashes) - 1, hashes[-1], tuple(faults))
 
 
 def _chain(folder: Path) -> Iterator[tuple[str, Entry]]:
-    """Each entry, and where it is; raises Damaged at the first that does not follow the last."""
+    """Each entry, and where it is; raises LedgerDamaged at the first that does not follow the last.
+
+    Without a last line that a crash cut off, because its request was not sent.
+    """
     number, previous, day = 0, BEGINNING, ""
-    for path, line_number, line in _lines(folder):
-        where = f"{path.name}, line {line_number}"
+    for where, path, line in _lines(folder):
         try:
             entry = Entry.parse(line)
-        except Damaged:
-            raise Damaged(f"{where}: changed, or cut off") from None
+        except LedgerDamaged:
+            raise LedgerDamaged(f"{where}: changed, or cut off") from None
         if (entry.number, entry.previous) != (number + 1, previous):
-            raise Damaged(
+            raise LedgerDamaged(
                 f"{where}: entry {entry.number} does not follow entry {number}: one was removed, "
                 "added, or moved"
             )
         day = max(day, entry.at[:10])
         if path.stem != day:
-            raise Damaged(f"{where}: an entry of {day}; the file was renamed")
+            raise LedgerDamaged(f"{where}: an entry of {day}; the file was renamed")
         number, previous = entry.number, entry.hash
         yield where, entry
+
+
+def _lines(folder: Path) -> Iterator[tuple[str, Path, bytes]]:
+    days = day_files(folder)
+    for path in days:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if line.endswith(b"\n") or path != days[-1]:
+                    yield f"{path.name}, line {number}", path, line

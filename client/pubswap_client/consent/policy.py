@@ -18,10 +18,9 @@ from pydantic import (
 
 from pubswap_client.consent.proposal import Proposal, shown
 from pubswap_client.toml_files import read_toml
-from pubswap_protocol.command_line.keys import flat, unknown_key
-from pubswap_protocol.command_line.removed import removal
+from pubswap_protocol.command_line.keys import dotted_keys, flat, key_fault, unknown_key
 from pubswap_protocol.command_line.schema_text import tables
-from pubswap_protocol.errors import InvalidSettings, first_fault
+from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.model import ModelDigest
 from pubswap_protocol.settings import RunSettings
 
@@ -146,21 +145,15 @@ def policy_path(state: Path) -> Path:
 
 
 def load_policy(path: Path) -> LocalPolicy:
-    """The policy; raises InvalidSettings naming the wrong key and, if it is unknown, all keys."""
+    """The policy; raises InvalidSettings, naming the wrong key."""
     values = read_toml(path)
     if not values:  # for example while an editor saves it
         raise InvalidSettings(f"{path} is empty; a policy has at least one key.")
     try:
         return LocalPolicy.model_validate(values)
     except ValidationError as error:
-        first = error.errors()[0]
-        known = removal(str(first["loc"][0])) is None
-        if first["type"] == "extra_forbidden" and len(first["loc"]) == 1 and known:
-            keys = ", ".join(sorted(LocalPolicy.model_fields))
-            raise InvalidSettings(
-                f"{path} has the unknown key {first['loc'][0]!r}; the keys are {keys}."
-            ) from None
-        raise InvalidSettings(f"{path}: {first_fault(error)}") from None
+        fault = key_fault(error.errors()[0], dotted_keys(LocalPolicy))
+        raise InvalidSettings(f"{path}: {fault}") from None
 
 
 def allows_unconfined(state: Path) -> bool:
@@ -176,9 +169,9 @@ def default_text(proposal: Proposal) -> str:
     settings = proposal.settings
     pinned = {
         "coordinators": [proposal.coordinator],
-        "buckets": [proposal.bucket] if proposal.bucket else None,
-        "runs": [proposal.name],
-        "base_models": [proposal.weights],
+        "buckets": [proposal.view.bucket] if proposal.view.bucket else None,
+        "runs": [proposal.view.name],
+        "base_models": [proposal.view.model.weights_digest],
         "verifiers": [each for each in proposal.packages if "@" in each] or None,
         "limits.rounds.max": settings.rounds,
         "limits.local_steps.max": settings.local_steps,

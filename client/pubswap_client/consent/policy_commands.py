@@ -12,7 +12,7 @@ from pubswap_client.command_line import Yes, confirm
 from pubswap_client.consent.approval import read_approval, save_approval, save_denial
 from pubswap_client.consent.consent import adopt
 from pubswap_client.consent.policy import LocalPolicy, load_policy, policy_path
-from pubswap_client.consent.proposal import FACTS, MESSAGES, Proposal, proposal_of
+from pubswap_client.consent.proposal import FACTS, Proposal, proposal_of
 from pubswap_client.consent.rules import Code, Refusal, compare, judge
 from pubswap_client.coordinator.retry import ONCE
 from pubswap_client.state.membership import StoredMembership, load_membership
@@ -57,9 +57,9 @@ def approve(state: State = STATE, yes: Yes = False) -> None:
     typer.echo(f"The run's terms: {digest_of(proposal.terms.encode())}")
     if any(each.code not in (Code.NOT_APPROVED, Code.DENIED) for each in refused):
         typer.echo("The policy refuses this, even if the run is approved.")
-    confirm(f"This approves run {proposal.name} for this organisation.", yes)
+    confirm(f"This approves run {proposal.view.name} for this organisation.", yes)
     save_approval(state, proposal)
-    typer.echo(f"Approved: run {proposal.name}.")
+    typer.echo(f"Approved: run {proposal.view.name}.")
 
 
 def deny(state: State = STATE) -> None:
@@ -95,7 +95,7 @@ def _shown(state: Path, view: RunView | None = None) -> tuple[Proposal, tuple[Re
     policy = load_policy(path)
     proposal = proposal_of(view or _view(state, stored), stored.coordinator)
     try:
-        approval = read_approval(state, proposal.run)
+        approval = read_approval(state, proposal.view.id)
     except InvalidSettings as error:  # the next approval replaces it
         typer.echo(error.detail, err=True)
         approval = None
@@ -126,7 +126,7 @@ def print_compared(
         asks = printable(line.asks)
         table.add_row(line.what, asks, line.allows, "✗" if line.code else "✓")
     Console(markup=False).print(table)
-    named = {*FACTS.values(), *MESSAGES.values(), *policy.limits}
+    named = {*FACTS.values(), "system_prompt", "few_shot", *policy.limits}
     changed = differing(setting_lines(RunSettings()), setting_lines(proposal.settings))
     others = [f"  {name} = {value}" for name, (_, value) in changed.items() if name not in named]
     if others:

@@ -1,14 +1,12 @@
-"""What a run asks of an organisation: its terms, and the facts that are shown of them."""
+"""What a run asks of an organisation."""
 
 from dataclasses import dataclass
 from typing import Any
 
-from pubswap_protocol.command_line.amounts import size_text
 from pubswap_protocol.messages import RunView
 from pubswap_protocol.methods.registry import Registrable
 from pubswap_protocol.schedule import public_steps_per_round
 from pubswap_protocol.settings import RunSettings
-from pubswap_protocol.tensors.update_encoding import largest_update
 from pubswap_protocol.terms import agreed
 from pubswap_protocol.verifiers.registry import packages
 
@@ -22,35 +20,30 @@ FACTS = {
     "KL weight": "grpo.kl_beta",
     "epsilon of differential privacy": "privacy.epsilon",
 }
-"""Facts that show a numeric setting, and the setting's name."""
-
-MESSAGES = {"system prompt": "system_prompt", "few-shot examples": "few_shot"}
-"""Facts that show the messages before each prompt, and the setting's name."""
+"""Numeric settings that are compared with every policy, in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What a run asks for.
+    """What a run asks for, as its terms say it, and the address of its coordinator."""
 
-    `terms` is what a person approves, `weights` the base model's digest, `update_bytes` the largest
-    size of an update, and `round` the current round, or 0 before the first.
-    """
-
-    settings: RunSettings
-    name: str
+    view: RunView
     coordinator: str
-    bucket: str | None  # needs no approval: one that the policy does not list is not used
-    run: str
-    terms: str
-    model: str
-    weights: str
-    update_bytes: int
-    round: int
+
+    @property
+    def settings(self) -> RunSettings:
+        """The run's settings."""
+        return self.view.settings
+
+    @property
+    def terms(self) -> str:
+        """What a person approves."""
+        return self.view.terms or ""
 
     @property
     def rounds(self) -> int:
         """The number of rounds in the settings, or the current round if that is higher."""
-        return max(self.settings.rounds, self.round)
+        return max(self.settings.rounds, self.view.round)
 
     def number(self, setting: str) -> float | None:
         """The run's value of a numeric setting, such as `lora.rank`; None if it is unset."""
@@ -88,30 +81,6 @@ class Proposal:
         in_a_step = grpo.prompts_per_step * grpo.responses_per_prompt
         return public_steps_per_round(self.settings) * in_a_step
 
-    def facts(self) -> dict[str, str]:
-        """The facts that are shown beside the policy."""
-        grpo = self.settings.grpo
-        sent = (
-            f"{self.responses} a round: {grpo.responses_per_prompt} to a prompt, "
-            f"{grpo.prompts_per_step} prompts to a public step"
-        )
-        shots = [f"{shot.prompt}\n→ {shot.answer}" for shot in self.settings.few_shot]
-        verifiers = [
-            name if "@" in name else f"{name}, which is not installed here as a wheel"
-            for name in self.packages
-        ]
-        return {
-            "coordinator": self.coordinator,
-            "run": f"{self.name} ({self.run})",
-            "base model": f"{self.model}, weights {self.weights}",
-            **{what: shown(self.number(setting)) for what, setting in FACTS.items()},
-            "system prompt": self.settings.system_prompt or "none",
-            "few-shot examples": "\n\n".join(shots) or "none",
-            "verifier": ", ".join(verifiers) or str(self.settings.verifier),
-            "sends responses": sent if self.sends_responses else "no",
-            "sends an adapter": f"each round, up to {size_text(self.update_bytes)}",
-        }
-
 
 def shown(number: float | None) -> str:
     """A setting's number as a person reads it."""
@@ -122,16 +91,4 @@ def shown(number: float | None) -> str:
 
 def proposal_of(view: RunView, coordinator: str) -> Proposal:
     """What a run asks; raises OtherTerms if it is shown otherwise than in its terms."""
-    view = agreed(view)
-    return Proposal(
-        settings=view.settings,
-        name=view.name,
-        coordinator=coordinator.rstrip("/"),
-        bucket=view.bucket,
-        run=view.id,
-        terms=view.terms or "",
-        model=view.model.source,
-        weights=view.model.weights_digest,
-        update_bytes=largest_update(view.model.layout, view.settings),
-        round=view.round,
-    )
+    return Proposal(agreed(view), coordinator.rstrip("/"))

@@ -4,11 +4,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pubswap_client.consent.approval import COORDINATOR, Approval
+from pubswap_client.consent.approval import Approval
 from pubswap_client.consent.policy import LocalPolicy
-from pubswap_client.consent.proposal import FACTS, MESSAGES, Proposal, shown
+from pubswap_client.consent.proposal import FACTS, Proposal, shown
+from pubswap_protocol.command_line.amounts import size_text
+from pubswap_protocol.errors import OtherTerms
+from pubswap_protocol.tensors.update_encoding import largest_update
+from pubswap_protocol.terms import UNSET, differences
 
-CLIENTS = "clients"
+CLIENTS, COORDINATOR = "clients", "coordinator"
 
 
 class Code(StrEnum):
@@ -91,11 +95,19 @@ def _not_approved(
 def changes(
     policy: LocalPolicy, proposal: Proposal, approval: Approval
 ) -> dict[str, tuple[str, str]]:
-    """What needs a new approval: all that differs, except a number of clients within the limits.
+    """What needs a new approval, by name: as it was approved, and as it is.
 
-    The operator may set that number until the run starts.
+    All that differs, except a number of clients within the limits: the operator may set that until
+    the run starts.
     """
-    changed, limit = approval.changed(proposal), policy.limits.get(CLIENTS)
+    changed: dict[str, tuple[str, str]] = {}
+    if approval.coordinator != proposal.coordinator:
+        changed[COORDINATOR] = str(approval.coordinator), proposal.coordinator
+    try:
+        changed |= differences(approval.terms or "", proposal.terms)
+    except OtherTerms:
+        changed["terms that this version of PubSwap cannot read"] = UNSET, UNSET
+    limit = policy.limits.get(CLIENTS)
     if limit is not None and limit.allows(proposal.number(CLIENTS)):
         changed.pop(CLIENTS, None)
     return changed
@@ -107,62 +119,83 @@ class Check:
 
     what: str
     asks: str
-    allows: str
+    allows: str = "any"
     code: Code | None = None
 
 
 def compare(policy: LocalPolicy, proposal: Proposal) -> list[Check]:
-    """Compare one by one, in the order of the proposal's facts; limits on other settings last."""
+    """Compare what a run asks with the policy, one by one; limits on other settings last."""
+    run, settings, asked = proposal.view, proposal.settings, proposal.coordinator
+    weights = run.model.weights_digest
     urls = policy.coordinators and [url.rstrip("/") for url in policy.coordinators]
+    shots = [f"{shot.prompt}\n→ {shot.answer}" for shot in settings.few_shot]
+    size = size_text(largest_update(run.model.layout, settings))
     others = [setting for setting in policy.limits if setting not in FACTS.values()]
-    allowed = {
-        "coordinator": _among(urls, {proposal.coordinator}, Code.COORDINATOR),
-        "run": _among(policy.runs, {proposal.name, proposal.run}, Code.RUN),
-        "base model": _among(policy.base_models, {proposal.weights}, Code.BASE_MODEL),
-        **{what: _within(policy, proposal, setting) for what, setting in FACTS.items()},
-        **dict.fromkeys(MESSAGES, ("any", None)),
-        "verifier": _verifiers(policy, proposal),
-        "sends responses": _responses(policy, proposal),
-        "sends an adapter": ("any", None),
-        **{setting: _within(policy, proposal, setting) for setting in others},
-    }
-    asks = proposal.facts() | {
-        # A parameter of another method or rule is not in the run.
-        each: shown(proposal.number(each)) if proposal.has(each) else "not in this run"
-        for each in others
-    }
-    return [Check(what, asks[what], *rule) for what, rule in allowed.items()]
+    return [
+        _among("coordinator", asked, urls, {asked}, Code.COORDINATOR),
+        _among("run", f"{run.name} ({run.id})", policy.runs, {run.name, run.id}, Code.RUN),
+        _among(
+            "base model",
+            f"{run.model.source}, weights {weights}",
+            policy.base_models,
+            {weights},
+            Code.BASE_MODEL,
+        ),
+        *(_within(policy, proposal, what, setting) for what, setting in FACTS.items()),
+        Check("system prompt", settings.system_prompt or "none"),
+        Check("few-shot examples", "\n\n".join(shots) or "none"),
+        _verifiers(policy, proposal),
+        _responses(policy, proposal),
+        Check("sends an adapter", f"each round, up to {size}"),
+        *(_within(policy, proposal, setting, setting) for setting in others),
+    ]
 
 
-_Allowed = tuple[str, Code | None]
-"""What the policy allows in words, and the code if it refuses what the run asks."""
-
-
-def _among(allowed: Sequence[str] | None, asked: set[str], code: Code) -> _Allowed:
+def _among(
+    what: str, asks: str, allowed: Sequence[str] | None, asked: set[str], code: Code
+) -> Check:
     if allowed is None:
-        return "any", None
-    return ", ".join(allowed), code if asked.isdisjoint(allowed) else None
+        return Check(what, asks)
+    return Check(what, asks, ", ".join(allowed), code if asked.isdisjoint(allowed) else None)
 
 
-def _within(policy: LocalPolicy, proposal: Proposal, setting: str) -> _Allowed:
-    limit = policy.limits.get(setting)
+def _within(policy: LocalPolicy, proposal: Proposal, what: str, setting: str) -> Check:
+    limit, has = policy.limits.get(setting), proposal.has(setting)
+    number = proposal.number(setting)
+    # A parameter of another method or rule is not in the run.
+    asks = shown(number) if has else "not in this run"
     if limit is None:
-        return "any", None
-    refused = proposal.has(setting) and not limit.allows(proposal.number(setting))
-    return str(limit), Code.SETTING if refused else None
+        return Check(what, asks)
+    return Check(what, asks, str(limit), Code.SETTING if has and not limit.allows(number) else None)
 
 
-def _verifiers(policy: LocalPolicy, proposal: Proposal) -> _Allowed:
-    allowed = policy.verifiers or ()
+def _verifiers(policy: LocalPolicy, proposal: Proposal) -> Check:
+    allowed, packages = policy.verifiers or (), proposal.packages
     # One that is not installed has no digest, and no policy can allow it.
-    refused = any(name not in allowed or "@" not in name for name in proposal.packages)
-    return ", ".join(["PubSwap's own", *allowed]), Code.VERIFIER if refused else None
+    refused = any(name not in allowed or "@" not in name for name in packages)
+    asks = ", ".join(
+        name if "@" in name else f"{name}, which is not installed here as a wheel"
+        for name in packages
+    )
+    return Check(
+        "verifier",
+        asks or str(proposal.settings.verifier),
+        ", ".join(["PubSwap's own", *allowed]),
+        Code.VERIFIER if refused else None,
+    )
 
 
-def _responses(policy: LocalPolicy, proposal: Proposal) -> _Allowed:
-    limit = policy.max_responses_a_round
+def _responses(policy: LocalPolicy, proposal: Proposal) -> Check:
+    what, grpo, limit = "sends responses", proposal.settings.grpo, policy.max_responses_a_round
+    asks = "no"
+    if proposal.sends_responses:
+        asks = (
+            f"{proposal.responses} a round: {grpo.responses_per_prompt} to a prompt, "
+            f"{grpo.prompts_per_step} prompts to a public step"
+        )
     if not policy.send_responses:
-        return "no", Code.RESPONSES if proposal.sends_responses else None
+        return Check(what, asks, "no", Code.RESPONSES if proposal.sends_responses else None)
     if limit is None:
-        return "any number", None
-    return f"at most {limit} a round", Code.SETTING if proposal.responses > limit else None
+        return Check(what, asks, "any number")
+    refused = proposal.responses > limit
+    return Check(what, asks, f"at most {limit} a round", Code.SETTING if refused else None)

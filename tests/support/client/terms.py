@@ -1,8 +1,11 @@
 """Runs with the terms that a coordinator would give them."""
 
+from dataclasses import replace
+from datetime import UTC, datetime
+
 from pubswap_client.consent.proposal import Proposal
 from pubswap_protocol.digests import digest_of
-from pubswap_protocol.messages import RunView
+from pubswap_protocol.messages import RunState, RunView
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.terms import make_terms
@@ -22,15 +25,19 @@ def with_terms(view: RunView) -> RunView:
 
 def proposed(settings: RunSettings) -> Proposal:
     """What a run with these settings asks in its first round."""
-    return Proposal(
-        settings=settings,
+    view = RunView(
+        id="r",
         name="medqa",
-        coordinator="https://c.example",
-        bucket=None,
-        run="r",
-        terms=terms_of(settings),
-        model="org/model",
-        weights="sha256:" + "a" * 64,
-        update_bytes=1000,
+        state=RunState.TRAINING,
+        paused=False,
         round=1,
+        settings=settings,
+        model=CARD,
+        created_at=datetime(2026, 11, 23, tzinfo=UTC),
     )
+    return Proposal(with_terms(view), "https://c.example")
+
+
+def changed(ask: Proposal, **changes: object) -> Proposal:
+    """The same run with other fields."""
+    return replace(ask, view=ask.view.model_copy(update=changes))

@@ -1,7 +1,6 @@
 """An approval covers every setting of a run, and a change is asked about by its name."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.methods.registries import REGISTRIES
 from pubswap_protocol.settings import RunSettings
-from support.client.terms import proposed
+from support.client.terms import changed, proposed
 
 NOON = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
 SCHEMA = RunSettings.model_json_schema()
@@ -150,7 +149,7 @@ def test_an_approval_of_another_form_approves_nothing(tmp_path: Path) -> None:
 def test_terms_that_cannot_be_compared_are_asked_about(tmp_path: Path) -> None:
     """An approval's bytes may be of a version that allowed more."""
     ask = proposed(RunSettings())
-    save_approval(tmp_path, replace(ask, terms="{}"))
+    save_approval(tmp_path, changed(ask, terms="{}"))
     approval = read_approval(tmp_path, "r")
     (refusal,) = judge(LocalPolicy(), ask, approval)
     assert refusal.detail.endswith("terms that this version of PubSwap cannot read.")

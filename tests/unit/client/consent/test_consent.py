@@ -1,7 +1,6 @@
 """The policy file, and the check that every outgoing request passes."""
 
 import json
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -135,11 +134,11 @@ def test_adapters_go_to_the_bucket_that_the_policy_names_and_to_no_other(tmp_pat
     assert consent.buckets() == ()
 
 
-def test_a_mistyped_policy_is_refused_with_the_key_and_the_valid_ones(tmp_path: Path) -> None:
+def test_a_mistyped_policy_is_refused_with_the_key(tmp_path: Path) -> None:
     """No part of the policy takes effect."""
     path = policy_path(tmp_path)
     for text, said in (
-        ("max_rnak = 2", r"the unknown key 'max_rnak'; the keys are approve, base_mod"),
+        ("max_rnak = 2", "max_rnak: there is no such key"),
         ("max_responses_a_round = 0", "max_responses_a_round: Input should be greater than 0"),
         ("max_responses_a_round = true", "max_responses_a_round: Input should be a valid integer"),
         ("max_bytes_a_day = 2", "max_bytes_a_day: removed in 0.1.0; the approved terms bound"),
@@ -294,7 +293,8 @@ def test_a_decision_is_kept_and_a_damaged_one_is_refused(tmp_path: Path) -> None
     consent = member(tmp_path)
     save_denial(tmp_path, "r")
     assert codes(consent) == [Code.DENIED]
-    save_approval(tmp_path, replace(proposal_of(view(), URL), run="another"))
+    another = view().model_copy(update={"id": "another"})
+    save_approval(tmp_path, proposal_of(another, URL))
     assert read_approval(tmp_path, "r") is None
     assert codes(consent) == [Code.NOT_APPROVED]
     save_approval(tmp_path, proposal_of(view(), URL))

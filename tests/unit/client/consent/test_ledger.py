@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from blake3 import blake3
 
+from pubswap_client.consent.audit_commands import content
 from pubswap_client.consent.ledger import (
     BEGINNING,
     LARGEST_CONTENT,
@@ -25,7 +26,6 @@ from pubswap_client.consent.ledger import (
     ledger_folder,
     verify,
 )
-from pubswap_client.consent.report import content
 from pubswap_protocol import paths
 from pubswap_protocol.digests import hexadecimal
 from pubswap_protocol.errors import LedgerDamaged, NotSaved

@@ -8,7 +8,7 @@ import pytest
 
 from pubswap_client.consent.consent import Consent, adopt
 from pubswap_client.consent.ledger import Ledger
-from pubswap_client.consent.policy import default_text, load_policy, policy_path
+from pubswap_client.consent.policy import LocalPolicy, default_text, load_policy, policy_path
 from pubswap_client.consent.proposal import proposal_of
 from pubswap_client.consent.rules import Code, compare
 from pubswap_client.demo.demos import MODEL
@@ -90,9 +90,8 @@ def test_a_package_that_is_missing_is_refused_by_name(tmp_path: Path) -> None:
     """Nothing is looked for elsewhere, and a policy cannot allow what is not there."""
     allowed(tmp_path / "state", VERIFIER + "@anything")
     assert codes(tmp_path / "state") == [Code.VERIFIER]
-    assert proposal_of(view(), URL).facts()["verifier"] == (
-        "plugin:complaints, which is not installed here as a wheel"
-    )
+    asked = {line.what: line.asks for line in compare(LocalPolicy(), proposal_of(view(), URL))}
+    assert asked["verifier"] == "plugin:complaints, which is not installed here as a wheel"
 
 
 def test_the_first_policy_allows_what_is_installed(

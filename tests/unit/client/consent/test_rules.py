@@ -12,7 +12,7 @@ from pubswap_client.consent.policy_commands import print_compared
 from pubswap_client.consent.proposal import Proposal
 from pubswap_client.consent.rules import Code, Refusal, compare, judge
 from pubswap_protocol.settings import RunSettings
-from support.client.terms import proposed
+from support.client.terms import changed, proposed
 from support.coordinator.coordinator import merged
 
 NOON = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)  # a Monday
@@ -58,7 +58,7 @@ def limit(setting: str, **sides: float) -> dict[str, Any]:
     [
         ({"coordinators": ("https://else.example",)}, Code.COORDINATOR),
         ({"runs": ("another",)}, Code.RUN),
-        ({"base_models": ("sha256:" + "b" * 64,)}, Code.BASE_MODEL),
+        ({"base_models": ("sha256:" + "d" * 64,)}, Code.BASE_MODEL),
         (limit("lora.rank", max=1), Code.SETTING),
         (limit("grpo.max_response_tokens", max=15), Code.SETTING),
         (limit("local_steps", max=1), Code.SETTING),
@@ -75,12 +75,14 @@ def limit(setting: str, **sides: float) -> dict[str, Any]:
 def test_each_limit_refuses_only_what_exceeds_it(allowed: dict[str, Any], code: Code) -> None:
     """A value at the limit is allowed; the reason names what the run asks for."""
     assert refused(allowed) == [code]
-    (line,) = [line for line in compare(LocalPolicy.model_validate(allowed), ASK) if line.code]
-    assert line.what in ASK.facts() or line.what in allowed["limits"]
+    policy = LocalPolicy.model_validate(allowed)
+    (line,) = [line for line in compare(policy, ASK) if line.code]
+    (refusal,) = judge(policy, ASK, APPROVED)
+    assert line.what in refusal.detail
     within = {
         "coordinators": ("https://c.example/",),
         "runs": ("r",),
-        "base_models": (ASK.weights,),
+        "base_models": (ASK.view.model.weights_digest,),
         "limits": {
             "lora.rank": {"max": 2},
             "grpo.max_response_tokens": {"min": 16, "max": 16},
@@ -113,8 +115,9 @@ def test_what_a_run_asks_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> 
     """Control characters from a coordinator must not hide other terms from the person who
     approves.
     """
-    odd = replace(ASK, model="org/model\x1b[2J\x1b[8m")
-    refusal = Refusal(Code.BASE_MODEL, f"model: {odd.model}")
+    source = "org/model\x1b[2J\x1b[8m"
+    odd = changed(ASK, model=ASK.view.model.model_copy(update={"source": source}))
+    refusal = Refusal(Code.BASE_MODEL, f"model: {source}")
     print_compared(LocalPolicy(), odd, [refusal])
     shown = capsys.readouterr().out
     assert "org/model [2J" in shown and "\x1b" not in shown
@@ -142,7 +145,7 @@ def test_a_policy_that_demands_privacy_refuses_a_run_without_it() -> None:
 
 def test_a_round_beyond_the_run_s_last_is_refused() -> None:
     """Continuing after the agreed rounds asks for more than was approved."""
-    beyond = replace(ASK, round=3)
+    beyond = changed(ASK, round=3)
     assert refused(limit("rounds", max=2), beyond) == [Code.SETTING, Code.NOT_APPROVED]
 
 
