@@ -57,8 +57,7 @@ def convert_command(
     In a text with columns, \n is a line's end, and {{x}} is x in braces. Numbers with decimal
     commas get points, but stay as they are in such a text.
     """
-    from pubswap_client.data.convert import writing
-    from pubswap_client.data.convert.converting import Conversion, survey
+    from pubswap_client.data.convert.converting import Conversion, survey, write, write_left_out
     from pubswap_client.data.convert.opening import open_table
     from pubswap_client.data.convert.roles import CellText, Roles, answer_fields, by_key
     from pubswap_client.data.convert.showing import show
@@ -80,14 +79,19 @@ def convert_command(
         surveyed = survey(table)
         stage = next_stage(progress, "converting", surveyed.rows)
         conversion = Conversion(table, roles, surveyed)
-        writing.write(conversion, out, lambda done: progress.advance(stage, done))
+        problems = progress.track(conversion, task_id=stage)
+        if out is not None:
+            write(problems, out)
+        else:
+            for _ in problems:
+                pass
     show(Console(markup=False, highlight=False), conversion)
     if not conversion.written:
         raise InvalidProblems(f"{file} has no row that can be a problem; nothing was written.")
     if out is None:
         typer.echo("Nothing was written; --out FILE does that.")
         return
-    if listing := writing.write_left_out(conversion, out):
+    if listing := write_left_out(conversion, out):
         typer.echo(f"{listing} lists all rows that were left out.")
     typer.echo(f"{out}: {conversion.written:,} problems of {surveyed.rows:,} rows.")
     typer.echo(f"Next: pubswap verifier test NAME --data {quote(str(out))}")

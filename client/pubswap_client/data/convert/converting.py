@@ -1,10 +1,12 @@
-"""Rows of a table to problems, and a record of those that were left out."""
+"""Rows of a table to a file of problems, and a list of those that were left out."""
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from pubswap_client.data.convert.numbers import (
@@ -17,9 +19,11 @@ from pubswap_client.data.convert.numbers import (
 from pubswap_client.data.convert.roles import TEXT, Roles
 from pubswap_client.data.convert.table import OpenTable, Row, in_json
 from pubswap_client.data.examples import Unusable
+from pubswap_client.data.fault_list import beside, write_list
 from pubswap_client.data.golds import text_fault
-from pubswap_protocol.errors import InvalidProblems, InvalidSettings
-from pubswap_protocol.problems import Problem, as_written, parse_problem
+from pubswap_protocol.errors import InvalidProblems, InvalidSettings, NotSaved
+from pubswap_protocol.files import remedy, write_stream
+from pubswap_protocol.problems import Problem, as_written, parse_problem, problem_lines
 from pubswap_protocol.verifiers import verifier_of
 
 _SHOWN = 2
@@ -76,6 +80,32 @@ class Conversion:
                 self.first.append(problem)
             self.written += 1
             yield problem
+
+
+def write(problems: Iterable[Problem], out: Path) -> None:
+    """Write the problems, if there are any.
+
+    Raises NotSaved if the file cannot be written; there is none then.
+    """
+    lines = (problem_lines([problem]) for problem in problems)
+    if (head := next(lines, None)) is None:
+        return
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_stream(out, chain([head], lines))
+    except OSError as error:
+        raise NotSaved(
+            f"{out} could not be written: {error.strerror}; {remedy(error)}, or choose another "
+            "--out."
+        ) from None
+
+
+def write_left_out(conversion: Conversion, out: Path) -> Path | None:
+    """List all rows that were left out beside the problems, in their order; see `write_list`."""
+    reasons = {n: reason for reason, numbers in conversion.left_out.items() for n in numbers}
+    rows = ({conversion.table.unit: n, "reason": reason} for n, reason in sorted(reasons.items()))
+    listing = beside(out, "left-out")
+    return listing if write_list(listing, rows) else None
 
 
 def _problem(fields: Mapping[str, Any]) -> Problem:
