@@ -1,19 +1,31 @@
-"""The problems of a split's source, in random order."""
+"""The problems of a split's source, in random order: from JSONL, or from the hub's files."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
-from pubswap_client.data.examples import MAX_FAULT_SHARE, Tally, Unusable, unique
-from pubswap_client.data.loading import SourceTable, tables
-from pubswap_client.data.manifest import Origin, file_origins
+from pubswap_client.data.convert.opening import open_table
+from pubswap_client.data.convert.table import OpenTable
+from pubswap_client.data.examples import MAX_FAULT_SHARE, Tally, Unusable, reason_of, unique
+from pubswap_client.data.manifest import SUFFIXES, Origin, file_origins, local_files, named_in
 from pubswap_client.data.sources import HUB_SETS, HubSet
 from pubswap_client.data.spec import DataSpec
 from pubswap_protocol.command_line.progress_bar import next_stage, progress_bar
 from pubswap_protocol.draws import rng_for
-from pubswap_protocol.errors import InvalidProblems
+from pubswap_protocol.errors import InvalidProblems, InvalidSettings
 from pubswap_protocol.problems import Problem, PromptLimit, read_problems
 from pubswap_protocol.verifiers import check_usable
 
 Source = tuple[dict[str, list[Problem]], list[Origin]]
+
+
+@dataclass(frozen=True)
+class SourceTable:
+    """One file of a data set; `where` names the file."""
+
+    hub_set: HubSet
+    where: str
+    table: OpenTable
 
 
 def read_source(spec: DataSpec, tally: Tally, limit: PromptLimit | None = None) -> Source:
@@ -65,6 +77,46 @@ def _hub_sets(
         subset = [problem for problem in problems if problem.id.startswith(f"{name}-")]
         shuffled[name] = _shuffled(subset, spec.seed, name)
     return shuffled, origins
+
+
+def tables(spec: DataSpec, sets: Sequence[HubSet]) -> tuple[list[SourceTable], list[Origin]]:
+    """The files of these sets, and their origins.
+
+    Raises InvalidSettings if the hub cannot be reached, the path does not exist, or a file lacks a
+    column, InvalidProblems for a file that is no table.
+    """
+    if spec.from_ is None:
+        folders = [(hub_set, _downloaded(hub_set)) for hub_set in sets]
+        loaded = [table for hub_set, folder in folders for table in _read(folder, [hub_set])]
+        # The hub's cache names the folder of a commit after it.
+        return loaded, [Origin(name=each.hub, revision=folder.name) for each, folder in folders]
+    return list(_read(spec.from_, sets)), file_origins(spec.from_)
+
+
+def _downloaded(hub_set: HubSet) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
+
+    try:
+        files = [f"*{suffix}" for suffix in SUFFIXES]
+        return Path(snapshot_download(hub_set.hub, repo_type="dataset", allow_patterns=files))
+    except (HTTPError, OSError) as error:
+        raise InvalidSettings(
+            f"from: the hub did not provide {hub_set.hub} ({reason_of(error)}). Check the "
+            "connection and HF_HUB_OFFLINE, or download it elsewhere and give its folder with "
+            "--from."
+        ) from None
+
+
+def _read(path: Path, sets: Sequence[HubSet]) -> Iterator[SourceTable]:
+    for file in local_files(path):
+        columns = open_table(file).columns
+        fitting = [each for each in sets if set(each.columns) <= set(columns)]
+        hub_set = (fitting or sets)[0]
+        # Read only the required columns, because DeepMath's solutions are 5 GB.
+        table = open_table(file, only=hub_set.columns)
+        table.require(hub_set.columns, file)
+        yield SourceTable(hub_set, named_in(path, file), table)
 
 
 def _problems(file: SourceTable, tally: Tally) -> Iterator[Problem]:

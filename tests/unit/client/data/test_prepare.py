@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 from pubswap_client.data.drawing import fitted
 from pubswap_client.data.fault_list import fault_list
-from pubswap_client.data.loading import tables
 from pubswap_client.data.manifest import (
     MANIFEST,
     Origin,
@@ -20,6 +19,7 @@ from pubswap_client.data.manifest import (
     read_manifest,
 )
 from pubswap_client.data.prepare import prepare
+from pubswap_client.data.reading import tables
 from pubswap_client.data.sources import HUB_SETS
 from pubswap_client.data.spec import DataSpec, SourceName, SplitSizes
 from pubswap_protocol.cli import build_app
