@@ -34,7 +34,13 @@ class TrlSide:
     """A trainer whose optimizer persists across updates, each a `train()` of two steps."""
 
     def __init__(
-        self, folder: Path, settings: RunSettings, device: str, rows: int, scratch: Path
+        self,
+        folder: Path,
+        settings: RunSettings,
+        device: str,
+        rows: int,
+        scratch: Path,
+        liger: bool = False,
     ) -> None:
         """Load the model in `folder`; `rows` is TRL's per_device_train_batch_size."""
         card = model_card(folder, settings.lora, "benchmark", None)
@@ -51,7 +57,7 @@ class TrlSide:
             peft_config=LoraConfig(
                 r=settings.lora.rank, lora_alpha=settings.lora.alpha, target_modules="all-linear"
             ),
-            args=_config(settings, device, rows, scratch),
+            args=_config(settings, device, rows, scratch, liger),
         )
         self.trainer.remove_callback(PrinterCallback)
         self.trainer.add_callback(_Stop(self._mark))
@@ -184,7 +190,7 @@ class _Forced(LogitsProcessor):
         return force(scores, self._table[:, input_ids.shape[1] - self._prompt_length])
 
 
-def _config(settings: RunSettings, device: str, rows: int, scratch: Path) -> Any:
+def _config(settings: RunSettings, device: str, rows: int, scratch: Path, liger: bool) -> Any:
     grpo = settings.grpo
     total = grpo.prompts_per_step * grpo.responses_per_prompt
     return trl.GRPOConfig(
@@ -213,6 +219,7 @@ def _config(settings: RunSettings, device: str, rows: int, scratch: Path) -> Any
         epsilon_high=grpo.clipping.high,
         temperature=grpo.temperature,
         use_bias_correction_kl=False,
+        use_liger_kernel=liger,
     )
 
 

@@ -207,9 +207,9 @@ def run_settings(lengths: Lengths) -> RunSettings:
     )
 
 
-def start_adapter(layout: AdapterLayout) -> Adapter:
+def start_adapter(layout: AdapterLayout, seed: int = 1) -> Adapter:
     """Non-zero factors, so that the KL term and all gradients can be compared."""
-    rng = np.random.default_rng(1)
+    rng = np.random.default_rng(seed)
     return {
         name: rng.normal(0, 0.02, shape).astype(np.float32)
         for name, shape in sorted(layout.tensors.items())

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.gpu.cards import Card, card_of
 from benchmarks.gpu.models import saved_model, stops
 from benchmarks.timing import Clock
 from benchmarks.workload import Lengths, Workload, run_settings, start_adapter
@@ -73,6 +74,13 @@ class Context:
     @property
     def seconds_left(self) -> float:
         return self.until - time.monotonic()
+
+    @property
+    def card(self) -> Card | None:
+        """The GPU's figures by its maker; None for a CPU, or for a GPU that is not listed."""
+        if self.device.type != "cuda":
+            return None
+        return card_of(torch.cuda.get_device_name(self.device))
 
     @property
     def settings(self) -> RunSettings:

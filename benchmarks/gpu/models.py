@@ -1,6 +1,6 @@
 """Models of real shapes with random weights, made on the machine, and their stop tokens.
 
-The shapes are those of the published configurations, and need no download.
+One model is real: SmolLM2-135M-Instruct from a package.
 """
 
 import gc
@@ -14,69 +14,14 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
+from benchmarks.gpu.plan import REAL
+from benchmarks.gpu.shapes import SHAPES
 from benchmarks.workload import EOS, FIRST_WORD, PAD, save_tokenizer
+from pubswap_client.demo.smollm2 import convert
 
-_QWEN = {"vocab_size": 151936, "rms_norm_eps": 1e-6}
-SHAPES: dict[str, dict[str, Any]] = {
-    "Qwen3-1.7B": _QWEN
-    | {
-        "model_type": "qwen3",
-        "hidden_size": 2048,
-        "intermediate_size": 6144,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "max_position_embeddings": 40960,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
-    },
-    "Qwen2.5-Math-1.5B": _QWEN
-    | {
-        "model_type": "qwen2",
-        "hidden_size": 1536,
-        "intermediate_size": 8960,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 12,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 4096,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
-    },
-    "Llama-3.2-3B": {
-        "model_type": "llama",
-        "vocab_size": 128256,
-        "rms_norm_eps": 1e-5,
-        "hidden_size": 3072,
-        "intermediate_size": 8192,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 24,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "max_position_embeddings": 131072,
-        "rope_parameters": {
-            "rope_type": "llama3",
-            "rope_theta": 5e5,
-            "factor": 32.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 8192,
-        },
-    },
-    "Qwen3-4B": _QWEN
-    | {
-        "model_type": "qwen3",
-        "hidden_size": 2560,
-        "intermediate_size": 9728,
-        "num_hidden_layers": 36,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "max_position_embeddings": 40960,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
-    },
-}
 _TINY = {
     "vocab_size": 512,
-    "hidden_size": 64,
+    "hidden_size": 128,
     "intermediate_size": 96,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
@@ -91,7 +36,7 @@ def config_of(model: str, tiny: bool, **changes: Any) -> Any:
     """The transformers config of a shape, or of a tiny model of its architecture."""
     values = SHAPES[model] | changes
     if tiny:
-        values |= _TINY | {"head_dim": 16} if "head_dim" in values else _TINY
+        values |= _TINY | {"head_dim": 32} if "head_dim" in values else _TINY
     special = {"bos_token_id": None, "eos_token_id": EOS, "pad_token_id": PAD}
     return AutoConfig.for_model(**values, **special, tie_word_embeddings=True)
 
@@ -115,6 +60,10 @@ def saved_model(model: str, folder: Path, device: torch.device, tiny: bool, **ch
     if whole.exists():
         return whole
     shutil.rmtree(part, ignore_errors=True)
+    if model == REAL and not tiny:
+        convert(part)
+        part.rename(whole)
+        return whole
     built = random_model(config, device, dtype)
     with torch.no_grad():
         built.get_decoder().norm.weight.fill_(_LAST_NORM)

@@ -1,9 +1,9 @@
 """`make gpu`: every CUDA test and a benchmark, on a machine with one NVIDIA GPU and no network.
 
     make gpu                       # all parts, each in at most 9 minutes
-    make gpu PART=update           # one: tests, update, rollout, step, learning
+    make gpu PART=update           # one: tests, update, vllm, rollout, step, learning
     make gpu MODEL=Qwen3-1.7B      # only this model; the others keep their figures
-    make gpu WHEELS=gpu-wheels     # what this Python lacks, from a folder of wheels
+    make gpu WHEELS=gpu-wheels     # what this Python lacks, from `make gpu-wheels`
     make gpu DRY=1                 # the same on a CPU with tiny models, in a folder of its own
 
 It uses the machine's Python, and installs and downloads nothing: models have real shapes and random
@@ -33,7 +33,7 @@ sys.path[:0] = [str(folder) for folder in SOURCES]
 
 from benchmarks.gpu import needed  # noqa: E402
 from benchmarks.gpu.goals import lines  # noqa: E402
-from benchmarks.gpu.plan import DEMO, MEASUREMENTS, MODELS, PARTS, Measurement, batches  # noqa: E402
+from benchmarks.gpu.plan import DEMO, MEASUREMENTS, MODELS, PARTS, REAL, Measurement, batches  # noqa: E402
 from benchmarks.gpu.table import show  # noqa: E402
 
 SECONDS = 520  # for a part, so that it ends within 9 minutes
@@ -45,7 +45,7 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--part", choices=PARTS, nargs="+", default=list(PARTS))
-    parser.add_argument("--model", choices=MODELS, help="Measure only this model.")
+    parser.add_argument("--model", choices=(*MODELS, REAL), help="Measure only this model.")
     parser.add_argument("--dry", action="store_true", help="On a CPU, with tiny models.")
     parser.add_argument("--wheels", type=Path, help="A folder of wheels that this Python lacks.")
     parser.add_argument("--out", type=Path, help="A folder for gpu.json and the parts' files.")

@@ -3,7 +3,7 @@
 from benchmarks.gpu.measures.exactness import exactness
 from benchmarks.gpu.measures.learning import learning
 from benchmarks.gpu.measures.peer import peer
-from benchmarks.gpu.measures.rollout import evaluator, rollout
+from benchmarks.gpu.measures.rollout import evaluator, rollout, vllm_rollout
 from benchmarks.gpu.measures.step import step
 from benchmarks.gpu.measures.update import update
 
@@ -12,6 +12,7 @@ WORKS = {
     "exactness": exactness,
     "peer": peer,
     "rollout": rollout,
+    "vllm": vllm_rollout,
     "evaluator": evaluator,
     "step": step,
     "learning": learning,

@@ -1,5 +1,7 @@
 """The error of the update's numbers, compared with the error of rounding alone.
 
+Random models are shallow; the real one, whose activations have real outliers, is whole.
+
 The exact reference is a float64 forward pass of each row by itself, with the LoRA written out as
 W x + s B (A x): neither our code nor PEFT's. Rounding alone is that pass in the policy's own dtype,
 with the LoRA in float32.
@@ -16,6 +18,7 @@ from transformers import AutoModelForCausalLM
 from benchmarks.gpu.attention import attend_by
 from benchmarks.gpu.context import Context
 from benchmarks.gpu.models import config_of, random_model
+from benchmarks.gpu.plan import REAL
 from benchmarks.workload import start_adapter
 from pubswap_client.policy.groups import Group, collate
 from pubswap_client.policy.logprobs import score_pack
@@ -31,9 +34,9 @@ PROMPT, LENGTHS = 150, (300, 1, 40, 170)
 
 
 def exactness(context: Context, model: str, attention: str | None = None) -> dict[str, Any]:
-    """The errors in log-probabilities and LoRA gradients of one pack, for a shallow model."""
+    """The errors in log-probabilities and LoRA gradients of one pack."""
     context.free()
-    policy = shallow_policy(context, model)
+    policy = exact_policy(context, model)
     rows = draw_rows(policy.card.vocabulary)
     with attend_by(policy, attention) as path:
         packed = packed_scores(policy, rows)
@@ -50,8 +53,8 @@ Scored = tuple[Tensor, dict[str, Tensor]]
 """log p of all response tokens, and the gradients of their weighted sum by the factors' names."""
 
 
-def shallow_policy(context: Context, model: str) -> Policy:
-    """The shape's policy with few layers and non-zero factors."""
+def exact_policy(context: Context, model: str) -> Policy:
+    """The model's policy with non-zero factors, on the path that its self-check chose."""
     folder = _folder(context, model)
     settings = context.settings
     card = model_card(folder, settings.lora, "exactness", None)
@@ -62,6 +65,8 @@ def shallow_policy(context: Context, model: str) -> Policy:
 
 
 def _folder(context: Context, model: str) -> Any:
+    if model == REAL:
+        return context.folder(model)
     folder = context.scratch / f"shallow-{model}"
     if not folder.exists():
         layers = 2 if context.tiny else LAYERS

@@ -12,13 +12,13 @@ from benchmarks.gpu.context import Context, NotRun
 BENCHMARKS = Path(__file__).parents[2]
 
 
-def peer(context: Context, model: str, trainer: str) -> dict[str, Any]:
+def peer(context: Context, model: str, trainer: str, liger: bool = False) -> dict[str, Any]:
     """An update by TRL's GRPOTrainer or AsyncGRPOTrainer, with the largest micro-batch that fits.
 
     Like ours, it runs without gradient checkpointing. On a GPU, TRL uses its faster output layer by
-    itself.
+    itself. With `liger`, GRPOTrainer has liger-kernel's layers, as ours has.
     """
-    for name in ("trl", "datasets"):
+    for name in ("trl", "datasets", *(["liger_kernel"] if liger else [])):
         if importlib.util.find_spec(name) is None:
             raise NotRun(f"{name} is not installed")
     sys.path.insert(0, str(BENCHMARKS))  # the sides import each other as scripts do
@@ -37,7 +37,7 @@ def peer(context: Context, model: str, trainer: str) -> dict[str, Any]:
                 alike, tokens = without_reference(settings), rows * sum(_longest(workload))
                 side: Any = TrlAsyncSide(folder, alike, device, context.scratch, tokens)
             else:
-                side = TrlSide(folder, settings, device, rows, context.scratch)
+                side = TrlSide(folder, settings, device, rows, context.scratch, liger=liger)
             times = context.timed(lambda side=side: side.update(workload), repeats=2)
         except torch.OutOfMemoryError:
             side = None

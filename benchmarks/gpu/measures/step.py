@@ -9,9 +9,10 @@ from statistics import median
 from typing import Any
 
 from benchmarks.gpu.context import Context, peak_bytes, reset_peak
+from benchmarks.gpu.engines import sampling
 from benchmarks.timing import Clock
 from benchmarks.workload import start_adapter, text
-from pubswap_client.rollout.transformers_engine import TransformersEngine
+from pubswap_client.policy.policy import Policy
 from pubswap_client.state.journal import Checkpoint, Journal, JournalOwner, RoundKey
 from pubswap_client.training.memory import TokenBudget, default_budget
 from pubswap_client.training.metrics import StepMetrics
@@ -21,17 +22,21 @@ from pubswap_protocol.digests import digest_of
 from pubswap_protocol.problems import Problem
 
 
-def step(context: Context, model: str) -> dict[str, Any]:
+def step(context: Context, model: str, engine: str = "transformers", **vllm: Any) -> dict[str, Any]:
     """Private steps of a client; the first compiles, and counts only if there are no more."""
     policy = context.policy(model, context.scale.mean)
-    engine = TransformersEngine(policy)
+    with sampling(context, policy, context.folder(model), engine, **vllm) as made:
+        return _steps(context, policy, made)
+
+
+def _steps(context: Context, policy: Policy, engine: Any) -> dict[str, Any]:
     prompts = context.workload(policy).prompts
     problems = [Problem(id=str(n), prompt=text(p), answer="-") for n, p in enumerate(prompts)]
     budget = TokenBudget(default_budget(policy, checkpointing=False))
     trainer = LocalTrainer(UpdateContext(policy, budget), engine, "gpu", problems, coin)
     trainer.begin_round(1, start_adapter(policy.card.layout))
     phases = Phases(Clock(context.device))
-    engine.generate = phases.of("rollout", engine.generate)  # type: ignore[method-assign]
+    engine.generate = phases.of("rollout", engine.generate)
     policy.reference = phases.within("reference", policy.reference)  # type: ignore[method-assign]
     start = digest_of(b"gpu")
     journal = Journal(context.scratch / "state", JournalOwner("gpu", "gpu", start))
@@ -63,7 +68,6 @@ def step(context: Context, model: str) -> dict[str, Any]:
     finally:
         thread.shutdown()
         del policy.reference  # type: ignore[method-assign]
-    engine.close()
     typical = min(seconds[1:] or seconds, key=lambda one: abs(sum(one.values()) - times["seconds"]))
     rest = typical["sampled and trained"] - typical["rollout"] - typical["reference"]
     return {

@@ -23,19 +23,6 @@ from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.update import UpdateContext
 from pubswap_client.training.update import update as run_update
 
-# The makers' FLOP/s of dense bfloat16 products, by a part of the GPU's name.
-_PEAKS = {
-    "B200": 2250e12,
-    "H200": 989e12,
-    "GH200": 989e12,
-    "H100 PCIe": 756e12,
-    "H100": 989e12,
-    "A100": 312e12,
-    "L40S": 362e12,
-    "RTX 4090": 165e12,
-    "L4": 121e12,
-}
-
 
 def update(
     context: Context,
@@ -68,7 +55,7 @@ def update(
     return {
         **times,
         "attention": path,
-        **_speed(policy, workload, times["seconds"], grpo.gradient_epochs, context.tiny),
+        **_speed(context, policy, workload, times["seconds"]),
         "peak_bytes": max(metrics.memory_bytes for metrics in done),
         "estimated_bytes": policy.card.parameters * policy.dtype.itemsize
         + factor_bytes(policy.card.layout.parameters)
@@ -80,26 +67,17 @@ def update(
     }
 
 
-def _speed(
-    policy: Policy, workload: Workload, seconds: float, epochs: int, tiny: bool
-) -> dict[str, Any]:
+def _speed(context: Context, policy: Policy, workload: Workload, seconds: float) -> dict[str, Any]:
     config = json.loads(policy.model.config.to_json_string(use_diff=False))
     shape = ModelShape.from_config(config, policy.settings.lora.rank)
+    epochs = context.settings.grpo.gradient_epochs
     flops = update_flops(shape, workload.lengths, epochs, reference=True)
     responses = sum(sum(group) for _, group in workload.lengths)
-    top = peak_flops(policy.device)
+    card, size = context.card, 64 if context.tiny else None
     return {
         "flops": flops,
-        "mfu": flops / seconds / top if top else None,
-        "flops_vs_matmul": flops / seconds / matmul_rate(policy.device, 64 if tiny else None),
+        "mfu": flops / seconds / card.flops if card else None,
+        "flops_vs_matmul": flops / seconds / matmul_rate(policy.device, size),
         "response_tokens_per_second": responses / seconds,
         "real_tokens_per_second": workload.tokens / seconds,
     }
-
-
-def peak_flops(device: torch.device) -> float | None:
-    """The maker's bfloat16 FLOP/s of this GPU; None for a CPU or a GPU that is not listed."""
-    if device.type != "cuda":
-        return None
-    name = torch.cuda.get_device_name(device)
-    return next((flops for part, flops in _PEAKS.items() if part in name), None)

@@ -13,10 +13,13 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu import needed, run
+from benchmarks.flops import ModelShape
+from benchmarks.gpu import needed, parcels, roof, run
+from benchmarks.gpu.cards import card_of
 from benchmarks.gpu.goals import lines
 from benchmarks.gpu.job import make
 from benchmarks.gpu.plan import FIRST, MEASUREMENTS, PARTS, Measurement, batches
+from benchmarks.gpu.shapes import SHAPES
 from benchmarks.gpu.table import plain
 
 ROOT = Path(__file__).parents[3]
@@ -41,7 +44,8 @@ def test_every_measurement_runs_with_tiny_models(part: str, tmp_path: Path) -> N
     assert list(found) == [one.name for one in measurements]
     assert not {name: record["traceback"] for name, record in found.items() if "failed" in record}
     reasons = {name: record["not_run"] for name, record in found.items() if "not_run" in record}
-    assert all("by flash" in name or "by flex" in name for name in reasons), reasons
+    ours = {name: why for name, why in reasons.items() if why != "vllm is not installed"}
+    assert all("by flash" in name or "by flex" in name for name in ours), ours
     json.dumps(found)
     shown = list(lines({"parts": {part: {"measurements": found}}}))
     values = {line.what: line.value for line in shown if line.part == part}
@@ -78,7 +82,7 @@ def test_a_process_has_the_measurements_of_one_model() -> None:
 
 def figures(**changes: Any) -> dict[str, Any]:
     return {
-        "mfu": 0.41,
+        "mfu": 0.51,
         "response_tokens_per_second": 20_000.0,
         "peak_bytes": 50e9,
         "estimated_bytes": 60e9,
@@ -91,13 +95,13 @@ def figures(**changes: Any) -> dict[str, Any]:
     ("changes", "verdicts"),
     [
         ({}, [True, True]),
-        ({"mfu": 0.39}, [False, True]),
+        ({"mfu": 0.49}, [False, True]),
         ({"peak_bytes": 61e9}, [True, False]),
         ({"mfu": None}, [None, True]),
     ],
 )
 def test_goals_are_held_against_figures(changes: dict[str, Any], verdicts: list[bool]) -> None:
-    """40 % MFU, and no more memory than was estimated."""
+    """50 % MFU, and no more memory than was estimated."""
     name = f"update, {FIRST}"
     parts = {"update": {"measurements": {name: {"figures": figures(**changes)}}}}
     shown = [line for line in lines({"parts": parts}) if line.what in (name, f"{name}: memory")]
@@ -129,18 +133,17 @@ def test_one_models_measurements_can_be_made_alone(
     monkeypatch.setattr(run, "_in_a_process", make_none)
     chosen = run.options(["--model", "Qwen3-4B", "--dry"])
     path, machine = tmp_path / "step.json", {"device": "a GPU"}
-    kept = {f"step, {FIRST}": {"figures": {"seconds": 1.0}}}
-    path.write_text(json.dumps({"measurements": kept, "machine": machine}))
+    name, kept = f"step, {FIRST}, by vllm", {"figures": {"seconds": 1.0}}
+    path.write_text(json.dumps({"measurements": {name: kept}, "machine": machine}))
     for described, first in ((machine, kept), ({"device": "another"}, {})):
         made_.clear()
         records = {
             part: run.measured(part, chosen, tmp_path, {}, run.earlier(path, described))
             for part in ("step", "learning")
         }
-        assert made_ == ["step, Qwen3-4B", "learning, one client"]
-        missing = {f"step, {FIRST}": {"not_run": "only Qwen3-4B was asked for"}}
-        step = records["step"]["measurements"]
-        assert {f"step, {FIRST}": step[f"step, {FIRST}"]} == (first or missing)
+        assert made_ == ["step, Qwen3-4B, by vllm", "learning, one client"]
+        missing = {"not_run": "only Qwen3-4B was asked for"}
+        assert records["step"]["measurements"][name] == (first or missing)
     assert run.earlier(tmp_path / "none.json", machine) == {}
 
 
@@ -219,17 +222,107 @@ def test_wheels_are_taken_by_their_names(wheel: str, is_ours: bool) -> None:
     assert needed.fits(wheel, (3, 12)) is is_ours
 
 
+def wheel(folder: Path, name: str, size: int = 0) -> Path:
+    """A wheel with one module, and random bytes that do not compress."""
+    path = folder / name
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("thing/__init__.py", "")
+        archive.writestr("thing/bytes", os.urandom(size))
+    return path
+
+
 def test_wheels_are_unpacked_and_nothing_is_installed(tmp_path: Path) -> None:
     """Those of another Python are named."""
     wheels = tmp_path / "wheels"
     wheels.mkdir()
     with pytest.raises(FileNotFoundError, match=r"holds no \*\.whl"):
         needed.unpack(wheels, tmp_path / "into")
-    with zipfile.ZipFile(wheels / "thing-1.0-py3-none-any.whl", "w") as archive:
-        archive.writestr("thing/__init__.py", "")
+    wheel(wheels, "thing-1.0-py3-none-any.whl")
     (wheels / "other-1.0-cp39-cp39-win32.whl").write_bytes(b"")
     assert needed.unpack(wheels, tmp_path / "into") == ["other-1.0-cp39-cp39-win32.whl"]
-    assert (tmp_path / "into" / "thing" / "__init__.py").exists()
+    assert [path.name for path in (tmp_path / "into").iterdir()] == ["thing"]
+
+
+def test_a_large_wheel_travels_in_pieces(tmp_path: Path) -> None:
+    """Each parcel is small, and all of them together are the wheels again, in any order."""
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    content = wheel(wheels, "thing-1.0-py3-none-any.whl", size=25_000).read_bytes()
+    wheel(wheels, "small-1.0-py3-none-any.whl", size=3_000)
+    assert parcels.divide(wheels, parcel=10_000) == 3
+    folders = sorted(wheels.iterdir())
+    assert [folder.name for folder in folders] == ["1", "2", "3"]
+    for folder in folders:
+        assert sum(path.stat().st_size for path in folder.iterdir()) <= 10_000
+    found, missing = parcels.whole(wheels, tmp_path)
+    assert {path.name: path.stat().st_size > 3_000 for path in found} == {
+        "small-1.0-py3-none-any.whl": True,
+        "thing-1.0-py3-none-any.whl": True,
+    }
+    assert (tmp_path / "thing-1.0-py3-none-any.whl").read_bytes() == content
+    assert not missing
+    assert needed.unpack(wheels, tmp_path / "into") == []
+    assert len((tmp_path / "into" / "thing" / "bytes").read_bytes()) in (3_000, 25_000)
+
+
+def test_a_missing_piece_is_named_and_its_wheel_left_out(tmp_path: Path) -> None:
+    """The others are unpacked."""
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    wheel(wheels, "thing-1.0-py3-none-any.whl", size=25_000)
+    assert parcels.divide(wheels, parcel=10_000) == 3
+    next(wheels.rglob("*.2-of-3")).unlink()
+    left_out = ["thing-1.0-py3-none-any.whl (without its pieces 2 of 3)"]
+    assert needed.unpack(wheels, tmp_path / "into") == left_out
+    assert not (tmp_path / "into" / "thing").exists()
+
+
+def test_the_memorys_roof_is_bytes_over_bandwidth() -> None:
+    """Counted by hand for Qwen3-1.7B: 1.75e9 weights with its LoRA, and 114,688 bytes a token."""
+    shape = ModelShape.from_config(SHAPES[FIRST], 32)
+    weights = 28 * (2048 * (2048 + 2 * 1024) + 2048 * 2048 + 3 * 2048 * 6144) + 2048 * 151936
+    lora = 28 * 32 * ((2048 + 2048) * 2 + (2048 + 1024) * 2 + (2048 + 6144) * 3)
+    step = 2 * (weights + lora) + 64 * (640 + 600) * 28 * 2 * 8 * 128 * 2
+    assert roof.step_bytes(shape, rows=64, context=1240) == step
+    assert roof.tokens_per_second(shape, 4.8e12, response=1200) == 64 * 4.8e12 / step
+    h100, h200 = card_of("NVIDIA H100 80GB HBM3"), card_of("NVIDIA H200")
+    assert h100 and h200
+    speeds = [roof.tokens_per_second(shape, card.bandwidth, 1200) for card in (h100, h200)]
+    assert [round(speed, -3) for speed in speeds] == [17_000, 24_000]
+    assert card_of("NVIDIA GeForce GTX 970") is None
+    card = card_of("NVIDIA GH200 480GB")
+    assert card and card.name == "GH200"
+
+
+@pytest.mark.parametrize(
+    ("device", "seconds", "goal", "met"),
+    [
+        ("NVIDIA H200", 9.0, "≤ 9 s", True),
+        ("NVIDIA H200", 9.1, "≤ 9 s", False),
+        ("NVIDIA H100 80GB HBM3", 11.9, "≤ 12 s", True),
+        ("NVIDIA A100-SXM4-80GB", 1.0, "", None),
+    ],
+)
+def test_a_steps_goal_is_the_gpus(device: str, seconds: float, goal: str, met: bool | None) -> None:
+    """A GPU without a goal has figures alone."""
+    name = f"step, {FIRST}, by vllm"
+    figures_ = {"seconds": seconds, "phases": {"rollout": seconds}, "response_mean": 1200.0}
+    part = {"machine": {"device": device}, "measurements": {name: {"figures": figures_}}}
+    (line,) = [line for line in lines({"parts": {"step": part}}) if line.what == name]
+    assert (line.goal, line.met) == (goal, met)
+
+
+@pytest.mark.parametrize(("speed", "met"), [(12_300.0, True), (12_100.0, False)])
+def test_a_rollouts_goal_is_half_of_the_memorys_roof(speed: float, met: bool) -> None:
+    """On an H200, for responses of 1,200 tokens, by vLLM as by our own engine."""
+    figures_ = {"tokens_per_second": speed, "rows": 64, "response_mean": 1200.0}
+    by_vllm = {"mismatch": {"mean": 0.01, "max": 0.2}, "graphs": "FULL", "ready_seconds": 40.0}
+    for part in ("vllm", "rollout"):
+        name = MEASUREMENTS[part][0].name
+        record = {name: {"figures": figures_ | by_vllm}}
+        results = {"machine": {"device": "NVIDIA H200"}, "measurements": record}
+        (line,) = [one for one in lines({"parts": {part: results}}) if one.what == name]
+        assert line.met is met
 
 
 def test_what_is_missing_is_named_with_its_wheel() -> None:
@@ -243,6 +336,7 @@ def test_what_is_missing_is_named_with_its_wheel() -> None:
 OPTIONAL = {"liger_kernel", "rich", "trl", "math_verify", "reasoning_gym", "tensorboard", "vllm"}
 OPTIONAL |= {"sympy"}  # only with math_verify, which needs it
 OPTIONAL |= {"re2", "pyseccomp"}  # for patterns, and for processes that no measurement starts
+OPTIONAL |= {"dp_accounting"}  # only with privacy.epsilon
 OPTIONAL |= {"triton"}  # torch's own builds for CUDA bring it
 """Looked for, and done without."""
 
