@@ -30,6 +30,7 @@ _WHOLE = {
 _FOR_DEVELOPERS = {"dev", "docs", "release"}
 
 _REMEDIES = {
+    errno.EISDIR: "Name a file, not a folder.",
     errno.EROFS: "Choose a folder on a writable disk.",
     errno.EACCES: "Choose a folder that this user may use, or change its owner.",
     errno.EPERM: "Choose a folder that this user may use, or change its owner.",

@@ -16,6 +16,13 @@ _TEMPORARY = ".tmp"
 _GROUP_AND_OTHERS = 0o077
 # How file systems refuse what they cannot do.
 _NOT_SUPPORTED = frozenset({errno.EINVAL, errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.ENOTTY})
+_REMEDIES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "let this user write there"),  # as after sudo
+    errno.EROFS: "make that disk writable",
+    errno.EISDIR: "move the folder of that name away",
+    **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), "move the file away that is in its path"),
+}
 
 
 def publish(temporary: Path, path: Path) -> None:
@@ -180,9 +187,7 @@ def write_stream(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
 
 def remedy(error: OSError) -> str:
     """Advice for a file that could not be written, as an imperative."""
-    if isinstance(error, PermissionError):  # for example after a command under sudo
-        return "let this user write there"
-    return "free some space"
+    return _REMEDIES.get(error.errno or 0, "correct that")
 
 
 def create_durably(path: Path, data: bytes) -> None:

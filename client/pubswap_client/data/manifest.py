@@ -36,6 +36,7 @@ def local_files(path: Path) -> list[Path]:
         file
         for file in path.rglob("*")
         if file.suffix in SUFFIXES
+        and not file.is_dir()
         and not any(part.startswith(".") for part in file.relative_to(path).parts)
     ]
     if not files:

@@ -3,7 +3,6 @@
 import hashlib
 import os
 from collections import Counter
-from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from pubswap_client.data.manifest import (
 from pubswap_client.data.reading import read_source
 from pubswap_client.data.spec import DataSpec
 from pubswap_protocol.command_line.progress_bar import progress_bar
-from pubswap_protocol.errors import Conflict, InvalidProblems, NotSaved
+from pubswap_protocol.errors import Conflict, InvalidProblems
 from pubswap_protocol.files import require_vacant, whole_folder, write_whole
 from pubswap_protocol.problems import Problem, PromptLimit, problem_lines
 from pubswap_protocol.verifiers import VerifierPool
@@ -55,11 +54,12 @@ def prepare(spec: DataSpec, out: Path, limit: PromptLimit | None = None) -> Path
             "Correct them in your file as docs/data.md says for each reason, or remove them."
         ) from None
     write_fault_list(listing, tally.faults, tally.places)
-    # Another process may have been faster, with this split or a different one.
-    with suppress(Conflict), whole_folder(out) as making:
-        _write(making, spec, split, origins, tally)
-    if not _is_done(spec, out):
-        raise NotSaved(f"{out} could not be created: is its folder writable?")
+    try:
+        with whole_folder(out) as making:
+            _write(making, spec, split, origins, tally)
+    except Conflict:  # another process may have been faster, with this split or a different one
+        if not _is_done(spec, out):
+            raise
     return out
 
 

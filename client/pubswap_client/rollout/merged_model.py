@@ -37,7 +37,7 @@ def write_merged_model(
     PEFT computes the sum in float32 and rounds it once. Generation ends at the run's
     end-of-sequence tokens.
 
-    Raises BaseModelMismatch unless `base` has the card's files; NotSaved if the disk is full.
+    Raises BaseModelMismatch unless `base` has the card's files; NotSaved if it cannot be written.
     """
     own = model_card(base, lora, card.source, card.revision)
     card.check_declared(own)
@@ -55,7 +55,7 @@ def write_merged_model(
         try:
             merged.save_pretrained(folder)
         except (OSError, SafetensorError) as error:
-            raise NotSaved(f"The merged model could not be saved: {error}. Make room.") from None
+            raise NotSaved(f"The merged model could not be saved: {error}.") from None
     for weights in folder.glob("*.safetensors"):  # safetensors makes them readable by us alone
         weights.chmod((folder / _GENERATION).stat().st_mode)
     for name in _COPIED:

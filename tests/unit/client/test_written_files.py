@@ -43,9 +43,11 @@ def test_an_invalid_name_is_refused_with_the_valid_form() -> None:
 
 
 def test_an_os_error_says_where_why_and_what_to_do() -> None:
-    """For a read-only disk; other errors are quoted."""
+    """For a read-only disk or a folder; other errors are quoted."""
     said = system_fault(OSError(30, "Read-only file system", "/a/b"))
     assert said == ("/a/b: Read-only file system. Choose a folder on a writable disk.")
+    said = system_fault(IsADirectoryError(21, "Is a directory", "/a"))
+    assert said == "/a: Is a directory. Name a file, not a folder."
     assert system_fault(OSError("no number")) == "no number."
 
 

@@ -1,6 +1,8 @@
 """Preparing whole splits from small files in the hub's formats."""
 
+import errno
 import json
+import os
 from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
@@ -144,6 +146,7 @@ def test_the_split_does_not_depend_on_how_rows_are_spread_over_files(tmp_path: P
     }
     write_medqa(tmp_path / "hub" / "MedQA")
     write_medmcqa(tmp_path / "hub" / "medmcqa", test=0)
+    (tmp_path / "hub" / "folder.parquet").mkdir()  # a name alone makes no file
     for name, rows in parts.items():
         write_jsonl(tmp_path / "lines" / f"{name}.jsonl", rows[::-1])
     splits = [
@@ -223,6 +226,20 @@ def test_another_split_is_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(InvalidSettings, match="mine already exists"):
         prepare(spec_for("jsonl", path), mine)
     assert contents(mine) == {"client-1.jsonl": b"precious"}
+
+
+def test_a_folder_that_cannot_be_created_is_named_with_the_system_s_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a mounted volume, which nothing can be renamed to."""
+
+    def busy(self: Path, target: Path) -> Path:
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+
+    path = write_jsonl(tmp_path / "own.jsonl", numbered())
+    monkeypatch.setattr(Path, "rename", busy)
+    with pytest.raises(Conflict, match="split could not be created: Device or resource busy"):
+        prepare(spec_for("jsonl", path), tmp_path / "split")
 
 
 def test_a_split_of_an_earlier_version_counts_unless_its_prompts_are_others(tmp_path: Path) -> None:

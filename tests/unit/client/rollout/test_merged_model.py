@@ -112,5 +112,5 @@ def test_a_full_disk_is_reported(tmp_path: Path) -> None:
     """It raises our own error, whatever safetensors raises."""
     card = model_card(MODEL, LORA, "org/base", "main")
     adapter = random_adapter(card)[1]
-    with small_disk(tmp_path / "small", 1 << 20) as disk, pytest.raises(NotSaved, match="room"):
+    with small_disk(tmp_path / "small", 1 << 20) as disk, pytest.raises(NotSaved, match="No space"):
         write_merged_model(disk.folder / "merged", adapter, LORA, card, MODEL)

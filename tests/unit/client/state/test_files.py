@@ -94,7 +94,12 @@ def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize(
     ("number", "advice"),
-    [(errno.ENOSPC, "free some space"), (errno.EACCES, "let this user write there")],
+    [
+        (errno.ENOSPC, "free some space"),
+        (errno.EACCES, "let this user write there"),
+        (errno.EROFS, "make that disk writable"),
+        (errno.EIO, "correct that"),
+    ],
 )
 def test_a_full_disk_is_named_and_the_old_file_stays(
     number: int, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -113,6 +118,21 @@ def test_a_full_disk_is_named_and_the_old_file_stays(
     assert advice in raised.value.detail
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("path", "advice"),
+    [("taken/folder", "move the folder of that name away"), ("file/new", "is in its path")],
+)
+def test_a_folder_or_file_in_the_way_is_not_called_a_full_disk(
+    path: str, advice: str, tmp_path: Path
+) -> None:
+    """The advice is to move it away, and it stays as it is."""
+    (tmp_path / "taken/folder").mkdir(parents=True)
+    (tmp_path / "file").touch()
+    with pytest.raises(NotSaved, match=advice):
+        write_whole(tmp_path / path, b"new")
+    assert len([*tmp_path.rglob("*")]) == 3
 
 
 def test_a_file_system_that_takes_only_a_part_leaves_the_old_file(tmp_path: Path) -> None:
