@@ -44,13 +44,15 @@ def report(
     sections, missing = read_sections(store), unfinished(store)
     named = contrasts(sections, primary) if primary else None
     folder = out or store / "report"
-    write(sections, folder, named, missing)
+    others = write(sections, folder, named, missing)
     lines = [part for section in sections for part in methods(section)]
     if named is not None:
         lines.append(f"primary: {named[0].name}, τ {named[0].tau}: {named[0].difference.text()}")
     console = Console(markup=False)
     console.print(Markdown("\n\n".join([*lines, *(f"not done: {name}" for name in missing)])))
     console.print(f"written: {folder / PAGE}", soft_wrap=True)
+    if others:  # perhaps the user's own, so they stay
+        console.print(f"In {folder}, but not of this report: {', '.join(others)}", soft_wrap=True)
 
 
 def write(
@@ -58,8 +60,11 @@ def write(
     folder: Path,
     contrasts: "Contrasts | None" = None,
     unfinished: Sequence[str] = (),
-) -> None:
-    """Write results.csv, report.md and its PNGs, replacing an earlier report."""
+) -> list[str]:
+    """Write results.csv, report.md and its PNGs, replacing an earlier report.
+
+    Returns the names of other files in the folder that look like those of a report.
+    """
     from pubswap_client import plots
     from pubswap_simulation.reporting.page import page
     from pubswap_simulation.reporting.plots import curves, finals, forest, line_styles
@@ -80,6 +85,9 @@ def write(
     write_table(sections, folder / TABLE)
     text = page(sections, pictures, contrasts, unfinished)
     (folder / PAGE).write_text(text, encoding="utf-8")
+    own = {name for names in pictures.values() for name in names}
+    alike = (path.name for kind in ("png", "json") for path in folder.glob(f"*.{kind}"))
+    return sorted(set(alike) - own)
 
 
 def slug(title: str) -> str:
