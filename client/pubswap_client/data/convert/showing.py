@@ -15,6 +15,8 @@ from pubswap_protocol.problems import Problem
 
 _MAX_PREVIEW = 2000  # characters of a prompt
 _MAX_PLACES = 12
+_PROMPTS = """\
+Prompts are shown before the model's chat template; `pubswap client doctor` shows one with it."""
 
 
 def show(console: Console, conversion: Conversion) -> None:
@@ -22,6 +24,8 @@ def show(console: Console, conversion: Conversion) -> None:
     _show_columns(console, conversion)
     for problem in conversion.first:
         _show_problem(console, problem)
+    if conversion.first:
+        console.print(_PROMPTS, soft_wrap=True)
     for reason, numbers in conversion.left_out.items():
         places = f"{conversion.table.unit} {first_few(numbers, _MAX_PLACES)}"
         line = f"left out, {len(numbers):,}: {printable(reason)} ({places})"

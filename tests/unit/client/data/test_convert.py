@@ -348,10 +348,11 @@ def test_problems_convert_to_themselves(tmp_path: Path) -> None:
 
 
 def test_without_out_nothing_is_written(tmp_path: Path) -> None:
-    """And an existing file is never replaced."""
+    """An existing file is never replaced. The prompts shown are said to be without a template."""
     path = write_table(tmp_path / "a.csv", [("prompt", "answer"), ("2 + 2 =", "4")])
     done = CliRunner().invoke(build_app(), ["data", "convert", str(path)])
     assert done.exit_code == 0 and "Nothing was written" in done.stdout
+    assert "before the model's chat template; `pubswap client doctor` shows" in done.stdout
     assert [each.name for each in tmp_path.iterdir()] == ["a.csv"]
     with pytest.raises(InvalidSettings, match=r"a\.csv already exists"):
         convert(path, out="a.csv")
