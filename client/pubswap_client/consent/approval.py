@@ -20,6 +20,9 @@ class Approval(BaseModel, frozen=True):
     terms: str | None = Field(
         default=None, description="The approved terms, byte for byte. None for a denial."
     )
+    round: int | None = Field(
+        default=None, description="An earlier version's; from 1 on, maybe the only one approved."
+    )
     at: AwareDatetime
 
 

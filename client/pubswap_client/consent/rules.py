@@ -86,6 +86,8 @@ def _not_approved(
             for name, (old, new) in changed.items()
         ]
         why = f"Changed since this organisation approved the run: {'; '.join(said)}."
+    elif approval.round:  # it does not say whether its policy asked in every round
+        why = f"An earlier version may have approved round {approval.round} alone."
     elif proposal.rounds > (last := proposal.settings.rounds):
         why = f"Round {proposal.rounds} is beyond the {last} that this organisation approved."
     if why is not None:

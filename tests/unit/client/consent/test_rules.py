@@ -161,6 +161,15 @@ def test_the_first_approval_covers_only_what_was_asked_then() -> None:
     assert refusal.detail == "Changed since this organisation approved the run: coordinator."
 
 
+@pytest.mark.parametrize(("round_", "codes"), [(None, []), (0, []), (3, [Code.NOT_APPROVED])])
+def test_an_approval_of_one_round_does_not_count_for_all(
+    round_: int | None, codes: list[Code]
+) -> None:
+    """An earlier version could ask in every round; before the first, it approved the run."""
+    saved = APPROVED.model_dump() | {"round": round_}
+    assert refused({}, approval=Approval.model_validate(saved)) == codes
+
+
 def test_a_policy_may_need_no_approval_but_a_denial_always_holds() -> None:
     """Its limits then decide alone."""
     assert refused({"approve": "never"}, approval=None) == []
