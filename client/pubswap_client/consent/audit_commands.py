@@ -14,6 +14,7 @@ from safetensors.numpy import load
 
 from pubswap_client.command_line import table_console
 from pubswap_client.consent import ledger
+from pubswap_client.signed_manifest import SIGNATURE
 from pubswap_protocol.base.tokenizer import decode, load_tokenizer
 from pubswap_protocol.bounds import escaped
 from pubswap_protocol.digests import digest_of_file
@@ -76,6 +77,12 @@ def verify(
         verdict = ledger.verify(folder)
     for fault in verdict.faults:
         typer.echo(fault, err=True)
+    if (folder / SIGNATURE).exists():
+        typer.echo(
+            "An earlier version signed this report, and the signature was not checked: "
+            "`ssh-keygen -Y verify -n pubswap-audit` checks it, and `sha256sum -c` the files.",
+            err=True,
+        )
     if verdict.faults:
         raise typer.Exit(1)
     entries = "1 entry" if verdict.entries == 1 else f"{verdict.entries:,} entries"
