@@ -5,6 +5,7 @@ import os
 import resource
 import signal
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -62,13 +63,20 @@ def prepared(settings: ServerSettings) -> Iterator[str | None]:
 
 
 def http_options(settings: ServerSettings) -> dict[str, Any]:
-    """Options of `uvicorn.Config`; raises InvalidSettings if a TLS file is missing."""
-    pair = settings.tls_cert, settings.tls_key
-    if (pair[0] is None) != (pair[1] is None):
+    """Options of `uvicorn.Config`; raises InvalidSettings for unusable TLS files."""
+    certificate, key = settings.tls_cert, settings.tls_key
+    if (certificate is None) != (key is None):
         raise InvalidSettings("TLS needs both: --tls-cert CHAIN.pem --tls-key KEY.pem.")
-    for path in pair:
+    for path in (certificate, key):
         if path is not None and not path.is_file():
-            raise InvalidSettings(f"The TLS file {path} does not exist.")
+            raise InvalidSettings(f"There is no TLS file {path}.")
+    if certificate is not None:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+        except OSError as error:
+            raise InvalidSettings(
+                f"{certificate} and {key} are no certificate and its key, as PEM: {error}"
+            ) from None
     return {
         # uvicorn's h11 parses in Python, which halves the speed of uploads.
         "http": "httptools",

@@ -11,7 +11,7 @@ from sqlalchemy import make_url
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.verifiers import VerifierPool
-from pubswap_server.server import listen
+from pubswap_server.server import http_options, listen
 from pubswap_server.settings import (
     ServerSettings,
     load_settings,
@@ -108,6 +108,16 @@ def test_a_machine_without_ipv6_is_told_which_address(monkeypatch: pytest.Monkey
     with pytest.raises(InvalidSettings) as told:
         listen("::1", 0)
     assert "Cannot listen on ::1:0: Address family not" in told.value.detail
+
+
+@pytest.mark.parametrize(("name", "said"), [("", "There is no TLS file"), ("a", "as PEM: ")])
+def test_files_that_are_no_certificate_are_named(tmp_path: Path, name: str, said: str) -> None:
+    """A folder and a text, before the port is opened."""
+    (tmp_path / "a").write_text("text")
+    path = tmp_path / name
+    with pytest.raises(InvalidSettings, match=said) as told:
+        http_options(ServerSettings(tls_cert=path, tls_key=path))
+    assert str(path) in told.value.detail
 
 
 def test_an_empty_host_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
