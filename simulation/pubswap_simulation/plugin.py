@@ -25,7 +25,9 @@ def load_plugin(path: Path) -> str:
         raise InvalidSettings(f"{path} cannot be read: {error.strerror}") from None
     name = f"{PLUGIN}{digest[:16]}"
     spec = spec_from_file_location(name, path)
-    if name in sys.modules or spec is None or spec.loader is None:
+    if spec is None or spec.loader is None:
+        raise InvalidSettings(f"{path} is not a Python file: its name must end in .py.")
+    if name in sys.modules:
         return digest
     module = sys.modules[name] = module_from_spec(spec)
     try:

@@ -91,3 +91,10 @@ def test_a_plugin_that_cannot_be_used_is_refused(
     with pytest.raises(InvalidSettings, match=said) as raised:
         load_plugin(path)
     assert str(path) in raised.value.detail
+
+
+def test_a_plugin_without_py_in_its_name_is_not_passed_over(tmp_path: Path) -> None:
+    """Python imports no other name; the simulation would go on without it."""
+    (tmp_path / "own.txt").write_text(OWN)
+    with pytest.raises(InvalidSettings, match=r"own\.txt is not a Python file"):
+        load_plugin(tmp_path / "own.txt")
