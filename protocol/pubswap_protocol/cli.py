@@ -31,6 +31,8 @@ _FOR_DEVELOPERS = {"dev", "docs", "release"}
 
 _REMEDIES = {
     errno.EISDIR: "Name a file, not a folder.",
+    errno.ENOTDIR: "Name a folder, not a file.",
+    errno.EEXIST: "Move it away, or name another.",
     errno.EROFS: "Choose a folder on a writable disk.",
     errno.EACCES: "Choose a folder that this user may use, or change its owner.",
     errno.EPERM: "Choose a folder that this user may use, or change its owner.",

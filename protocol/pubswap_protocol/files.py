@@ -50,7 +50,7 @@ def expanded(path: str | Path) -> Path:
 def require_vacant(out: Path) -> None:
     """Raises InvalidSettings if `out` exists and is not an empty folder."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InvalidSettings(f"{out} already exists: remove it, or choose another --out.")
+        raise InvalidSettings(f"{out} already exists: remove it, or name another.")
 
 
 @contextmanager

@@ -21,9 +21,9 @@ from pubswap_protocol.terms import given
 def adapter_text(run: WholeRun, number: int) -> str:
     """Describe the adapter of a round; round 0's is never called trained."""
     if number == 0 and run.settings.initial_adapter is not None:
-        return "the initial adapter, which the operator gave"
+        return "the initial adapter (the operator's)"
     if number == 0:
-        return "the untrained initial adapter, which leaves the base model unchanged"
+        return "the untrained initial adapter (the base model unchanged)"
     return f"the adapter after round {number} of {run.settings.rounds}"
 
 

@@ -162,7 +162,7 @@ def test_an_operator_runs_a_run_by_commands_alone(coordinator: Coordinator, tmp_
     found = pubswap(*check)
     assert found.returncode == 1 and found.stderr == "changed: adapter_model.safetensors\n"
     refused = pubswap("run", "export", "typed", *out, *options)
-    assert refused.returncode == 1 and "remove it, or choose another --out" in refused.stderr
+    assert refused.returncode == 1 and "remove it, or name another" in refused.stderr
     kept = (tmp_path / "adapter" / "adapter_model.safetensors").read_bytes()
     assert kept == b"somebody's best"
 

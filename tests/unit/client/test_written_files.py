@@ -48,6 +48,8 @@ def test_an_os_error_says_where_why_and_what_to_do() -> None:
     assert said == ("/a/b: Read-only file system. Choose a folder on a writable disk.")
     said = system_fault(IsADirectoryError(21, "Is a directory", "/a"))
     assert said == "/a: Is a directory. Name a file, not a folder."
+    said = system_fault(NotADirectoryError(20, "Not a directory", "/a/b"))
+    assert said == "/a/b: Not a directory. Name a folder, not a file."
     assert system_fault(OSError("no number")) == "no number."
 
 

@@ -134,7 +134,7 @@ def test_an_adapter_that_training_started_from_is_not_called_untrained() -> None
     run = finished()
     settings = run.settings.model_copy(update={"initial_adapter": digest_of(b"")})
     text = card_text(run.model_copy(update={"settings": settings}), 0, adapter_of(run))
-    assert "# consortium: the initial adapter, which the operator gave" in text
+    assert "# consortium: the initial adapter (the operator's)" in text
     assert "Round 0 is the initial adapter." in text and "untrained" not in text
 
 
