@@ -128,13 +128,7 @@ def model_card(
 
     Raises InvalidSettings, saying what is missing, if the folder holds no such model.
     """
-    try:
-        config_bytes = (folder / "config.json").read_bytes()
-        tokenizer_bytes = (folder / "tokenizer.json").read_bytes()
-    except OSError as error:
-        raise InvalidSettings(
-            f"{folder} is not a Hugging Face model folder: {error.strerror}: {error.filename}"
-        ) from None
+    config_bytes, tokenizer_bytes = _bytes(folder, "config.json"), _bytes(folder, "tokenizer.json")
     config, model, shapes, layout = _read(folder, config_bytes, lora)
     vocabulary = _vocabulary(folder, model)
     if unknown := [token for token in stops if not 0 <= token < vocabulary]:
@@ -160,16 +154,25 @@ def model_card(
 def model_layout(folder: Path, lora: LoraSettings) -> AdapterLayout:
     """The adapter layout for the model in a folder, from its config and weight headers.
 
-    Raises InvalidSettings if there are no weights, if `lora` chooses none of them, or if it
-    chooses some that no client can adapt.
+    Raises InvalidSettings if there is no config, if there are no weights, if `lora` chooses none of
+    them, or if it chooses some that no client can adapt.
     """
-    return _read(folder, (folder / "config.json").read_bytes(), lora)[-1]
+    return _read(folder, _bytes(folder, "config.json"), lora)[-1]
 
 
 def model_vocabulary(folder: Path) -> int:
     """The number of token ids of the model in a folder; raises InvalidSettings if it has none."""
-    path = folder / "config.json"
-    return _vocabulary(folder, text_model(json_object(path, path.read_bytes())))
+    config = json_object(folder / "config.json", _bytes(folder, "config.json"))
+    return _vocabulary(folder, text_model(config))
+
+
+def _bytes(folder: Path, name: str) -> bytes:
+    try:
+        return (folder / name).read_bytes()
+    except OSError as error:
+        raise InvalidSettings(
+            f"{folder} is not a Hugging Face model folder: {error.strerror}: {error.filename}"
+        ) from None
 
 
 def _read(

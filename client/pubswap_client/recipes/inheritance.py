@@ -87,7 +87,12 @@ def read_values(source: Path | str, changes: Mapping[str, Any]) -> tuple[Path, d
 
 
 def changed(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Values with `changes` on top, whose paths are relative to the working folder."""
+    """Values with `changes` on top, whose paths are relative to the working folder.
+
+    Raises InvalidSettings for a file to extend.
+    """
+    if EXTENDS in changes:
+        raise InvalidSettings(f"{EXTENDS} is a key of files alone: name that file itself.")
     return merged(values, absolute(flat(changes, WHOLE), Path.cwd()))
 
 

@@ -29,6 +29,7 @@ from pubswap_protocol.model import (
     check_table,
     model_card,
     model_layout,
+    model_vocabulary,
     target_modules,
 )
 from pubswap_protocol.settings import LoraSettings
@@ -113,6 +114,13 @@ def test_a_folder_that_is_no_model_is_refused(tmp_path: Path, file: str) -> None
     (folder / file).unlink()
     with pytest.raises(InvalidSettings, match=r"\.safetensors|not a Hugging Face model folder"):
         model_card(folder, LORA, "m", None)
+
+
+def test_a_folder_without_a_config_has_no_layout_and_no_vocabulary(tmp_path: Path) -> None:
+    """A recipe's check reads these alone, and lists the fault with its others."""
+    for read in (lambda: model_layout(tmp_path, LORA), lambda: model_vocabulary(tmp_path)):
+        with pytest.raises(InvalidSettings, match=r"not a Hugging Face model folder.*config\.json"):
+            read()
 
 
 def test_end_of_sequence_comes_from_the_generation_config_first(tmp_path: Path) -> None:

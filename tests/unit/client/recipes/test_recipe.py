@@ -9,7 +9,7 @@ import pytest
 from pubswap_client.data.fault_list import fault_list
 from pubswap_client.demo.demos import MODEL
 from pubswap_client.recipes.check import impossible, repeated, variants
-from pubswap_client.recipes.inheritance import parse_set, shipped_folder
+from pubswap_client.recipes.inheritance import changed, parse_set, shipped_folder
 from pubswap_client.recipes.recipe import load_recipe, read_recipe
 from pubswap_client.recipes.runfile import check_sets, make_sets, set_faults
 from pubswap_client.recipes.shown import toml_text
@@ -368,6 +368,8 @@ def test_values_of_a_command_line_are_toml_or_text() -> None:
     }
     with pytest.raises(InvalidSettings, match="write KEY=VALUE"):
         parse_set(["method.period"])
+    with pytest.raises(InvalidSettings, match="extends is a key of files alone"):
+        changed({}, parse_set(["extends=base.toml"]))
 
 
 def problems(path: Path, count: int) -> Path:
