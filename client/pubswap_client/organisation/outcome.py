@@ -11,6 +11,7 @@ from pubswap_client.operator.adapter_folder import take_adapter
 from pubswap_client.organisation.report import MemberReport, held_out_text
 from pubswap_client.organisation.summary import lines, page
 from pubswap_client.state.membership import load_membership
+from pubswap_protocol.command_line.amounts import duration_text
 from pubswap_protocol.errors import PubSwapError
 from pubswap_protocol.files import write_whole
 from pubswap_protocol.messages import RunState, WholeRun
@@ -19,6 +20,7 @@ log = logging.getLogger(__name__)
 
 SUMMARY, ADAPTER = "summary.html", "adapter"
 LONGEST_WAIT, SHORTEST_PAUSE = 600.0, 2.0  # seconds
+_THROUGH_A_RESTART = Backoff(tries=12)  # of the coordinator: about a minute and a half
 
 
 def conclude(state: Path) -> None:
@@ -29,7 +31,7 @@ def conclude(state: Path) -> None:
     stored = load_membership(state)
     member = stored.membership
     try:
-        with member_client(state, stored, Backoff(tries=5)) as api:
+        with member_client(state, stored, _THROUGH_A_RESTART) as api:
             run = evaluated(lambda: api.whole_run(member.run))
             for line in lines(run):
                 log.info("%s", line)
@@ -53,13 +55,17 @@ def evaluated(read_run: Callable[[], WholeRun]) -> WholeRun:
     Waits twice the longest evaluation so far for each missing round, at most ten minutes in all.
     Asks about four times for each, because every request is an entry in the ledger.
     """
-    began = time.monotonic()
+    began, announced = time.monotonic(), False
     while True:
         run = read_run()
         took = [each.evaluation.seconds for each in run.rounds if each.evaluation is not None]
         missing = len(run.rounds) - len(took)
         if not (missing and took and run.state is RunState.FINISHED):
             return run
-        if time.monotonic() - began > min(LONGEST_WAIT, 5 + 2 * missing * max(took)):
+        longest = min(LONGEST_WAIT, 5 + 2 * missing * max(took))
+        if time.monotonic() - began > longest:
             return run
+        if not announced:
+            log.info("Waiting for the last evaluation, %s at most.", duration_text(longest))
+            announced = True
         time.sleep(max(SHORTEST_PAUSE, max(took) / 2))

@@ -1,5 +1,6 @@
 """A run's outcome as its organisation sees it."""
 
+import logging
 import re
 import shutil
 from collections.abc import Sequence
@@ -11,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from pubswap_client.coordinator import retry
+from pubswap_client.coordinator.retry import retrying
 from pubswap_client.demo.demos import MODEL
 from pubswap_client.operator.adapter_folder import Format, take_adapter, which_adapter
 from pubswap_client.organisation import outcome
@@ -20,7 +23,7 @@ from pubswap_client.organisation.summary import lines, page
 from pubswap_client.state.history import HeldOutScore, RoundFigures
 from pubswap_client.state.status import DaemonStatus
 from pubswap_protocol.digests import digest_of
-from pubswap_protocol.errors import BaseModelMismatch, InvalidSettings, WrongState
+from pubswap_protocol.errors import BaseModelMismatch, InvalidSettings, Unreachable, WrongState
 from pubswap_protocol.messages import Evaluation, Membership, Role, RoundSummary, RunState, WholeRun
 from pubswap_protocol.model import model_card
 from pubswap_protocol.settings import RunSettings
@@ -69,9 +72,11 @@ def test_the_outcome_is_reported_relative_to_the_base_model() -> None:
     assert "no evaluator" in " ".join(lines(ended(0.25, None)))
 
 
-def test_an_evaluator_that_keeps_up_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its earlier rounds decide how long; one that never evaluated is not waited for, nor is a
-    cancelled run.
+def test_an_evaluator_that_keeps_up_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its earlier rounds decide how long, and the log says so once; one that never evaluated is
+    not waited for, nor is a cancelled run.
 
     The coordinator is asked only a few times, however long that takes.
     """
@@ -89,11 +94,34 @@ def test_an_evaluator_that_keeps_up_is_waited_for(monkeypatch: pytest.MonkeyPatc
         return clock[0], run
 
     late, whole = ended(0.25, 0.5, None), ended(0.25, 0.5, 0.75)
+    caplog.set_level(logging.INFO)
     assert waited(whole) == (0, whole)
+    assert not caplog.messages
     assert waited(late, late, whole) == (10, whole)  # an evaluation takes 10 s
+    assert caplog.messages == ["Waiting for the last evaluation, 25 s at most."]
     assert waited(late)[0] == 30  # 5 + 2 * 10 s, and up to the next poll
     assert waited(ended(None, None, None))[0] == 0
     assert waited(ended(0.25, None, state=RunState.CANCELLED))[0] == 0
+
+
+def test_the_outcome_outlasts_a_restart_of_the_coordinator(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A coordinator that is away for a minute does not cost an organisation its adapter."""
+    pauses: list[float] = []
+    monkeypatch.setattr(retry, "time", SimpleNamespace(sleep=pauses.append))
+    monkeypatch.setattr(retry.random, "uniform", lambda low, high: (low + high) / 2)
+
+    def away() -> None:
+        raise Unreachable("no coordinator")
+
+    def client(*args: Any) -> Any:
+        retrying(away, args[-1])
+
+    monkeypatch.setattr(outcome, "member_client", client)
+    monkeypatch.setattr(outcome, "load_membership", lambda state: SimpleNamespace(membership=None))
+    outcome.conclude(tmp_path)
+    assert 60 < sum(pauses) < 120
 
 
 class Tags(HTMLParser):
