@@ -53,6 +53,17 @@ def test_an_empty_list_says_what_fills_it(tmp_path: Path) -> None:
         assert f"{fed.run.name} waits: {fed.view().waiting_for}" in said("run", "list")
 
 
+def test_an_open_run_says_which_command_is_next(server: Server) -> None:
+    """An invite until all organisations have enrolled, and then the start."""
+    fed = create(server, clients=1)
+    fed.operator.move_run(fed.run.id, paths.RUN_OPEN)
+    shown = ("run", "show", fed.run.name)
+    said = terminal(server)
+    assert f"pubswap invite {fed.run.name} NAME" in " ".join(said(*shown).split())
+    fed.enroll("a")
+    assert f"pubswap run start {fed.run.name}" in " ".join(said(*shown).split())
+
+
 @pytest.fixture
 def ten_minutes_pass() -> Iterator[Callable[[], None]]:
     """Advances the clock of this process's coordinators, which other tests share."""

@@ -42,8 +42,10 @@ def read_activity(session: Session, run: RunRow) -> RunActivity:
         enrolled = len(members.enrolled_clients(session, run.id))
         if enrolled < settings.clients:
             words = f"Open: {enrolled} of {settings.clients} organisations have enrolled."
+            words += f" To invite one: pubswap invite {run.name} NAME."
         else:
-            words = "Open: all organisations have enrolled; the operator can start it."
+            words = "Open: all organisations have enrolled."
+            words += f" To start it: pubswap run start {run.name}."
         return RunActivity(words, alert)
     if state is RunState.AGGREGATING:
         return RunActivity(f"The coordinator is averaging round {run.round}.", alert)

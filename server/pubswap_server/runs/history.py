@@ -140,7 +140,7 @@ class CurvePoint:
 
 def curves(session: Session, run: str) -> list[CurvePoint]:
     """The last rounds in order, at most MAX_POINTS."""
-    score, drift = RoundRow.evaluation["score"].as_float(), RoundRow.drift["from_mean"].as_float()
+    score, drift = RoundRow.evaluation["score"].as_float(), RoundRow.drift["pairwise"].as_float()
     problems = RoundRow.evaluation["problems"].as_integer()
     query = select(RoundRow.round, _PASS_AT_1, problems, score, drift, RoundRow.means)
     query = query.where(RoundRow.run_id == run).order_by(RoundRow.round.desc()).limit(MAX_POINTS)

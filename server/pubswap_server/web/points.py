@@ -39,7 +39,7 @@ BY_ROUND = {
     "Tokens per response": ("response_tokens", "tokens"),
     "Groups with equal rewards": ("zero_variance_share", "share"),
     "Replaced responses": ("replaced_share", "share"),
-    "Drift from the mean": ("drift", "L2 norm"),
+    "Drift between clients": ("drift", "L2 norm"),
     "Privacy spent": ("epsilon", "epsilon"),
 }
 NOT_IN_ALL_RUNS = ("epsilon", "score")

@@ -53,7 +53,7 @@ def hand_in(fed: Federation, **metrics: Any) -> None:
     """Both members hand in round 1 with these metrics; a pair is one for each."""
     for number, name in enumerate("ab"):
         own = {key: v[number] if isinstance(v, tuple) else v for key, v in metrics.items()}
-        file = encode_adapter(fed.run.model.layout, fed.adapter(1))
+        file = encode_adapter(fed.run.model.layout, fed.adapter(number))
         fed.members[name].put_blob(fed.run.id, file)
         body = UpdateMetrics(examples=10, steps=fed.run.settings.local_steps, **own)
         update = SubmitUpdate(adapter=digest_of(file), metrics=body)
@@ -67,8 +67,9 @@ def test_a_rounds_means_are_drawn(server: Server, browser: httpx.Client) -> None
     times = {"seconds": 10.0, "waiting_seconds": 2.0, "transfer_seconds": 1.0}
     # Only one member reports the KL divergence.
     hand_in(fed, reward=(0.25, 0.5), kl=(0.125, None), sampling_seconds=(4.0, 8.0), **times)
-    means = fed.view().rounds[1].means
-    assert means is not None
+    done = fed.view().rounds[1]
+    means, drift = done.means, done.drift
+    assert means is not None and drift is not None
     assert (means.reward, means.kl, means.loss) == (0.375, 0.125, None)
     for round_, score in ((0, 0.0), (1, 0.75)):
         found = Evaluation(
@@ -78,6 +79,12 @@ def test_a_rounds_means_are_drawn(server: Server, browser: httpx.Client) -> None
     group = points(browser, fed)["round"]
     charts = group["charts"]
     assert group["x"] == [0, 1]
+    # As `pubswap run show` and the adapter's card give it.
+    assert charts["Drift between clients"]["series"]["Drift between clients"] == [
+        None,
+        pytest.approx(drift.pairwise),
+    ]
+    assert drift.pairwise != pytest.approx(drift.from_mean)
     assert charts["Reward"]["series"] == {"Reward": [None, 0.375]}
     assert charts["KL to the base model"]["series"] == {"KL to the base model": [None, 0.125]}
     assert charts["Time of a round"]["series"] == {
