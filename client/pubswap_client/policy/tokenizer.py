@@ -109,16 +109,20 @@ class PromptTokenizer:
             )
         return tokens
 
-    def example(self, run: RunSettings) -> str:
-        """A fixed prompt as a run's model gets it: number of tokens, text, and the tokens' ids."""
-        tokens = self.encode_for(run, _EXAMPLE)
+    def example(self, run: RunSettings, public: Prompt | None = None) -> str:
+        """The first `public` prompt as a run's model gets it: number of tokens, text, token ids.
+
+        Without it a fixed prompt. Raises what `encode_for` does.
+        """
+        tokens = self.encode_for(run, public or _EXAMPLE)
         text = repr(self.plain.decode(tokens, skip_special_tokens=False))
         if len(text) > 2 * _ENDS:
             text = f"{text[:_ENDS]} … {text[-_ENDS:]}"
         ids = [*map(str, tokens)]
         if len(ids) > _ENDS:
             ids = [*ids[: _ENDS // 2], "…", *ids[-_ENDS // 2 :]]
-        return f"{_EXAMPLE!r} is {len(tokens)} tokens: {text}; ids {' '.join(ids)}"
+        which = "the first public problem" if public else repr(_EXAMPLE)
+        return f"{which} is {len(tokens)} tokens: {text}; ids {' '.join(ids)}"
 
     def prompt_sample(self, run: RunSettings) -> PromptSample:
         """What this tokenizer makes of a fixed text in a run's prompts."""

@@ -1,6 +1,7 @@
 """A recipe's faults, the settings of its sweep, and the cost of a run."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from pubswap_client.base_model import local_folder, tokenizer_of
@@ -8,9 +9,10 @@ from pubswap_client.recipes.recipe import Reading, Recipe
 from pubswap_client.recipes.runfile import set_faults
 from pubswap_client.recipes.tables import MEMBERS, Value
 from pubswap_protocol.command_line.amounts import duration_text, size_text
-from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.errors import InvalidProblems, InvalidSettings
 from pubswap_protocol.model import model_layout
 from pubswap_protocol.problems import read_problems
+from pubswap_protocol.prompts import Prompt
 from pubswap_protocol.schedule import private_steps_per_round, public_steps_per_round
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import AdapterLayout
@@ -69,7 +71,8 @@ def examined(reading: Reading) -> tuple[list[str], AdapterLayout | None, str | N
             if folder is not None:
                 layout = model_layout(folder, recipe.lora)
                 tokenizer = tokenizer_of(folder)
-                example = tokenizer.example(recipe)
+                with suppress(InvalidProblems):  # of the public set, which `set_faults` reads
+                    example = tokenizer.example(recipe, _public_prompt(recipe))
         except InvalidSettings as error:
             faults.append(f"model: {error.detail}")
         try:
@@ -80,6 +83,13 @@ def examined(reading: Reading) -> tuple[list[str], AdapterLayout | None, str | N
     if not reading.faults:
         faults += impossible(reading)
     return faults, layout, example
+
+
+def _public_prompt(recipe: Recipe) -> Prompt | None:
+    """The first prompt of the public set, if that exists already. Raises InvalidProblems."""
+    if recipe.data.prepare is not None:
+        return None
+    return read_problems(recipe.data.files(recipe.clients).public)[0].prompt
 
 
 def combination(setting: dict[str, Value]) -> str:

@@ -75,6 +75,19 @@ def test_check_says_what_a_run_takes() -> None:
     assert "prompt:    'What is 12 + 30?' is 16 tokens: 'What is 12 + 30?'" in done.stdout
 
 
+def test_check_shows_the_first_public_prompt(tmp_path: Path) -> None:
+    """As the model gets it; the sets of a recipe that prepares them do not exist yet."""
+    for name in ("public", "test"):
+        write_problems(tmp_path / f"{name}.jsonl", [Problem(id="1", prompt=name, answer="4")])
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        f'name = "mine"\nmodel.source = "{MODEL}"\ngrpo.prompts_per_step = 1\n'
+        '[data]\npublic = "public.jsonl"\ntest = "test.jsonl"\n'
+    )
+    done = recipe("check", str(path))
+    assert "prompt:    the first public problem is 6 tokens: 'public'; ids " in done.stdout, done
+
+
 def test_check_says_how_long_a_run_takes_at_a_rate_that_was_measured() -> None:
     """For 360 steps of 8 x 8 responses of up to 2,048 tokens; without a rate, it says how to
     measure one.
