@@ -52,7 +52,8 @@ def convert_command(
     The first row has the columns' names. It finds the separator, the encoding and decimal commas,
     prints what becomes of each column and the first two problems, and lists rows that it leaves
     out in OUT-left-out.jsonl. Columns named id, topic, verifier and metadata become these fields;
-    further ones are left out, unless --metadata names them.
+    further ones are left out, unless --metadata names them. answers.text.0 is a part of a nested
+    value: the first item of `text` in the column `answers`.
 
     In a text with columns, \n is a line's end, and {{x}} is x in braces. Numbers with decimal
     commas get points, but stay as they are in such a text.
@@ -72,6 +73,7 @@ def convert_command(
         metadata=by_key(metadata or [], "--metadata"),
     )
     table = open_table(file, wanted=roles.wanted, encoding=encoding, sheet=sheet)
+    table = table.with_parts(roles.wanted)
     table.require(roles.wanted, file)
     roles = roles.of_table(table.columns)
     with progress_bar() as progress:

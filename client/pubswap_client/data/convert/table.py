@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, time
 from decimal import Decimal
 from pathlib import Path
@@ -37,6 +37,18 @@ class OpenTable:
     unit: str = "row"  # what is counted: rows, or lines of the file
     typed: bool = False  # whether text that looks like a number was meant as text
 
+    def with_parts(self, wanted: Collection[str]) -> "OpenTable":
+        """The table with a column for each wanted part of a nested value, as `answers.text.0`."""
+        others = sorted(set(wanted) - set(self.columns)) if self.typed else []
+        parts = [name for name in others if name.split(".")[0] in self.columns]
+
+        def rows() -> Iterator[Row]:
+            for row in self.rows():
+                found = {name: _part(row.cells, name) for name in parts}
+                yield replace(row, cells={**row.cells, **found})
+
+        return replace(self, columns=(*self.columns, *parts), rows=rows) if parts else self
+
     def require(self, wanted: Collection[str], path: Path) -> None:
         """Raises InvalidSettings if it lacks a column, InvalidProblems if one is twice, or none."""
         if not self.columns:
@@ -52,6 +64,20 @@ class OpenTable:
                     f"{path}: the column {name!r} occurs {count} times. Give each its own name, or "
                     "remove all but one."
                 )
+
+
+def _part(cells: Mapping[str, Cell], name: str) -> Cell:
+    """What a row has at the keys and places (from 0) behind a column's name; None if nothing."""
+    column, *keys = name.split(".")
+    cell = cells.get(column)
+    for key in keys:
+        if isinstance(cell, dict):
+            cell = cell.get(key)
+        elif isinstance(cell, list) and key.isdecimal():
+            cell = dict(enumerate(cell)).get(int(key))
+        else:
+            return None
+    return cell_of(cell)
 
 
 Lines = Callable[[], Iterable[tuple[int, Sequence[Cell]]]]

@@ -335,6 +335,27 @@ def test_json_with_other_fields_is_read(tmp_path: Path, lines: bool) -> None:
         convert(tmp_path / "a.json", *roles, out="b.jsonl")
 
 
+@pytest.mark.parametrize("name", ["squad.parquet", "squad.jsonl"])
+def test_parts_of_nested_values_are_named_by_points(tmp_path: Path, name: str) -> None:
+    """Keys and places; a row that lacks the part lacks the answer, and a whole name goes first."""
+    rows = [
+        {"q": "a", "gold": {"text": ["x", "y"], "at": [3, 0]}, "gold.style": "rule"},
+        {"q": "b", "gold": {"text": ["z"], "at": [1]}, "gold.style": "rule"},
+        {"q": "c", "gold": {"text": [], "at": []}, "gold.style": "rule"},
+    ]
+    if name.endswith("parquet"):
+        parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / name)
+    else:
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = ["--prompt", "{q} at {gold.at.0}", "--answer", "gold.text.0"]
+    problems, said = convert(tmp_path / name, *options, "--metadata", "style=gold.style")
+    found = [(problem.prompt, problem.answer, problem.metadata) for problem in problems]
+    assert found == [("a at 3", "x", {"style": "rule"}), ("b at 1", "z", {"style": "rule"})]
+    assert "answer: nothing in gold.text.0" in said
+    with pytest.raises(InvalidSettings, match=r"no column 'other\.text'"):
+        convert(tmp_path / name, "--prompt", "q", "--answer", "other.text", out="b.jsonl")
+
+
 def test_problems_convert_to_themselves(tmp_path: Path) -> None:
     """Fields with a problem's own names need no option."""
     problems = [
