@@ -4,6 +4,7 @@ from contextlib import closing
 
 from pubswap_client.doctor.facts import Facts
 from pubswap_client.doctor.findings import Finding, failure, of_error, ok, skipped, warning
+from pubswap_client.policy.policy import emulates_bfloat16
 from pubswap_client.rollout.engine_choice import chosen_engine
 from pubswap_client.rollout.vllm_http import InferenceServer
 from pubswap_client.settings import ClientSettings
@@ -29,7 +30,11 @@ def on_device(settings: ClientSettings, device: Device) -> Finding:
             f"{text}; {device.count} GPUs, of which {settings.processes} are used",
             f"Set processes = {device.count} to share each update among all of them.",
         )
-    return ok(text if device.cuda else f"{text} (torch finds no GPU, or device = 'cpu')")
+    if device.cuda:
+        return ok(text)
+    text = f"{text} (torch finds no GPU, or device = 'cpu')"
+    settled = settings.dtype == "bfloat16" or emulates_bfloat16("bfloat16", cuda=False)
+    return ok(text if settled else f"{text}; it is faster with dtype = 'bfloat16'")
 
 
 def check_memory(facts: Facts) -> Finding:

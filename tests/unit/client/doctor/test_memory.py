@@ -253,3 +253,18 @@ def test_the_cpu_is_found_and_a_missing_gpu_is_a_failure(monkeypatch: pytest.Mon
     assert on_device(ClientSettings(), found).outcome is Outcome.OK
     with pytest.raises(InvalidSettings, match="no GPU"):
         measure_device(ClientSettings(device="cuda"))
+
+
+@pytest.mark.parametrize(
+    ("capable", "dtype", "said"),
+    [(True, "auto", True), (True, "bfloat16", False), (False, "auto", False)],
+)
+def test_a_cpu_that_is_faster_in_bfloat16_is_named(
+    monkeypatch: pytest.MonkeyPatch, capable: bool, dtype: Any, said: bool
+) -> None:
+    """Unless that is used already, or the CPU has no instructions for it."""
+    monkeypatch.setattr("torch.cpu.get_capabilities", lambda: {"amx_bf16": capable}, raising=False)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    settings = ClientSettings(dtype=dtype)
+    found = on_device(settings, measure_device(settings)).found
+    assert found.endswith("; it is faster with dtype = 'bfloat16'") == said
