@@ -65,9 +65,9 @@ def _rows(report: MemberReport, now: datetime) -> Iterator[tuple[str, str]]:
     if report.process is not None:
         yield "now", daemon.doing if daemon else "running"
     elif daemon is None:
-        yield "daemon", "not running; it has done nothing here yet"
+        client = report.member.role is Role.CLIENT  # an evaluator keeps no record of what it did
+        yield "daemon", "not running; it has done nothing here yet" if client else "not running"
         if run is not None and not run.state.ended:
-            client = report.member.role is Role.CLIENT
             start = "client start --data FILE, once client doctor finds nothing wrong"
             yield "next", f"pubswap {start if client else 'evaluate'}"
     else:

@@ -169,6 +169,16 @@ def test_a_daemon_that_does_not_run_is_shown_as_it_was_last_active(state: Path) 
     assert "nothing here yet" in shown(state / "other", run(RunState.OPEN))[0]
 
 
+def test_an_evaluator_is_not_said_to_have_done_nothing() -> None:
+    """It keeps no record of what it has evaluated."""
+    judge = MEMBER.model_copy(update={"role": Role.EVALUATOR})
+    report = MemberReport(judge, None, None, [], [], run(RunState.TRAINING))
+    screen = io.StringIO()
+    Console(file=screen, width=140).print(rendered(report, NOW))
+    said = screen.getvalue()
+    assert "not running" in said and "nothing" not in said and "pubswap evaluate" in said
+
+
 def test_open_paused_and_finished_are_told_apart(state: Path) -> None:
     """So is a run that needs its operator to act."""
     heads = [
