@@ -59,6 +59,7 @@ def _record(
         "round": number,
         "step": number * settings.local_steps,
         "pass@1": evaluation.pass_at_1,
+        "score": evaluation.score,  # of graded rewards
         "problems": evaluation.problems,
         "reward": fmean(rewards) if rewards else None,
         "drift_pairwise": drift_in(result, summary),

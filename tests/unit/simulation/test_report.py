@@ -93,6 +93,18 @@ def test_clients_alone_are_averaged_seed_by_seed(tmp_path: Path) -> None:
     assert found["drift_pairwise"].isna().all(), "one client does not drift"
 
 
+def test_the_mean_score_of_graded_rewards_is_in_the_table(tmp_path: Path) -> None:
+    """Beside pass@1, which such rewards may leave at 0; empty where no response is partly right."""
+    result = make_result([0.0, 0.5])
+    base, last = result.run.rounds
+    assert base.evaluation is not None
+    graded = base.evaluation.model_copy(update={"score": 0.25})
+    rounds = [base.model_copy(update={"evaluation": graded}), last]
+    run = result.run.model_copy(update={"rounds": rounds})
+    found = table(only([result.model_copy(update={"run": run})]), tmp_path)
+    assert list(found["score"].isna()) == [False, True] and found["score"][0] == 0.25
+
+
 def test_what_is_varied_makes_rows_or_sections() -> None:
     """A change of the method is another row; a change of the problem is another section."""
     results = [
