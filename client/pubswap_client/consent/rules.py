@@ -1,6 +1,7 @@
 """Rules: policy, what a run asks, approval and what was sent → what is refused."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -8,9 +9,10 @@ from pubswap_client.consent.approval import Approval
 from pubswap_client.consent.policy import LocalPolicy
 from pubswap_client.consent.proposal import FACTS, Proposal, shown
 from pubswap_protocol.command_line.amounts import size_text
-from pubswap_protocol.errors import OtherTerms
+from pubswap_protocol.errors import InvalidSettings, OtherTerms
 from pubswap_protocol.tensors.update_encoding import largest_update
 from pubswap_protocol.terms import UNSET, differences
+from pubswap_protocol.verifiers import verifier_version
 
 CLIENTS, COORDINATOR = "clients", "coordinator"
 
@@ -179,6 +181,10 @@ def _verifiers(policy: LocalPolicy, proposal: Proposal) -> Check:
         name if "@" in name else f"{name}, which is not installed here as a wheel"
         for name in packages
     )
+    theirs = proposal.view.verifier_version
+    with suppress(InvalidSettings):  # something is not installed, as said above
+        if packages and theirs not in (None, verifier_version(proposal.settings.verifier)):
+            asks = f"{theirs}, and another version is installed here: {asks}"
     return Check(
         "verifier",
         asks or str(proposal.settings.verifier),

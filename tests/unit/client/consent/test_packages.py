@@ -15,7 +15,7 @@ from pubswap_client.demo.demos import MODEL
 from pubswap_protocol.messages import RunState, RunView
 from pubswap_protocol.model import model_card
 from pubswap_protocol.verifiers import verifier_of
-from pubswap_protocol.verifiers.registry import VERIFIERS, packages
+from pubswap_protocol.verifiers.registry import VERIFIERS, packages, verifier_version
 from support.client.terms import with_terms
 from support.coordinator.coordinator import merged
 from support.wheels import forget, use
@@ -108,3 +108,19 @@ def test_the_first_policy_allows_what_is_installed(
         line for line in compare(policy, proposal_of(view(), URL)) if line.what == "verifier"
     ]
     assert (line.code, line.asks) == (None, policy.verifiers[0])
+
+
+def test_another_version_than_the_run_s_is_named(
+    complaints: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise enrolment shows the member's own as what the run asks."""
+    use(monkeypatch, complaints)
+    [package] = packages(verifier_of(VERIFIER))
+
+    def asks(theirs: str) -> str:
+        proposal = proposal_of(view().model_copy(update={"verifier_version": theirs}), URL)
+        return next(x.asks for x in compare(LocalPolicy(), proposal) if x.what == "verifier")
+
+    assert asks(verifier_version(VERIFIER)) == package
+    another = "plugin:complaints@10+complaint-triage-9.9.9"
+    assert asks(another) == f"{another}, and another version is installed here: {package}"
