@@ -71,10 +71,8 @@ def open_privacy(
     if private_settings.privacy is None:
         return None
     budget = PrivacyBudget(state, run, private_settings, records)
-    log.info(
-        "privacy",
-        extra=values(epsilon=budget.epsilon, noise_multiplier=budget.draws.noise_multiplier),
-    )
+    sigma = budget.releases(len(budget.spent) + 1).noise_multiplier
+    log.info("privacy", extra=values(epsilon=budget.epsilon, noise_multiplier=sigma))
     return budget
 
 

@@ -49,8 +49,7 @@ class PrivacyBudget:
             self._round = _as_before(self.spent[-1], self._round)
         self.draws = PrivateDraws(
             GroupClipping(settings.privacy.clip, settings.grpo.prompts_per_step),
-            self._round.noise_multiplier,
-            self._round.rate,
+            self.releases,
             SecretDraws(bytes.fromhex(self._stored.secret), run),
         )
 
@@ -58,6 +57,11 @@ class PrivacyBudget:
     def spent(self) -> Sequence[Releases]:
         """The releases of the rounds begun so far, each counted in full."""
         return self._stored.runs.get(self._run, [])
+
+    def releases(self, beginning: int) -> Releases:
+        """What a beginning of a round was paid for; for one that is not paid yet, what it costs."""
+        paid = self.spent[beginning - 1 : beginning] if beginning > 0 else ()
+        return paid[0] if paid else self._round
 
     @property
     def epsilon(self) -> float:

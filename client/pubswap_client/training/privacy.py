@@ -10,13 +10,14 @@ Everything after it (FedProx, the clipping of the whole gradient, AdamW, public 
 and costs no more privacy.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from pubswap_client.training.accountant import Releases
 from pubswap_protocol.draws import SecretDraws
 
 
@@ -62,17 +63,19 @@ class StepNoise:
 class PrivateDraws:
     """The random draws of private steps: their prompts and their noise.
 
-    All come from the secret, never from the run's seed, because every member knows the seed.
+    All come from the secret, never from the run's seed, because every member knows the seed. A step
+    is named by its beginning of a round, counted in the whole run, and by more. `paid` gives what a
+    beginning was paid for, so that its steps have that rate and noise, even if the private prompts
+    are others since.
     """
 
     clipping: GroupClipping
-    noise_multiplier: float
-    rate: float  # q
+    paid: Callable[[int], Releases]
     draws: SecretDraws
 
-    def batch(self, records: int, *step: int) -> list[int]:
+    def batch(self, records: int, beginning: int, *step: int) -> list[int]:
         """The records of a step: each with probability q, independently of the others."""
-        drawn = self.draws.uniform(records, "batch", *step) < self.rate
+        drawn = self.draws.uniform(records, "batch", beginning, *step) < self.paid(beginning).rate
         return [int(index) for index in np.flatnonzero(drawn)]
 
     def rollout_seed(self, *step: int) -> int:
@@ -84,5 +87,6 @@ class PrivateDraws:
         """
         return self.draws.seed("rollout", *step)
 
-    def noise(self, *step: int) -> StepNoise:
-        return StepNoise(self.clipping, self.noise_multiplier, self.draws.within("step", *step))
+    def noise(self, beginning: int, *step: int) -> StepNoise:
+        sigma = self.paid(beginning).noise_multiplier
+        return StepNoise(self.clipping, sigma, self.draws.within("step", beginning, *step))

@@ -1,6 +1,7 @@
 """Rounds with differential privacy: kills, rollbacks, the budget, and what is reported."""
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -10,9 +11,12 @@ from pubswap_client.daemon.context import MemberContext
 from pubswap_client.daemon.reporters import LogLines
 from pubswap_client.daemon.round import LocalRound
 from pubswap_client.state.journal import Journal, JournalOwner, RoundKey
+from pubswap_client.state.privacy import PrivacyBudget
 from pubswap_client.training.accountant import delta_of, epsilon_of
+from pubswap_client.training.privacy import PrivateDraws, StepNoise
 from pubswap_protocol.errors import InvalidSettings, PrivacySpent
 from pubswap_protocol.messages import Progress
+from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import PrivacySettings
 from pubswap_protocol.tensors.adapter import encode_adapter, initial_adapter
 from support.client.one_client import ROUNDS, STEPS, Killed, World
@@ -147,6 +151,37 @@ def test_a_round_done_again_after_a_rollback_is_paid_again_with_other_noise(
     assert again[2] != again[0]
     assert len(budget.spent) == 3
     assert budget.epsilon > 8
+
+
+def test_a_round_goes_on_with_the_noise_that_it_was_paid_for(
+    world: Callable[..., World], problems: list[Problem], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with more private prompts than before a restart, which need less noise from then on."""
+    one = world(**PRIVATE, method="fedavg")
+    noise, made = PrivateDraws.noise, list[tuple[int, int, float]]()
+
+    def watched(draws: PrivateDraws, beginning: int, *step: int) -> StepNoise:
+        drawn = noise(draws, beginning, *step)
+        made.append((beginning, step[-1], drawn.noise_multiplier))
+        return drawn
+
+    monkeypatch.setattr(PrivateDraws, "noise", watched)
+    one.points.remaining = 20
+    with pytest.raises(Killed):
+        one.live()
+    assert made
+    assert {beginning for beginning, *_ in made} == {1}
+    assert made[-1][1] < STEPS
+    problems += [each.model_copy(update={"id": f"{each.id}, new"}) for each in problems]
+    budget = PrivacyBudget(one.state, "r1", one.coordinator.run.settings, len(problems))
+    budget._target = 20.0  # two mechanisms together cost more than twice the one
+    one.privacy = lambda: budget
+    one.points.remaining = math.inf
+    one.live()
+    assert len(budget.spent) == ROUNDS
+    paid = [each.noise_multiplier for each in budget.spent]
+    assert [sigma for *_, sigma in made] == [paid[beginning - 1] for beginning, *_ in made]
+    assert made[-1][2] < made[0][2]
 
 
 def test_a_member_stops_without_its_record_of_spent_privacy(world: Callable[..., World]) -> None:

@@ -14,6 +14,7 @@ from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.transformers_engine import TransformersEngine
 from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.objective import objective
+from pubswap_client.training.accountant import Releases
 from pubswap_client.training.privacy import GroupClipping, PrivateDraws, StepNoise
 from pubswap_client.training.trainer import LocalTrainer
 from pubswap_client.training.update import UpdateContext, update
@@ -178,9 +179,15 @@ def test_the_noise_is_gaussian_and_has_its_scale() -> None:
     assert float(correlations.abs().max()) < 5 / 99_000**0.5
 
 
+def private_draws(groups: int, rate: float) -> PrivateDraws:
+    """Draws whose beginnings all cost the same."""
+    releases = Releases(rate, noise_multiplier=1.0, epochs=1, steps=1)
+    return PrivateDraws(GroupClipping(1.0, groups), lambda beginning: releases, DRAWS)
+
+
 def test_a_step_draws_each_prompt_independently_with_the_same_probability() -> None:
     """Batch sizes are binomial; all prompts are equally frequent, and drawn independently."""
-    draws = PrivateDraws(GroupClipping(1.0, 5), 1.0, 0.1, DRAWS)
+    draws = private_draws(5, rate=0.1)
     batches = [draws.batch(50, 1, 1, step) for step in range(4000)]
     sizes = np.array([len(batch) for batch in batches])
     assert abs(sizes.mean() - 5) < 5 * (4.5 / 4000) ** 0.5
@@ -189,7 +196,7 @@ def test_a_step_draws_each_prompt_independently_with_the_same_probability() -> N
     assert np.abs(often - 400).max() < 5 * 360**0.5
     assert batches[0] == draws.batch(50, 1, 1, 0)
     assert draws.batch(50, 2, 1, 0) != batches[0]
-    assert PrivateDraws(GroupClipping(1.0, 5), 1.0, 1.0, DRAWS).batch(3, 1) == [0, 1, 2]
+    assert private_draws(5, rate=1.0).batch(3, 1) == [0, 1, 2]
 
 
 @pytest.fixture
@@ -207,7 +214,7 @@ def make_trainer(
         update = {"privacy": PrivacySettings(epsilon=8.0)}
         settings = run_settings.model_copy(update=update)
         policy = Policy.load(tiny_qwen3, card_of(tiny_qwen3), settings, device="cpu")
-        draws = PrivateDraws(GroupClipping(1.0, 3), 1.0, rate, DRAWS)
+        draws = private_draws(3, rate)
         return LocalTrainer(
             UpdateContext(policy, TokenBudget(60)),
             TransformersEngine(policy),
