@@ -12,9 +12,9 @@ from torch import Tensor
 from pubswap_client.policy.groups import Group, collate
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.transformers_engine import TransformersEngine
+from pubswap_client.training.accountant import Releases
 from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.objective import objective
-from pubswap_client.training.accountant import Releases
 from pubswap_client.training.privacy import GroupClipping, PrivateDraws, StepNoise
 from pubswap_client.training.trainer import LocalTrainer
 from pubswap_client.training.update import UpdateContext, update
