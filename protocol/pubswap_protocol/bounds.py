@@ -27,6 +27,7 @@ MAX_MEASURED = 1e15
 MAX_REPORTED_STEPS = 1000  # steps of a round whose figures are reported one by one
 MAX_REPORTED_DONORS = 1000  # donors of a round whose responses a receiver has checked
 MAX_TERMS = 4 << 20  # characters of a run's terms; nearly all of them are the adapter's layout
+MAX_MEMBER_MESSAGE = 1 << 24  # bytes of a message to a member
 MAX_TEXT_LENGTH = 10_000  # characters of a text for people, which is logged each time
 
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT, strict=True)]
@@ -134,8 +135,13 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return unique
 
 
-_MAX_COMMAS, _MAX_TABLES = 1 << 20, 1 << 17
-VALUE_LIMITS = f"{_MAX_COMMAS:,} values, or {_MAX_TABLES:,} lists and objects"
+MAX_COMMAS, MAX_TABLES = 1 << 20, 1 << 17
+VALUE_LIMITS = f"{MAX_COMMAS:,} values, or {MAX_TABLES:,} lists and objects"
+
+
+def value_counts(data: bytes) -> tuple[int, int]:
+    """The commas and the opening brackets of JSON, which bound its values, lists and objects."""
+    return data.count(b","), data.count(b"[") + data.count(b"{")
 
 
 def too_many_values(data: bytes) -> bool:
@@ -144,5 +150,5 @@ def too_many_values(data: bytes) -> bool:
     Parsing takes up to 130 bytes of memory per value, however short it is here, and up to 1,400 per
     list or object.
     """
-    tables = data.count(b"[") + data.count(b"{")
-    return tables > _MAX_TABLES or data.count(b",") > _MAX_COMMAS
+    commas, tables = value_counts(data)
+    return tables > MAX_TABLES or commas > MAX_COMMAS

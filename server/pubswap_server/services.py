@@ -14,6 +14,7 @@ from pubswap_protocol.errors import DamagedBlob, InvalidSettings, VerifierFault
 from pubswap_protocol.messages import SetKind
 from pubswap_protocol.problems import Problem, PromptLimit, parse_problems
 from pubswap_protocol.prompts import Prompt, question_of
+from pubswap_protocol.sent_prompts import check_sent_prompts
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import AdapterFile, AdapterLayout, initial_file
 from pubswap_protocol.verifiers import VerifierPool
@@ -101,7 +102,8 @@ class Services:
     def check_lengths(self, run: RunSettings, tokenizer: str, sets: Mapping[SetKind, str]) -> None:
         """Raises InvalidProblems for a prompt that is too long even without a chat template.
 
-        Also for one whose messages have no place beside the run's own.
+        Also for one whose messages have no place beside the run's own, and for public ones that
+        members could not read.
         """
         read = self.tokenizer(tokenizer)
 
@@ -113,6 +115,9 @@ class Services:
             # Without public steps, nobody draws from the public set.
             if kind is SetKind.TEST or run.exchange:
                 limit.check(self.problems(digest), f"The {kind} set")
+        if run.exchange and (public := sets.get(SetKind.PUBLIC)):
+            problems, per_step = self.problems(public), run.grpo.prompts_per_step
+            check_sent_prompts(problems, per_step, f"The {SetKind.PUBLIC} set")
 
     def check_judged(self, verifier: Verifier, sets: Mapping[SetKind, str]) -> None:
         """Raises InvalidSettings or InvalidProblems unless the verifier works here, on these sets.

@@ -23,7 +23,7 @@ from pubswap_client.coordinator.route import (
 )
 from pubswap_client.coordinator.tls import PUBLIC, TlsFiles
 from pubswap_protocol import paths
-from pubswap_protocol.bounds import VALUE_LIMITS, too_many_values
+from pubswap_protocol.bounds import MAX_MEMBER_MESSAGE, VALUE_LIMITS, too_many_values
 from pubswap_protocol.errors import (
     InvalidSettings,
     ProblemDetails,
@@ -48,7 +48,6 @@ OnSend = Callable[[str, str, str, Iterable[bytes]], None]
 SHORTEST_CUT_SECONDS = 2.0  # a long poll that fails sooner was not cut for its length
 LONGEST_RETRY_AFTER = 3600.0
 LARGEST_MESSAGE = 1 << 28  # bytes of an answer that is read whole, such as a problem set
-LARGEST_MEMBER_MESSAGE = 1 << 24  # bytes of a message to a member
 LARGEST_REFUSAL = 1 << 20
 LONGEST_REASON = 300  # characters of a validation error
 LONGEST_HEAD = 1 << 14  # bytes of a page that are searched for its title
@@ -80,7 +79,7 @@ class Connection:
         self._cut = False  # whether a cut long poll was logged
         self._on_send = on_send
         # Operators get lists.
-        self._max_bytes = LARGEST_MESSAGE if on_send is None else LARGEST_MEMBER_MESSAGE
+        self._max_bytes = LARGEST_MESSAGE if on_send is None else MAX_MEMBER_MESSAGE
         address = parsed_url(self.url)
         self._proxy = None if transport else proxy_to(address, tls)
         hooks: Hooks = {"request": [self._before_sending_to_bucket], "response": [self._count]}

@@ -62,6 +62,7 @@ from pubswap_protocol.problems import (
     prompts_digest,
     read_problems,
 )
+from pubswap_protocol.sent_prompts import check_sent_prompts
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import Adapter
 from pubswap_protocol.terms import agreed, check_public, check_required
@@ -205,7 +206,7 @@ def make_evaluator(settings: ClientSettings, session: Session) -> Evaluator:
 
 
 def _problem_set(session: Session, kind: SetKind) -> list[Problem]:
-    """A set of the run. Raises InvalidProblems if it is empty, or naming prompts too long."""
+    """A set of the run; raises InvalidProblems if it is empty, or no step could take its prompts."""
     text = session.api.problem_set(session.run.id, kind)
     if kind is SetKind.PUBLIC and session.participation is not None:
         check_public(session.run, text)
@@ -213,6 +214,9 @@ def _problem_set(session: Session, kind: SetKind) -> list[Problem]:
     if not problems:
         raise InvalidProblems(f"The operator's {kind} set has no problems; ask the operator.")
     session.policy.prompt_limit.check(problems, f"The operator's {kind} set")
+    if kind is SetKind.PUBLIC:
+        per_step = session.run.settings.grpo.prompts_per_step
+        check_sent_prompts(problems, per_step, f"The operator's {kind} set")
     check_shared(problems, session.run.settings.verifier, f"The operator's {kind} set")
     return problems
 

@@ -19,6 +19,7 @@ from pubswap_protocol.errors import Invalid, InvalidProblems, InvalidSettings
 from pubswap_protocol.messages import CreateRun, RunView, SetKind
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.problems import read_problems
+from pubswap_protocol.sent_prompts import check_sent_prompts
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.peft_folder import read_peft_folder
 
@@ -110,7 +111,10 @@ def make_sets(recipe: Recipe, folder: Path | None = None) -> DataFiles:
 
 
 def check_lengths(tokenizer: "PromptTokenizer", run: RunSettings, files: DataFiles) -> None:
-    """Raises InvalidProblems, with a list, if prompts or answers are too long for a step."""
+    """Raises InvalidProblems, with a list, if prompts or answers are too long for a step.
+
+    Also if members could not read the public prompts.
+    """
     limit, most = tokenizer.limit(run), run.grpo.max_response_tokens
     public = [files.public] if run.exchange else []  # other methods never use it
     for path in (*public, files.test, *files.private):
@@ -118,6 +122,8 @@ def check_lengths(tokenizer: "PromptTokenizer", run: RunSettings, files: DataFil
             continue
         problems = read_problems(path)
         limit.check(problems, str(path))
+        if path in public:
+            check_sent_prompts(problems, run.grpo.prompts_per_step, str(path))
         long = too_long(problems, most, tokenizer.response_length)
         if 2 * len(long) > len(problems):
             raise InvalidProblems(

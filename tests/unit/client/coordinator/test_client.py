@@ -15,7 +15,6 @@ from pydantic import ValidationError
 from pubswap_client.coordinator import connection, retry
 from pubswap_client.coordinator.bucket import Bucket
 from pubswap_client.coordinator.client import CoordinatorClient, wait_until_ready
-from pubswap_client.coordinator.connection import LARGEST_MEMBER_MESSAGE
 from pubswap_client.coordinator.retry import ONCE, Backoff
 from pubswap_client.coordinator.route import open_http
 from pubswap_client.coordinator.tls import PUBLIC
@@ -23,6 +22,7 @@ from pubswap_client.coordinator.transfers import BlobRequests
 from pubswap_client.demo.demos import MODEL
 from pubswap_client.operator.watching import line
 from pubswap_protocol import paths
+from pubswap_protocol.bounds import MAX_MEMBER_MESSAGE
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import (
     DigestMismatch,
@@ -168,7 +168,7 @@ def test_a_member_refuses_a_message_too_large_for_its_memory(status: int, most: 
 @pytest.mark.parametrize("value", [b'[{"a":{}}]', b"[]", b'{"a":1}', b"1"])
 def test_a_member_refuses_a_message_of_too_many_values(value: bytes) -> None:
     """Two bytes of JSON may take a thousand in memory, even in a field that is ignored."""
-    count = (LARGEST_MEMBER_MESSAGE - 1024) // (len(value) + 1)
+    count = (MAX_MEMBER_MESSAGE - 1024) // (len(value) + 1)
     later = b",".join([value] * count)
     whole = b'{"software":"1","protocol":"1","later":[' + later + b"]}"
     transport = httpx.MockTransport(lambda request: httpx.Response(200, content=whole))

@@ -1,0 +1,49 @@
+"""Public prompts with much metadata: what a run opens with, its members can read."""
+
+import json
+
+import pytest
+
+from pubswap_client.coordinator.client import CoordinatorClient
+from pubswap_client.coordinator.retry import ONCE
+from pubswap_protocol import paths
+from pubswap_protocol.bounds import MAX_MEMBER_MESSAGE
+from pubswap_protocol.errors import PubSwapError
+from pubswap_protocol.messages import SetKind
+from pubswap_protocol.problems import parse_problems
+from support.coordinator.coordinator import Server, create, problems
+
+
+def with_metadata(metadata: str) -> bytes:
+    """A public set whose problems all have this metadata, as JSON."""
+    texts = [each.model_dump_json(exclude_defaults=True) for each in problems(12)]
+    return "".join(f'{text[:-1]},"metadata":{metadata}}}\n' for text in texts).encode()
+
+
+@pytest.mark.full
+def test_members_can_read_the_largest_prompts_that_a_run_opens_with(server: Server) -> None:
+    """A little more, and it is not opened. The limit is that of a message to a member."""
+    fed = create(server, clients=1)
+    size = MAX_MEMBER_MESSAGE // fed.run.settings.grpo.prompts_per_step
+    for spare in (0, 1024):
+        data = with_metadata(json.dumps({"text": "é" * ((size - spare) // 2)}, ensure_ascii=False))
+        fed.operator.put_set(fed.run.id, SetKind.PUBLIC, data)
+        if not spare:
+            with pytest.raises(PubSwapError, match=r"The public set: the \d+ prompts of a public"):
+                fed.operator.move_run(fed.run.id, paths.RUN_OPEN)
+    fed.operator.move_run(fed.run.id, paths.RUN_OPEN)
+    token = fed.join("a")
+    fed.start()
+    approved = parse_problems(data.decode())
+    with CoordinatorClient(server.url, token, ONCE, on_send=lambda *_: None) as member:
+        sent = member.public_step_prompts(fed.run.id, 1, 1).prompts
+    assert [each.problem for each in sent] == [approved[each.index] for each in sent]
+
+
+def test_a_run_whose_prompts_would_arrive_otherwise_is_not_opened(server: Server) -> None:
+    """Members compare each prompt with the public set, and NaN is not in JSON."""
+    fed = create(server)
+    fed.operator.put_set(fed.run.id, SetKind.PUBLIC, with_metadata('{"unit":NaN}'))
+    with pytest.raises(PubSwapError, match=r"line 1 \(p0\): its metadata is not the same") as error:
+        fed.operator.move_run(fed.run.id, paths.RUN_OPEN)
+    assert error.value.code == "invalid_problems"
