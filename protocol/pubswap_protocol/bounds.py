@@ -27,6 +27,7 @@ MAX_MEASURED = 1e15
 MAX_REPORTED_STEPS = 1000  # steps of a round whose figures are reported one by one
 MAX_REPORTED_DONORS = 1000  # donors of a round whose responses a receiver has checked
 MAX_TERMS = 4 << 20  # characters of a run's terms; nearly all of them are the adapter's layout
+MAX_JSON_BYTES = 1 << 20  # of a request's JSON body
 MAX_MEMBER_MESSAGE = 1 << 24  # bytes of a message to a member
 MAX_TEXT_LENGTH = 10_000  # characters of a text for people, which is logged each time
 
@@ -84,7 +85,10 @@ MAX_SHOWN_TEXT = 1000  # characters of each of their texts
 ShownText = Annotated[str, Field(max_length=MAX_SHOWN_TEXT), AfterValidator(printable)]
 Several = Annotated[list[T], FailFast()]  # else a million bad items mean a million errors in memory
 # Without NUL: PostgreSQL stores JSON with one, but can no longer read parts of it.
+MAX_SHOWN_BYTES = 1 << 18  # of all of them
 MAX_TOPICS = 10_000  # in a test set; each has a figure in every round's evaluation
+# Of all topics with their figures, so that an evaluation with its responses fits in a request.
+MAX_TOPIC_BYTES = MAX_JSON_BYTES - MAX_SHOWN_BYTES - (1 << 16)
 Topic = Annotated[str, Field(max_length=200, pattern=r"^[^\x00]*$")]
 Url = Annotated[str, Field(max_length=4096)]
 

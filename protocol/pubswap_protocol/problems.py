@@ -13,7 +13,15 @@ from typing import Any
 from pydantic import Field, ValidationError
 from pydantic.config import ExtraValues
 
-from pubswap_protocol.bounds import MAX_TOPICS, VALUE_LIMITS, Label, Strict, Topic, too_many_values
+from pubswap_protocol.bounds import (
+    MAX_TOPIC_BYTES,
+    MAX_TOPICS,
+    VALUE_LIMITS,
+    Label,
+    Strict,
+    Topic,
+    too_many_values,
+)
 from pubswap_protocol.command_line.amounts import first_few
 from pubswap_protocol.command_line.formats import HEAD, format_of, not_jsonl
 from pubswap_protocol.digests import digest_of
@@ -21,6 +29,7 @@ from pubswap_protocol.errors import InvalidProblems, fault_text
 from pubswap_protocol.prompts import MAX_TEXT, Prompt, question_of, text_of
 
 _MAX_PLAIN, _MAX_EXPONENT = 20, 6  # characters of a number without an exponent, and of one
+_FIGURE = 25  # bytes of a topic's pass@1 in JSON: at most 23 characters, a colon and a comma
 MAX_LINE = 1 << 24  # characters: JSON escapes may lengthen a prompt and an answer six times
 
 _FILLERS = "\u115f\u1160\u2800\u3164\uffa0"  # letters and symbols without ink
@@ -163,11 +172,22 @@ def _numbered(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
 
 
 def check_topics(problems: Iterable[Problem], source: str) -> None:
-    """Raises InvalidProblems if a test set has more topics than an evaluation may report."""
-    if (count := len({problem.topic for problem in problems})) > MAX_TOPICS:
+    """Raises InvalidProblems if a test set has more topics than an evaluation may report.
+
+    Also if their names are so long that an evaluation would be no valid request.
+    """
+    topics = {problem.topic for problem in problems}
+    if (count := len(topics)) > MAX_TOPICS:
         raise InvalidProblems(
             f"{source} has {count} topics, and an evaluation reports at most {MAX_TOPICS}; "
             "give several problems the same topic."
+        )
+    texts = (json.dumps(topic, ensure_ascii=False) for topic in topics)
+    if (size := sum(len(text.encode()) + _FIGURE for text in texts)) > MAX_TOPIC_BYTES:
+        raise InvalidProblems(
+            f"{source} has {count} topics, which take {size:,} bytes with their figures; an "
+            f"evaluation has room for {MAX_TOPIC_BYTES:,}. Give them shorter names, or several "
+            "problems the same topic."
         )
 
 

@@ -14,6 +14,7 @@ from pubswap_server.database.tables import RunRow
 from pubswap_server.runs import history, runs
 from pubswap_server.runs.auth import Operator
 from pubswap_server.runs.progress import steps
+from pubswap_server.web import pages
 from support.coordinator.coordinator import OPERATOR_TOKEN, Federation, Server, begun
 from support.coordinator.counted import counted
 from support.coordinator.long_runs import evaluation, lengthen
@@ -56,14 +57,20 @@ def test_rounds_come_in_pages_and_in_order(server: Server) -> None:
 
 @on_sqlite
 def test_large_rounds_make_short_pages(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page is limited by its exchanges' numbers, but holds at least one round."""
+    """A page is limited by its exchanges' and topics' numbers, but holds at least one round."""
     fed = long_run(server, 20)
-    # Two clients, one public step: four numbers a round.
-    monkeypatch.setattr(history, "MAX_NUMBERS", 13)
+    # Two clients, one public step: four numbers a round, besides its topics.
+    each = 4 + len(evaluation(1)["by_topic"])
+    monkeypatch.setattr(history, "MAX_NUMBERS", 3 * each + 1)
     assert numbers(fed) == [0, 1, 2]
+    monkeypatch.setattr(history, "MAX_NUMBERS", 3 * each - 1)
+    assert numbers(fed) == [0, 1]
     monkeypatch.setattr(history, "MAX_NUMBERS", 1)
     assert numbers(fed) == [0]
     assert len(fed.view().rounds) == 22
+    with Session(server.app.state.services.database.engine) as session:
+        shown = pages._steps(session, session.get_one(RunRow, fed.run.id))["rounds"]
+    assert [one.round for one in shown] == [21]  # the dashboard's is the last one
 
 
 def test_a_run_is_shown_with_its_latest_and_best_round(server: Server) -> None:
@@ -107,7 +114,7 @@ def test_reading_a_run_asks_the_same_however_long_it_is(server: Server) -> None:
     """The same statements after 300 rounds as after 10, and none reads all rows of a table."""
     short, long = (readings(long_run(server, rounds), rounds) for rounds in (10, 300))
     assert short == long
-    assert {name: len(found) for name, found in long.items()} == {"show": 3, "page": 4}
+    assert {name: len(found) for name, found in long.items()} == {"show": 3, "page": 5}
     for statement in [one for found in long.values() for one in found]:
         assert any(word in statement for word in ("LIMIT", "GROUP BY", "BETWEEN"))
 

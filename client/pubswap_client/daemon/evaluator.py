@@ -18,7 +18,7 @@ from pubswap_client.daemon.suspicion import suspicion
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.transformers_engine import RolloutEngine, SamplingParameters
 from pubswap_client.training.trainer import check_sampled
-from pubswap_protocol.bounds import MAX_SHOWN, MAX_SHOWN_TEXT
+from pubswap_protocol.bounds import MAX_SHOWN, MAX_SHOWN_BYTES, MAX_SHOWN_TEXT
 from pubswap_protocol.command_line.progress_bar import LogThrottle
 from pubswap_protocol.draws import seed_for
 from pubswap_protocol.errors import IdempotencyMismatch, NotFound, WrongState
@@ -37,7 +37,6 @@ from pubswap_protocol.verifiers.confined.worker import Scored
 log = logging.getLogger(__name__)
 
 SHOWN = 10  # responses of a topic
-SHOWN_BYTES = 1 << 18  # of all responses, so that an evaluation fits in a request
 CUT = " [...] "
 
 
@@ -192,7 +191,7 @@ def shown(judged: Iterable[Judged]) -> list[JudgedResponse]:
         count = min(len(right), max(SHOWN // 2, SHOWN - len(wrong)))
         part = [_shown(each) for each in _spread(right, count) + _spread(wrong, SHOWN - count)]
         size += sum(len(each.model_dump_json().encode()) for each in part)
-        if size > SHOWN_BYTES or len(responses) + len(part) > MAX_SHOWN:
+        if size > MAX_SHOWN_BYTES or len(responses) + len(part) > MAX_SHOWN:
             break
         responses += part
     return responses

@@ -206,7 +206,7 @@ def make_evaluator(settings: ClientSettings, session: Session) -> Evaluator:
 
 
 def _problem_set(session: Session, kind: SetKind) -> list[Problem]:
-    """A set of the run; raises InvalidProblems if it is empty, or no step could take its prompts."""
+    """A set of the run; raises InvalidProblems if it is empty, or no step could take it."""
     text = session.api.problem_set(session.run.id, kind)
     if kind is SetKind.PUBLIC and session.participation is not None:
         check_public(session.run, text)

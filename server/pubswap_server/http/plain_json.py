@@ -9,9 +9,8 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
-from pubswap_protocol.bounds import unique_keys
+from pubswap_protocol.bounds import MAX_JSON_BYTES, unique_keys
 
-MAX_JSON_BYTES = 1 << 20
 MAX_DIGITS = 20
 
 

@@ -30,20 +30,30 @@ from pubswap_server.runs import traffic
 MAX_ROUNDS = 100
 MAX_POINTS = 500  # of a chart
 LAST = 6  # moments from which the end of a run is estimated, so five rounds
-# Each exchange has two numbers for each client, so a page of large rounds holds fewer rounds.
+# Each exchange has two numbers for each client, and each topic has one, so a page of large rounds
+# holds fewer rounds.
 MAX_NUMBERS = 20_000
 
 
-def numbers_of(settings: RunSettings) -> int:
-    """About how many numbers one round has on a page."""
-    return max(1, 2 * settings.clients * public_steps_per_round(settings))
+def numbers_of(session: Session, run: str, settings: RunSettings) -> int:
+    """About how many numbers one round has on a page: of its exchanges, and of its topics."""
+    query = select(RoundRow.evaluation).where(RoundRow.run_id == run)
+    evaluated = query.where(RoundRow.evaluation.is_not(None)).order_by(RoundRow.round.desc())
+    evaluation = session.scalar(evaluated.limit(1))
+    topics = len(evaluation["by_topic"]) if evaluation else 0
+    return max(1, topics + 2 * settings.clients * public_steps_per_round(settings))
+
+
+def rounds_a_page(session: Session, run: str, settings: RunSettings, limit: int) -> int:
+    """The rounds on a page: at most `limit`, and at least one."""
+    return max(1, min(limit, MAX_NUMBERS // numbers_of(session, run, settings)))
 
 
 def page(
     session: Session, run: str, settings: RunSettings, after: int, limit: int
 ) -> list[RoundSummary]:
     """The rounds after `after`, in order: at most `limit`, and at least one if there is one."""
-    limit = max(1, min(limit, MAX_NUMBERS // numbers_of(settings)))
+    limit = rounds_a_page(session, run, settings, limit)
     query = select(RoundRow).where(RoundRow.run_id == run, RoundRow.round > after)
     rows = list(session.scalars(query.order_by(RoundRow.round).limit(limit)))
     if not rows:

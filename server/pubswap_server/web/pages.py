@@ -42,7 +42,7 @@ RUNS_A_PAGE = 50
 EVENTS_SHOWN = 20
 ROUTINE = ("exchange began", "exchange ended", "responses")  # several in each public step
 MEMBERS_SHOWN = 200
-ROUNDS_SHOWN = 3  # with their public steps, besides the one under way
+ROUNDS_SHOWN = 3  # the last, with their public steps; fewer if these have many numbers
 LOOK_SECONDS = 3.0  # between refreshes of members' progress, because progress is not an event
 STREAM_SECONDS = 600.0  # then the page connects again, so its session is checked again
 
@@ -95,9 +95,10 @@ def _results(database: Session, row: RunRow) -> Values:
 
 
 def _steps(database: Session, row: RunRow) -> Values:
-    after, settings = max(-1, row.round - ROUNDS_SHOWN), row.settings
+    count = history.rounds_a_page(database, row.id, row.settings, ROUNDS_SHOWN)
+    after = max(-1, row.round - count)
     return {
-        "rounds": history.page(database, row.id, settings, after, ROUNDS_SHOWN + 1)[::-1],
+        "rounds": history.page(database, row.id, row.settings, after, count)[::-1],
         "kept": exchanges.kept_steps(database, row.id, after + 1),
         "readable": evaluations.readable(database, row.id),
     }

@@ -136,7 +136,8 @@ async def list_rounds(
 
     def work(session: Session, row: RunRow) -> tuple[RoundList, int]:
         rounds = history.page(session, row.id, row.settings, after, limit)
-        return RoundList(rounds=rounds), len(rounds) * history.numbers_of(row.settings)
+        numbers = history.numbers_of(session, row.id, row.settings)
+        return RoundList(rounds=rounds), len(rounds) * numbers
 
     page, numbers = await run.read(work)
     if isinstance(run.principal, MemberPrincipal):  # or a member could slow down others

@@ -1,8 +1,19 @@
 """The responses that an evaluator shows to its operator."""
 
-from pubswap_client.daemon.evaluator import SHOWN_BYTES, Judged, shown
-from pubswap_protocol.bounds import MAX_SHOWN, MAX_SHOWN_TEXT
-from pubswap_protocol.problems import Problem
+import httpx
+import pytest
+
+from pubswap_client.daemon.evaluator import Judged, pass_at_1, shown
+from pubswap_protocol.bounds import (
+    MAX_JSON_BYTES,
+    MAX_SHOWN,
+    MAX_SHOWN_BYTES,
+    MAX_SHOWN_TEXT,
+    MAX_TOPIC_BYTES,
+)
+from pubswap_protocol.errors import InvalidProblems
+from pubswap_protocol.messages import FullEvaluation
+from pubswap_protocol.problems import Problem, check_topics
 from pubswap_protocol.verifiers.confined.worker import Scored
 
 
@@ -52,4 +63,36 @@ def test_all_of_them_fit_in_a_message() -> None:
     wide = [each for n in range(200) for each in judged(6, 6, f"{n:03}", "\U0001f600" * 2000)]
     found = shown(wide)
     size = sum(len(each.model_dump_json().encode()) for each in found)
-    assert len(found) % 10 == 0 and SHOWN_BYTES * 0.8 < size <= SHOWN_BYTES
+    assert len(found) % 10 == 0 and MAX_SHOWN_BYTES * 0.8 < size <= MAX_SHOWN_BYTES
+
+
+@pytest.mark.parametrize("letter", ["x", "\u6f22", '"', "\x01", "\U0001f600"])
+def test_an_evaluation_of_any_test_set_that_is_accepted_fits_in_a_request(letter: str) -> None:
+    """With topics of the longest names, as many responses as are shown, and all else."""
+    each = len(httpx.Request("POST", "http://c", json=letter * 190).read())
+    most = MAX_TOPIC_BYTES // (each + 32)
+    sets = [
+        [
+            topic
+            for n in range(count)
+            for topic in judged(1, 1, f"{letter * 190}{n:05}", letter * 900)
+        ]
+        for count in (most, most + 1 + most // 4)
+    ]
+    check_topics([one.case[1] for one in sets[0]], "The test set")
+    with pytest.raises(
+        InvalidProblems, match=r"The test set has \d+ topics, which take \d{3},\d{3}"
+    ):
+        check_topics([one.case[1] for one in sets[1]], "The test set")
+    overall, by_topic = pass_at_1([sets[0]])
+    evaluation = FullEvaluation(
+        pass_at_1=overall,
+        by_topic=dict.fromkeys(by_topic, 0.1234567890123456),
+        problems=len(sets[0]),
+        seconds=1234.5678901234567,
+        parts=dict.fromkeys((f"{letter * 190}{n}" for n in range(20)), 0.1234567890123456),
+        warning="x" * 200,
+        responses=shown(sets[0]),
+    )
+    body = httpx.Request("POST", "http://c", json=evaluation.model_dump(mode="json")).read()
+    assert MAX_JSON_BYTES * 0.7 < len(body) <= MAX_JSON_BYTES
