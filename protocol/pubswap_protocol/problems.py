@@ -133,6 +133,20 @@ def is_blank(answer: str) -> bool:
     return all(unicodedata.category(s) in ("Cc", "Cf") or s in _FILLERS for s in bare)
 
 
+def read_set(
+    data: bytes, source: str = "the problem set", extra: ExtraValues | None = None
+) -> list[Problem]:
+    """The problems of a stored set's bytes, as everybody reads them.
+
+    Raises what `parse_problems` raises, and InvalidProblems for bytes that are not UTF-8.
+    """
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        raise InvalidProblems(f"{source} is not UTF-8 text.") from None
+    return parse_problems(text, source, extra)
+
+
 def parse_problems(
     text: str, source: str = "the problem set", extra: ExtraValues | None = None
 ) -> list[Problem]:

@@ -126,9 +126,9 @@ def agreed(view: RunView) -> RunView:
     return view.model_copy(update={"settings": terms.settings, "model": terms.model})
 
 
-def check_public(run: RunView, text: str) -> None:
-    """Raises OtherTerms unless this is the text of the public set that is in the run's terms."""
-    if digest_of(text.encode()) != read_terms(run.terms or "").public:
+def check_public(run: RunView, data: bytes) -> None:
+    """Raises OtherTerms unless these are the bytes of the public set in the run's terms."""
+    if digest_of(data) != read_terms(run.terms or "").public:
         raise OtherTerms(
             "The coordinator's public set is not the one in the run's terms. Nothing is trained; "
             "ask the run's operator."

@@ -12,7 +12,7 @@ from anyio import CapacityLimiter
 from pubswap_protocol.base.tokenizer import fewest_tokens, load_tokenizer
 from pubswap_protocol.errors import DamagedBlob, InvalidSettings, VerifierFault
 from pubswap_protocol.messages import SetKind
-from pubswap_protocol.problems import Problem, PromptLimit, parse_problems
+from pubswap_protocol.problems import Problem, PromptLimit, read_set
 from pubswap_protocol.prompts import Prompt, question_of
 from pubswap_protocol.sent_prompts import check_sent_prompts
 from pubswap_protocol.settings import RunSettings
@@ -150,7 +150,7 @@ class Services:
         return digest
 
     def _read_problems(self, digest: str) -> list[Problem]:
-        return parse_problems(self.blobs.read(digest).decode("utf-8"), extra="ignore")
+        return read_set(self.blobs.read(digest), extra="ignore")
 
     def _count_topics(self, digest: str) -> Counter[str]:
         """The number of problems of each topic of a set."""

@@ -342,11 +342,10 @@ class CoordinatorClient(Connection):
             on_wait(reason)
             throttle.idle()
 
-    def problem_set(self, run: str, kind: messages.SetKind) -> str:
-        """The public set, or the test set for an evaluator, as JSONL text."""
+    def problem_set(self, run: str, kind: messages.SetKind) -> bytes:
+        """The public set, or the test set for an evaluator, as JSONL."""
         path = paths.RUN_SET.format(run=run, kind=kind.value)
-        reply = self.request("GET", path, max_bytes=LARGEST_MESSAGE)
-        return reply.content.decode(errors="replace")
+        return self.request("GET", path, max_bytes=LARGEST_MESSAGE).content
 
     def submit_evaluation(self, run: str, round_: int, body: messages.Evaluation) -> None:
         self.request("POST", paths.EVALUATION.format(run=run, round=round_), body)

@@ -58,9 +58,9 @@ from pubswap_protocol.model import ModelCard
 from pubswap_protocol.problems import (
     Problem,
     check_topics,
-    parse_problems,
     prompts_digest,
     read_problems,
+    read_set,
 )
 from pubswap_protocol.sent_prompts import check_sent_prompts
 from pubswap_protocol.settings import RunSettings
@@ -68,7 +68,7 @@ from pubswap_protocol.tensors.adapter import Adapter
 from pubswap_protocol.terms import agreed, check_public, check_required
 from pubswap_protocol.verifiers import VerifierPool, verifier_version
 from pubswap_protocol.verifiers.confined.worker import Scored
-from pubswap_protocol.verifiers.registry import check_shared
+from pubswap_protocol.verifiers.registry import check_judges
 from pubswap_protocol.verifiers.verifier import Verifier
 
 log = logging.getLogger(__name__)
@@ -207,17 +207,17 @@ def make_evaluator(settings: ClientSettings, session: Session) -> Evaluator:
 
 def _problem_set(session: Session, kind: SetKind) -> list[Problem]:
     """A set of the run; raises InvalidProblems if it is empty, or no step could take it."""
-    text = session.api.problem_set(session.run.id, kind)
+    data = session.api.problem_set(session.run.id, kind)
     if kind is SetKind.PUBLIC and session.participation is not None:
-        check_public(session.run, text)
-    problems = parse_problems(text, f"the {kind} set", extra="ignore")
+        check_public(session.run, data)
+    problems = read_set(data, f"the {kind} set", extra="ignore")
     if not problems:
         raise InvalidProblems(f"The operator's {kind} set has no problems; ask the operator.")
     session.policy.prompt_limit.check(problems, f"The operator's {kind} set")
     if kind is SetKind.PUBLIC:
         per_step = session.run.settings.grpo.prompts_per_step
         check_sent_prompts(problems, per_step, f"The operator's {kind} set")
-    check_shared(problems, session.run.settings.verifier, f"The operator's {kind} set")
+    check_judges(problems, session.run.settings.verifier, f"The operator's {kind} set")
     return problems
 
 

@@ -123,8 +123,13 @@ def foreign(problem: Problem, verifier: Verifier) -> bool:
     return not {*judge_of(problem, verifier).plugins} <= {*verifier.plugins}
 
 
-def check_shared(problems: Iterable[Problem], verifier: Verifier, source: str) -> None:
-    """Raises InvalidProblems if a problem of all members names a plug-in that the run does not."""
+def check_judges(problems: Iterable[Problem], verifier: Verifier, source: str) -> None:
+    """Check that problems of all members can be judged here, and by the same plug-ins everywhere.
+
+    Raises InvalidProblems for wrong metadata, or a plug-in that is not in the run's verifier, and
+    InvalidSettings for a library that is not installed.
+    """
+    problems = list(problems)
     for problem in problems:
         if problem.verifier and foreign(problem, verifier):
             raise InvalidProblems(
@@ -132,15 +137,6 @@ def check_shared(problems: Iterable[Problem], verifier: Verifier, source: str) -
                 f"{verifier}, so members would not agree on it. Use it for the run, or in private "
                 "problems alone."
             )
-
-
-def check_judges(problems: Iterable[Problem], verifier: Verifier, source: str) -> None:
-    """As `check_shared`, for a set that is to be stored: metadata and libraries must be right too.
-
-    Raises InvalidProblems or InvalidSettings.
-    """
-    problems = list(problems)
-    check_shared(problems, verifier, source)
     for each in {verifier_for(problem, verifier) for problem in problems}:
         verifier_version(each)
 

@@ -162,7 +162,7 @@ def test_an_evaluator_refuses_a_test_set_that_it_cannot_report(
     nothing: Any = None
     for problems, said in (([], "test set has no problems"), (many, "has 10001 topics")):
         text = problem_lines(problems).decode()
-        api: Any = SimpleNamespace(problem_set=lambda run, kind, text=text: text)
+        api: Any = SimpleNamespace(problem_set=lambda run, kind, text=text: text.encode())
         with pytest.raises(InvalidProblems, match=said):
             make_evaluator(
                 ClientSettings(state=tmp_path), Session(api, "a", run, policy, nothing, nothing)
@@ -173,9 +173,9 @@ def test_a_member_refuses_the_runs_sets_before_it_works(policy: Policy, tmp_path
     """A coordinator counts without the chat template, so a member may be the first to notice."""
     asked = []
 
-    def problem_set(run: str, kind: SetKind) -> str:
+    def problem_set(run: str, kind: SetKind) -> bytes:
         asked.append(kind)
-        return problem_lines([Problem(id="x", prompt="1" * 41, answer="1")]).decode()
+        return problem_lines([Problem(id="x", prompt="1" * 41, answer="1")])
 
     run: Any = SimpleNamespace(id="r", settings=policy.settings)
     api: Any = SimpleNamespace(problem_set=problem_set)

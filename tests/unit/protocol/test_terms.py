@@ -93,9 +93,9 @@ def test_each_part_of_the_model_is_a_part_of_the_terms(path: tuple[str, ...]) ->
 
 def test_another_public_set_than_the_approved_one_is_refused() -> None:
     """Each member downloads the set before it works."""
-    check_public(VIEW, "")
+    check_public(VIEW, b"")
     with pytest.raises(OtherTerms, match="public set"):
-        check_public(VIEW, "{}")
+        check_public(VIEW, b"{}")
 
 
 @pytest.mark.parametrize("field", ["name", "verifier_version", "public"])

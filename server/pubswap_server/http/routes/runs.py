@@ -38,7 +38,7 @@ from pubswap_protocol.messages import (
     StepList,
 )
 from pubswap_protocol.model import fingerprint
-from pubswap_protocol.problems import check_topics, parse_problems
+from pubswap_protocol.problems import check_topics, read_set
 from pubswap_protocol.tensors.adapter import AdapterFile
 from pubswap_protocol.verifiers.registry import check_judges
 from pubswap_protocol.verifiers.verifier import Verifier
@@ -261,11 +261,7 @@ async def put_set(run: OperatorRun, kind: SetKind, request: Request) -> SetRecei
 
 
 def _count_problems(received: Received, kind: SetKind, verifier: Verifier) -> int:
-    try:
-        text = received.path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise InvalidProblems(f"The {kind} set is not UTF-8 text.") from None
-    problems = parse_problems(text, f"the {kind} set")
+    problems = read_set(received.path.read_bytes(), f"the {kind} set")
     if not problems:
         raise InvalidProblems(f"The {kind} set has no problems.")
     if kind is SetKind.TEST:

@@ -1,6 +1,7 @@
-"""Public prompts with much metadata: what a run opens with, its members can read."""
+"""Problem sets: what the coordinator takes, its members read, and the same of it."""
 
 import json
+import re
 
 import pytest
 
@@ -8,9 +9,9 @@ from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.coordinator.retry import ONCE
 from pubswap_protocol import paths
 from pubswap_protocol.bounds import MAX_MEMBER_MESSAGE
-from pubswap_protocol.errors import PubSwapError
+from pubswap_protocol.errors import InvalidProblems, PubSwapError
 from pubswap_protocol.messages import SetKind
-from pubswap_protocol.problems import parse_problems
+from pubswap_protocol.problems import parse_problems, read_set
 from support.coordinator.coordinator import Server, create, problems
 
 
@@ -47,3 +48,25 @@ def test_a_run_whose_prompts_would_arrive_otherwise_is_not_opened(server: Server
     with pytest.raises(PubSwapError, match=r"line 1 \(p0\): its metadata is not the same") as error:
         fed.operator.move_run(fed.run.id, paths.RUN_OPEN)
     assert error.value.code == "invalid_problems"
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r\r\n", b" \r\n", b"\n\n"])
+@pytest.mark.parametrize("inside", [b"", b"\r", b"\xe2\x80\xa8", b"\x0b"])
+def test_both_sides_find_the_same_lines(server: Server, end: bytes, inside: bytes) -> None:
+    """Whatever an editor ends lines with; other separators are parts of a line, or no JSON."""
+    texts = [each.model_dump_json(exclude_defaults=True).encode() for each in problems(12)]
+    data = b"".join(text[:-1] + inside + b"}" + end for text in texts)
+    fed = create(server, clients=1)
+    try:
+        read = read_set(data)
+    except InvalidProblems as error:
+        with pytest.raises(PubSwapError, match=re.escape(error.detail.partition(", ")[2][:30])):
+            fed.operator.put_set(fed.run.id, SetKind.PUBLIC, data)
+        return
+    assert fed.operator.put_set(fed.run.id, SetKind.PUBLIC, data).problems == len(read) == 12
+    fed.operator.move_run(fed.run.id, paths.RUN_OPEN)
+    member = fed.enroll("a")
+    assert read_set(member.problem_set(fed.run.id, SetKind.PUBLIC)) == read
+    fed.start()
+    for each in member.public_step_prompts(fed.run.id, 1, 1).prompts:
+        assert each.problem == read[each.index]
