@@ -41,7 +41,7 @@ from pubswap_protocol.bounds import (
 from pubswap_protocol.model import ModelCard, ModelDigests
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import RunSettings
-from pubswap_protocol.tensors.safetensors_header import MAX_TENSORS
+from pubswap_protocol.tensors.safetensors_header import MAX_HEADER_BYTES, MAX_TENSORS
 
 Digest = Annotated[str, Field(pattern=digests.PATTERN)]
 Topics = Annotated[dict[Topic, Share], Field(max_length=MAX_TOPICS)]
@@ -101,6 +101,12 @@ class CreateRun(Strict):
             raise ValueError(
                 f"an update would be a file of {tensors} tensors, and at most {MAX_TENSORS} are "
                 "allowed; choose fewer lora.target_modules"
+            )
+        # Another precision's header may have a byte more for each tensor.
+        if (size := len(self.model.layout.header) + tensors) > MAX_HEADER_BYTES:
+            raise ValueError(
+                f"an update's header would have {size:,} bytes, and at most {MAX_HEADER_BYTES:,} "
+                "are allowed; choose fewer lora.target_modules"
             )
         return self
 

@@ -163,15 +163,17 @@ def spoilt(tensor: str, value: bytes) -> bytes:
     return bytes(body)
 
 
-def test_a_run_whose_updates_have_too_many_tensors_is_not_created(
+def test_a_run_whose_updates_have_too_many_or_too_long_names_is_not_created(
     tiny_qwen3: Path, card_of: Callable[[Path], ModelCard]
 ) -> None:
-    """Such a run could never accept an update."""
-    for pairs, fits in ((MAX_TENSORS // 2, True), (MAX_TENSORS // 2 + 1, False)):
-        tensors = {f"{n}.lora_{side}.weight": (1, 1) for n in range(pairs) for side in "AB"}
+    """Such a run could never accept an update, or nobody could read its final adapter."""
+    most = MAX_TENSORS // 2
+    for pairs, name, fits in ((most, "", True), (most + 1, "", False), (most, "x" * 180, False)):
+        tensors = {f"{name}{n}.lora_{side}.weight": (1, 1) for n in range(pairs) for side in "AB"}
         card = card_of(tiny_qwen3).model_copy(update={"layout": AdapterLayout(tensors=tensors)})
         with nullcontext() if fits else pytest.raises(ValueError, match="choose fewer"):
             CreateRun(name="run", settings=RunSettings(), model=card)
+            read_header(card.layout.header + bytes(4 * card.layout.parameters))
 
 
 def float32(value: float) -> bytes:
