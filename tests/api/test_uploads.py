@@ -402,6 +402,24 @@ def test_nobody_waits_in_a_step_for_a_member_that_is_in_a_later_one(
     until(lambda: [closed.public_step for closed in fed.view().rounds[1].public_steps] == [1])
 
 
+def test_nobody_is_told_to_wait_in_a_step_for_a_member_that_is_in_a_later_one(
+    own: Callable[..., Server],
+) -> None:
+    """What members and the operator read names those that the coordinator waits for."""
+    fed = begun(own(), rounds=1, local_steps=4, clients=3, method={"quorum": 3})
+    for name, step in (("a", 2), ("b", 1)):
+        body = fed.responses(name, 1, step, [1, 1])
+        fed.members[name].submit_responses(fed.run.id, 1, step, body)
+    with fed.server.http(fed.tokens["b"]) as http:
+        path = paths.PUBLIC_STEP_EXCHANGED.format(run=fed.run.id, round=1, public_step=1)
+        reply = http.get(path)
+    assert (reply.status_code, reply.headers[paths.WAITS_HEADER]) == (
+        204,
+        "c to answer public step 1",
+    )
+    assert (fed.view().activity or "").endswith("1 of 2 organisations have answered. Waits for c.")
+
+
 def test_a_damaged_global_adapter_is_made_again_of_its_updates(own: Callable[..., Server]) -> None:
     """And the initial one from the seed; until then nobody gets the damaged bytes."""
     fed = begun(own(), method="fedavg", rounds=2)

@@ -145,16 +145,16 @@ def _exchanges(
         )
     ).all()
     answered: dict[int, set[str]] = defaultdict(set)
-    done: dict[int, set[str]] = defaultdict(set)  # and those whose answers came late or are refused
+    furthest: dict[str, int] = {}  # the last step that each has answered, also late or refused
     still_open = [public_step for public_step, closed, _ in rows if not closed]
     if still_open:
         answers = select(SubmissionRow.public_step, SubmissionRow.member, SubmissionRow.late).where(
             SubmissionRow.run_id == run.id,
             SubmissionRow.round == run.round,
-            SubmissionRow.public_step.in_(still_open),
+            SubmissionRow.public_step >= min(still_open),
         )
         for public_step, member, late in session.execute(answers):
-            done[public_step].add(member)
+            furthest[member] = max(public_step, furthest.get(member, 0))
             if not late:
                 answered[public_step].add(member)
     states = {
@@ -163,7 +163,8 @@ def _exchanges(
     }
     for public_step, closed, first_at in rows:
         if not closed:
-            arrived = handed_in | done[public_step]
+            # As `exchanges.arrived`: one that has answered a later step is not awaited.
+            arrived = handed_in | {name for name, last in furthest.items() if last >= public_step}
             missing = participants - arrived
             arrivals = exchanges.arrivals_of(run, len(arrived), len(missing), first_at)
             states[public_step] = replace(states[public_step], awaited=_awaited(missing, arrivals))
