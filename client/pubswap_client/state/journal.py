@@ -38,7 +38,7 @@ _SAMPLED, _RECEIVED = "exchange-own", "exchange-received"
 
 @dataclass(frozen=True, slots=True)
 class JournalOwner:
-    """A client of a run with these settings and this model. No other owner's files are used."""
+    """A client of a run with these terms. No other owner's files are used."""
 
     run: str
     client: str
@@ -46,8 +46,10 @@ class JournalOwner:
 
     @classmethod
     def of(cls, run: RunView, client: str) -> Self:
-        terms = run.settings.model_dump_json() + run.model.model_dump_json()
-        return cls(run.id, client, digest_of(terms.encode()))
+        # As they were approved, which a later version reads with more settings. Simulations, whose
+        # members approve nothing, have none.
+        read = run.settings.model_dump_json() + run.model.model_dump_json()
+        return cls(run.id, client, digest_of((run.terms or read).encode()))
 
 
 class RoundKey(NamedTuple):

@@ -18,12 +18,40 @@ from pubswap_client.state.journal import (
 from pubswap_client.state.sealed import seal, unseal
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.trainer import Snapshot
+from pubswap_protocol.messages import RunView
+from pubswap_protocol.model import ModelCard
+from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.terms import make_terms, with_clients
 
 OWNER = JournalOwner(run="r1", client="a", terms="blake3:" + "1" * 64)
 START = "blake3:" + "2" * 64
 ROUND = RoundKey(1, START)
 STEP = PublicStepKey(ROUND, public_step=1, prompts=[4, 2])
 METRICS = StepMetrics(0.1, 1e-9, 0.0, 1 / 3, 0.5, 7.25, 58, 0.123456789, float("inf"))
+
+
+def test_a_checkpoint_belongs_to_the_terms_that_were_approved(
+    tiny_qwen3: Path, card_of: Callable[[Path], ModelCard], run_settings: RunSettings
+) -> None:
+    """Also if another version reads one more setting in them, whose default changes nothing."""
+    card = card_of(tiny_qwen3)
+    terms = make_terms(
+        "run", run_settings.model_dump(mode="json"), card.model_dump(mode="json"), "1", START
+    )
+    view = RunView(
+        id="r1",
+        name="run",
+        state="training",
+        paused=False,
+        round=1,
+        settings=run_settings,
+        model=card,
+        terms=terms,
+        created_at="2025-01-01T00:00:00Z",
+    )
+    newer = view.model_copy(update={"settings": run_settings.model_copy(update={"rounds": 77})})
+    other = view.model_copy(update={"terms": with_clients(terms, 77)})
+    assert JournalOwner.of(view, "a") == JournalOwner.of(newer, "a") != JournalOwner.of(other, "a")
 
 
 def checkpoint(steps: int = 2) -> Checkpoint:
