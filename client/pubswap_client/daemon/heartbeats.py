@@ -61,6 +61,10 @@ class Heartbeats(Reporter):
         if self._refusal is not None:
             raise self._refusal
 
+    def resumed(self, step: int) -> None:
+        """Continue after this step; what comes next is sent with it."""
+        self.newest = self.newest.model_copy(update={"step": step})
+
     def holds(self, holds: int | None) -> None:
         """Send that this is held while the run is paused, see `Progress.holds`."""
         self.newest = self.newest.model_copy(update={"holds": holds})

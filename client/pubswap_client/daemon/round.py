@@ -68,12 +68,13 @@ class LocalRound:
 
         Returns whether any was made. Raises RoundClosed, WrongState or NotSaved.
         """
-        self._begin()
-        resumed_steps = len(self._done)
-        self._heartbeats = self._new_heartbeats(
-            Progress(round=self.key.round, step=resumed_steps, steps=self.run.settings.local_steps)
-        )
+        tau = self.run.settings.local_steps
+        self._heartbeats = self._new_heartbeats(Progress(round=self.key.round, step=0, steps=tau))
         with self._heartbeats, ThreadPoolExecutor(1, threading.current_thread().name) as thread:
+            # Already with heartbeats, as fetching and measuring the adapter may take long.
+            self._begin()
+            resumed_steps = len(self._done)
+            self._heartbeats.resumed(resumed_steps)
             reporter = Reporters([self.reporter, self._heartbeats])
             for step in update_order(self.run.settings)[len(self._done) :]:
                 if self.context.limits.over(self._done):

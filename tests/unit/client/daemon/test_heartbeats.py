@@ -5,17 +5,23 @@ training.
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
 
-from pubswap_client.coordinator.client import CoordinatorClient
-from pubswap_client.daemon.heartbeats import GRACE_SECONDS, Heartbeats
+from pubswap_client.coordinator.client import HEARTBEAT_SECONDS, CoordinatorClient
+from pubswap_client.coordinator.route import LONG_POLL_SECONDS
+from pubswap_client.daemon.heartbeats import GRACE_SECONDS, REPEAT_SECONDS, Heartbeats
+from pubswap_client.daemon.held_out import HeldOut
 from pubswap_client.daemon.reporters import StepReport
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_protocol.errors import RefusedByPolicy, RunCancelled, Unavailable, Unreachable
 from pubswap_protocol.messages import Progress
+from pubswap_protocol.problems import Problem
+from pubswap_server.runs.progress.heartbeats import ALIVE_SECONDS, FLUSH_SECONDS
+from pubswap_server.runs.quorum import HEARD_SECONDS
+from support.client.one_client import World
 from support.eventually import until
 
 
@@ -99,6 +105,27 @@ def test_progress_is_repeated_during_a_long_step_and_says_what_is_held(
         heartbeats.holds(None)
         came(3, None)
     until(lambda: not any(each.name == "heartbeats" for each in threading.enumerate()))
+
+
+def test_a_member_is_heard_from_often_enough_to_count(
+    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it fetches and measures an adapter, too; the coordinator writes down when, later."""
+    rarest = REPEAT_SECONDS + HEARTBEAT_SECONDS + ALIVE_SECONDS + FLUSH_SECONDS
+    assert max(rarest, LONG_POLL_SECONDS + ALIVE_SECONDS + FLUSH_SECONDS) < HEARD_SECONDS
+    monkeypatch.setattr("pubswap_client.daemon.heartbeats.REPEAT_SECONDS", 0.02)
+    one, heard = world(method="fedavg"), list[int]()
+    one.held_out = [Problem(id="held", prompt="1 + 1 =", answer="2")]
+    monkeypatch.setattr(one.coordinator, "heartbeat", lambda run, body: heard.append(body.round))
+
+    def measure(of: HeldOut, *_: object) -> float:
+        before = len(heard)
+        until(lambda: len(heard) > before + 1)
+        return 0.0
+
+    monkeypatch.setattr(HeldOut, "measure", measure)
+    one.live()
+    assert {*heard} == {1, 2}
 
 
 def test_what_a_policy_refused_during_a_wait_ends_nothing_once_it_allows_it_again(
