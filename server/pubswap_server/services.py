@@ -18,7 +18,7 @@ from pubswap_protocol.sent_prompts import check_sent_prompts
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import AdapterFile, AdapterLayout, initial_file
 from pubswap_protocol.verifiers import VerifierPool
-from pubswap_protocol.verifiers.registry import check_judges
+from pubswap_protocol.verifiers.registry import check_judges, versions_named
 from pubswap_protocol.verifiers.verifier import Verifier
 from pubswap_server.conductor.leases import Leases
 from pubswap_server.database.engine import Database
@@ -93,6 +93,7 @@ class Services:
         )
         self.problems = lru_cache(maxsize=16)(self._read_problems)
         self.tokenizer = lru_cache(maxsize=16)(self._read_tokenizer)
+        self.versions_named = lru_cache(maxsize=64)(self._versions_named)
         self.topics = lru_cache(maxsize=64)(self._count_topics)
         self.verifiers = VerifierPool(VERIFIER_WORKERS, settings.verifier_seconds)
         self.verification = Verification(
@@ -155,6 +156,13 @@ class Services:
     def _count_topics(self, digest: str) -> Counter[str]:
         """The number of problems of each topic of a set."""
         return Counter(problem.topic for problem in self.problems(digest))
+
+    def _versions_named(self, digest: str, verifier: Verifier) -> str:
+        """As the registry's, for a set; "" also while a library is not installed here."""
+        try:
+            return versions_named(self.problems(digest), verifier)
+        except InvalidSettings:
+            return ""
 
     def _read_tokenizer(self, digest: str) -> Any:
         return load_tokenizer(self.blobs.read(digest))

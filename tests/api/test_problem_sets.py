@@ -10,9 +10,11 @@ from pubswap_client.coordinator.retry import ONCE
 from pubswap_protocol import paths
 from pubswap_protocol.bounds import MAX_MEMBER_MESSAGE
 from pubswap_protocol.errors import InvalidProblems, PubSwapError
-from pubswap_protocol.messages import SetKind
-from pubswap_protocol.problems import parse_problems, read_set
-from support.coordinator.coordinator import Server, create, problems
+from pubswap_protocol.messages import Role, SetKind
+from pubswap_protocol.problems import Problem, parse_problems, read_set
+from pubswap_protocol.verifiers import verifier_version
+from pubswap_protocol.verifiers.registry import versions_named
+from support.coordinator.coordinator import Server, create, jsonl, problems
 
 
 def with_metadata(metadata: str) -> bytes:
@@ -66,7 +68,20 @@ def test_both_sides_find_the_same_lines(server: Server, end: bytes, inside: byte
     assert fed.operator.put_set(fed.run.id, SetKind.PUBLIC, data).problems == len(read) == 12
     fed.operator.move_run(fed.run.id, paths.RUN_OPEN)
     member = fed.enroll("a")
-    assert read_set(member.problem_set(fed.run.id, SetKind.PUBLIC)) == read
+    assert read_set(member.problem_set(fed.run.id, SetKind.PUBLIC).data) == read
     fed.start()
     for each in member.public_step_prompts(fed.run.id, 1, 1).prompts:
         assert each.problem == read[each.index]
+
+
+def test_members_learn_the_versions_of_the_verifiers_that_problems_name(server: Server) -> None:
+    """Which the run's own version does not have; a set that names none has none."""
+    fed = create(server)
+    own = Problem(id="own", prompt="Say 4.", answer="4", verifier="math")
+    fed.operator.put_set(fed.run.id, SetKind.PUBLIC, jsonl([*problems(11), own]))
+    fed.operator.move_run(fed.run.id, paths.RUN_OPEN)
+    public = fed.enroll("a").problem_set(fed.run.id, SetKind.PUBLIC)
+    assert public.versions == verifier_version("math") != fed.run.verifier_version
+    assert public.versions == versions_named(read_set(public.data), fed.run.settings.verifier)
+    judge = fed.enroll("judge", Role.EVALUATOR)
+    assert judge.problem_set(fed.run.id, SetKind.TEST).versions is None

@@ -48,7 +48,7 @@ def test_members_get_the_terms_from_the_opening_on(server: Server) -> None:
     view = fed.members["a"].run(fed.run.id)
     assert agreed(view) == view
     public = fed.members["a"].problem_set(fed.run.id, SetKind.PUBLIC)
-    assert read_terms(terms(fed)).public == digest_of(public)
+    assert read_terms(terms(fed)).public == digest_of(public.data)
     assert fed.operator.run(fed.run.id).terms is None  # only its members approve
     assert {each.terms for each in fed.operator.runs()} == {None}
 

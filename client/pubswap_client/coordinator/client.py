@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
+from typing import NamedTuple
 
 from pubswap_client.coordinator.connection import LARGEST_MESSAGE, Connection
 from pubswap_client.coordinator.retry import PollThrottle
@@ -19,7 +20,7 @@ from pubswap_client.coordinator.transfers import (
     upload,
 )
 from pubswap_protocol import messages, paths
-from pubswap_protocol.bounds import MAX_NUMBER, printable
+from pubswap_protocol.bounds import MAX_NUMBER, plain, printable
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import (
     HelloNeeded,
@@ -34,6 +35,13 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 5.0
 _LOOKS = 20  # attempts to read a run that keeps changing
+
+
+class ProblemSet(NamedTuple):
+    """A set as JSONL, and the versions of the verifiers that it names, as the coordinator's."""
+
+    data: bytes
+    versions: str | None = None
 
 
 class CoordinatorClient(Connection):
@@ -342,10 +350,12 @@ class CoordinatorClient(Connection):
             on_wait(reason)
             throttle.idle()
 
-    def problem_set(self, run: str, kind: messages.SetKind) -> bytes:
-        """The public set, or the test set for an evaluator, as JSONL."""
+    def problem_set(self, run: str, kind: messages.SetKind) -> ProblemSet:
+        """The public set, or the test set for an evaluator."""
         path = paths.RUN_SET.format(run=run, kind=kind.value)
-        return self.request("GET", path, max_bytes=LARGEST_MESSAGE).content
+        reply = self.request("GET", path, max_bytes=LARGEST_MESSAGE)
+        versions = reply.headers.get(paths.VERIFIERS_HEADER)
+        return ProblemSet(reply.content, None if versions is None else plain(versions))
 
     def submit_evaluation(self, run: str, round_: int, body: messages.Evaluation) -> None:
         self.request("POST", paths.EVALUATION.format(run=run, round=round_), body)

@@ -51,7 +51,7 @@ from pubswap_client.state.status import note_doing
 from pubswap_client.training.accountant import check_installed
 from pubswap_protocol.command_line.progress_bar import each_second
 from pubswap_protocol.draws import seed_for
-from pubswap_protocol.errors import Forbidden, InvalidProblems, InvalidSettings
+from pubswap_protocol.errors import Conflict, Forbidden, InvalidProblems, InvalidSettings
 from pubswap_protocol.files import write_whole
 from pubswap_protocol.messages import Digest, Hello, Role, RunState, RunView, SetKind
 from pubswap_protocol.model import ModelCard
@@ -68,7 +68,7 @@ from pubswap_protocol.tensors.adapter import Adapter
 from pubswap_protocol.terms import agreed, check_public, check_required
 from pubswap_protocol.verifiers import VerifierPool, verifier_version
 from pubswap_protocol.verifiers.confined.worker import Scored
-from pubswap_protocol.verifiers.registry import check_judges
+from pubswap_protocol.verifiers.registry import check_judges, versions_named
 from pubswap_protocol.verifiers.verifier import Verifier
 
 log = logging.getLogger(__name__)
@@ -206,8 +206,11 @@ def make_evaluator(settings: ClientSettings, session: Session) -> Evaluator:
 
 
 def _problem_set(session: Session, kind: SetKind) -> list[Problem]:
-    """A set of the run; raises InvalidProblems if it is empty, or no step could take it."""
-    data = session.api.problem_set(session.run.id, kind)
+    """A set of the run; raises InvalidProblems if it is empty, or no step could take it.
+
+    Raises Conflict if a verifier that it names has another version at the coordinator.
+    """
+    data, versions = session.api.problem_set(session.run.id, kind)
     if kind is SetKind.PUBLIC and session.participation is not None:
         check_public(session.run, data)
     problems = read_set(data, f"the {kind} set", extra="ignore")
@@ -217,7 +220,13 @@ def _problem_set(session: Session, kind: SetKind) -> list[Problem]:
     if kind is SetKind.PUBLIC:
         per_step = session.run.settings.grpo.prompts_per_step
         check_sent_prompts(problems, per_step, f"The operator's {kind} set")
-    check_judges(problems, session.run.settings.verifier, f"The operator's {kind} set")
+    verifier = session.run.settings.verifier
+    check_judges(problems, verifier, f"The operator's {kind} set")
+    if versions is not None and versions != (own := versions_named(problems, verifier)):
+        raise Conflict(
+            f"The operator's {kind} set names the verifiers {versions}, yours are {own}; install "
+            "the same versions."
+        )
     return problems
 
 

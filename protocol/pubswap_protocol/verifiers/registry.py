@@ -104,6 +104,16 @@ def verifier_version(given: Given) -> str:
     return whole if len(whole) <= MAX_VERSION else f"{name}+{digest_of(whole.encode())}"
 
 
+def versions_named(problems: Iterable[Problem], given: Given) -> str:
+    """The versions of the verifiers that problems of all members name, which these must share.
+
+    As text; "" if they name none. Raises InvalidSettings for a library that is not installed.
+    """
+    judges = {judge_of(problem, given) for problem in problems if problem.verifier}
+    whole = " ".join(sorted(map(verifier_version, judges)))
+    return whole if len(whole) <= MAX_VERSION else digest_of(whole.encode())
+
+
 def packages(verifier: Verifier) -> tuple[str, ...]:
     """What a member must allow of a verifier: its plug-ins, each with its installed package.
 

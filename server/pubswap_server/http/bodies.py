@@ -83,6 +83,9 @@ _TAG = {"ETag": header("The digest in quotes.")}
 _WHOLE = _TAG | {"Accept-Ranges": header("`bytes`.")}
 _PART = {"Content-Range": header("Such as `bytes 10-19/4194304`.")}
 _ROUND = {paths.ROUND_HEADER: header("The adapter's round.")}
+_VERIFIERS = {
+    paths.VERIFIERS_HEADER: header("Versions of the verifiers that problems name, if any do.")
+}
 _CONDITIONS = {
     "Range": "One byte range, such as `bytes=1048576-`; a request for several gets all bytes.",
     "If-Range": "An ETag: apply Range only if it still matches.",
@@ -124,7 +127,7 @@ BLOB_REPLIES: Replies = _download(paths.TENSORS_TYPE, _BLOB) | {
     }
 }
 ADAPTER_REPLIES = _download(paths.TENSORS_TYPE, ADAPTER, _ROUND)
-SET_REPLIES = _download(paths.JSONL_TYPE, JSONL)
+SET_REPLIES = _download(paths.JSONL_TYPE, JSONL, _VERIFIERS)
 CHUNK_REPLIES: Replies = {
     202: {"description": "The bytes are stored.", "headers": {"Range": header(_OFFSET)}},
     416: {},

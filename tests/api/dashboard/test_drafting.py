@@ -125,7 +125,7 @@ def test_what_does_not_fit_is_refused_in_one_sentence(
     ):
         assert answer.status_code == status, answer.text
         assert words in answer.json()["detail"]
-    assert server.client().problem_set(fed.run.id, SetKind.PUBLIC).strip()
+    assert server.client().problem_set(fed.run.id, SetKind.PUBLIC).data.strip()
     page = browser.get(f"/runs/{draft.run.id}").text
     empty = browser.post(f"/runs/{draft.run.id}/open", data={"form_token": "x"})
     assert empty.status_code == 403 and "A draft" in page

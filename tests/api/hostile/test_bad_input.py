@@ -350,8 +350,8 @@ def test_roles_keep_to_their_own(server: Server) -> None:
     assert code_of(lambda: a.problem_set(fed.run.id, SetKind.TEST)) == "forbidden"
     assert code_of(lambda: judge.put_blob(fed.run.id, b"x")) == "forbidden"
     assert code_of(lambda: fed.operator.task(fed.run.id)) == "forbidden"
-    assert len(judge.problem_set(fed.run.id, SetKind.TEST).splitlines()) == 5
-    assert len(a.problem_set(fed.run.id, SetKind.PUBLIC).splitlines()) == 12
+    assert len(judge.problem_set(fed.run.id, SetKind.TEST).data.splitlines()) == 5
+    assert len(a.problem_set(fed.run.id, SetKind.PUBLIC).data.splitlines()) == 12
 
 
 def test_an_evaluation_with_a_nul_in_a_topic_is_refused(server: Server) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from pubswap_client.base_model import prompt_limit
+from pubswap_client.coordinator.client import ProblemSet
 from pubswap_client.daemon.reporters import LogLines
 from pubswap_client.daemon.session import Session, make_daemon, make_evaluator
 from pubswap_client.data.manifest import read_manifest
@@ -19,7 +21,7 @@ from pubswap_client.recipes.recipe import load_recipe
 from pubswap_client.recipes.runfile import check_lengths, make_sets, set_faults
 from pubswap_client.recipes.runfile import prepare as operator_prepare
 from pubswap_client.settings import ClientSettings
-from pubswap_protocol.errors import InvalidProblems, InvalidSettings
+from pubswap_protocol.errors import Conflict, InvalidProblems, InvalidSettings
 from pubswap_protocol.messages import SetKind
 from pubswap_protocol.problems import (
     Problem,
@@ -28,7 +30,7 @@ from pubswap_protocol.problems import (
     write_problems,
 )
 from pubswap_protocol.settings import RunSettings
-from pubswap_protocol.verifiers import VerifierPool
+from pubswap_protocol.verifiers import VerifierPool, verifier_version
 
 TOKENIZER = readable_tokenizer(MODEL)
 LONG = "1 + " * 60 + "1 ="
@@ -161,21 +163,36 @@ def test_an_evaluator_refuses_a_test_set_that_it_cannot_report(
     run: Any = SimpleNamespace(id="r", settings=policy.settings)
     nothing: Any = None
     for problems, said in (([], "test set has no problems"), (many, "has 10001 topics")):
-        text = problem_lines(problems).decode()
-        api: Any = SimpleNamespace(problem_set=lambda run, kind, text=text: text.encode())
+        found = ProblemSet(problem_lines(problems))
+        api: Any = SimpleNamespace(problem_set=lambda run, kind, found=found: found)
         with pytest.raises(InvalidProblems, match=said):
             make_evaluator(
                 ClientSettings(state=tmp_path), Session(api, "a", run, policy, nothing, nothing)
             )
 
 
+def test_a_member_with_another_version_of_a_problems_verifier_does_not_begin(
+    policy: Policy, tmp_path: Path
+) -> None:
+    """It would give other rewards; the run's own verifier is compared at the hello."""
+    lines = problem_lines([Problem(id="x", prompt="1 + 1 =", answer="2", verifier="math")])
+    run: Any = SimpleNamespace(id="r", settings=policy.settings)
+    nothing: Any = None
+    for versions, fits in ((verifier_version("math"), True), ("math@1+0.0", False), (None, True)):
+        found = ProblemSet(lines, versions)
+        api: Any = SimpleNamespace(problem_set=lambda run, kind, found=found: found)
+        session = Session(api, "judge", run, policy, nothing, nothing)
+        with nullcontext() if fits else pytest.raises(Conflict, match=r"math@1\+0\.0, yours are m"):
+            make_evaluator(ClientSettings(state=tmp_path), session)
+
+
 def test_a_member_refuses_the_runs_sets_before_it_works(policy: Policy, tmp_path: Path) -> None:
     """A coordinator counts without the chat template, so a member may be the first to notice."""
     asked = []
 
-    def problem_set(run: str, kind: SetKind) -> bytes:
+    def problem_set(run: str, kind: SetKind) -> ProblemSet:
         asked.append(kind)
-        return problem_lines([Problem(id="x", prompt="1" * 41, answer="1")])
+        return ProblemSet(problem_lines([Problem(id="x", prompt="1" * 41, answer="1")]))
 
     run: Any = SimpleNamespace(id="r", settings=policy.settings)
     api: Any = SimpleNamespace(problem_set=problem_set)

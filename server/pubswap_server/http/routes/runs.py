@@ -278,9 +278,14 @@ def _count_problems(received: Received, kind: SetKind, verifier: Verifier) -> in
     openapi_extra=CONDITIONAL,
 )
 async def get_set(run: PrincipalRun, kind: SetKind) -> Response:
-    """Clients never see the test set."""
+    """Clients never see the test set.
 
-    def work(session: Session, row: RunRow) -> str:
+    X-PubSwap-Verifiers has the versions of the verifiers that problems name, if there are any.
+    Whoever judges needs the same.
+    """
+    services = run.services
+
+    def work(session: Session, row: RunRow) -> tuple[str, Verifier]:
         reader = run.principal
         trains = isinstance(reader, MemberPrincipal) and reader.role is not Role.EVALUATOR
         if kind is SetKind.TEST and trains:
@@ -288,11 +293,14 @@ async def get_set(run: PrincipalRun, kind: SetKind) -> Response:
         stored = session.get(SetRow, (row.id, kind))
         if stored is None:
             raise NotFound(f"The {kind} set has not been sent yet.")
-        return stored.digest
+        return stored.digest, row.settings.verifier
 
-    digest = await run.read(work)
-    path = await to_thread.run_sync(run.services.blobs.path, digest)
-    return BlobResponse(path, digest, paths.JSONL_TYPE, run.services.incoming.budget)
+    digest, verifier = await run.read(work)
+    path = await to_thread.run_sync(services.blobs.path, digest)
+    reply = BlobResponse(path, digest, paths.JSONL_TYPE, services.incoming.budget)
+    if versions := await to_thread.run_sync(services.versions_named, digest, verifier):
+        reply.headers[paths.VERIFIERS_HEADER] = versions
+    return reply
 
 
 @router.post(paths.RUN_OPEN, summary="Open a run for members")
