@@ -21,13 +21,20 @@ from pubswap_protocol.schedule import public_step_number, update_order
 class Recorder(Reporter):
     """Writes both in the state folder; as a context manager, notes when the daemon ended."""
 
-    def __init__(self, state: Path, run: RunView, connection: Connection, problems: Digest) -> None:
+    def __init__(
+        self,
+        state: Path,
+        run: RunView,
+        connection: Connection,
+        problems: Digest,
+        prompts_per_step: int,
+    ) -> None:
         """Continue the status that an earlier daemon left of the same run.
 
-        `problems` is the digest of the problems to train on.
+        `problems` is the digest of the problems to train on, `prompts_per_step` of these.
         """
         self._state = state
-        self._problems = problems
+        self._problems, self._prompts_per_step = problems, prompts_per_step
         self._private = [
             public_step_number(run.settings, step) is None for step in update_order(run.settings)
         ]
@@ -64,6 +71,7 @@ class Recorder(Reporter):
             run=self._status.run,
             **key._asdict(),
             problems=self._problems,
+            prompts_per_step=self._prompts_per_step,
             at=datetime.now(UTC),
             steps=len(steps),
             rewards=rewards,

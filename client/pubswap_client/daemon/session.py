@@ -169,9 +169,10 @@ def make_daemon(
 def _reporter(settings: ClientSettings, session: Session, problems: Digest) -> Iterator[Reporter]:
     """Report to the state folder, the terminal or as log lines, and to the settings' trackers."""
     console, run = Console(stderr=True, markup=False), session.run
+    per_step = own_settings(settings, run.settings).grpo.prompts_per_step
     with ExitStack() as stack:
         reporters: list[Reporter] = [
-            stack.enter_context(Recorder(settings.state, run, session.api, problems)),
+            stack.enter_context(Recorder(settings.state, run, session.api, problems, per_step)),
         ]
         if console.is_terminal:
             reporters.append(stack.enter_context(LiveDisplay(console)))

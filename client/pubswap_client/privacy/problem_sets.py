@@ -93,8 +93,8 @@ def of_run(
     `settings` and `holdout` are the client's, `rounds` those that led to the adapter. Others are
     the problems that no step has drawn, including held-out ones, unless a file gives them.
 
-    Raises InvalidSettings if the draws cannot be known, and InvalidProblems if these rounds were
-    trained on other problems.
+    Raises InvalidSettings if the draws cannot be known, also because b was another one, and
+    InvalidProblems if these rounds were trained on other problems.
     """
     if not rounds:
         raise InvalidSettings(
@@ -102,7 +102,7 @@ def of_run(
             + _GIVE_BOTH
         )
     problems, held_out = split(read_problems(data), holdout)
-    _check_trained(problems, rounds, data)
+    _check_trained(problems, rounds, data, settings.grpo.prompts_per_step)
     steps = {past.round: past.steps for past in rounds}
     indices = drawn(settings, client, len(problems), steps)
     members = [problem for index, problem in enumerate(problems) if index in indices]
@@ -111,8 +111,16 @@ def of_run(
     return members, read_problems(others) if others else [*rest, *held_out]
 
 
-def _check_trained(problems: Sequence[Problem], rounds: Sequence[RoundFigures], data: Path) -> None:
+def _check_trained(
+    problems: Sequence[Problem], rounds: Sequence[RoundFigures], data: Path, per_step: int
+) -> None:
     digests = {past.problems for past in rounds}
+    if others := {past.prompts_per_step for past in rounds} - {None, per_step}:
+        raise InvalidSettings(
+            f"Some rounds were trained with prompts_per_step = {min(filter(None, others))}, and it "
+            f"is {per_step} now, so that their draws are not known. Give the client.toml of "
+            f"`pubswap client start`, if it was the same in all rounds. {_GIVE_BOTH}"
+        )
     if digests - {None, prompts_digest(problems)}:
         raise InvalidProblems(
             f"The run was trained on other problems than {data}, in another order, or with another "

@@ -24,6 +24,9 @@ class RoundFigures(BaseModel, frozen=True):
     problems: Digest | None = Field(
         default=None, description="Of the problems trained on; unknown to earlier versions."
     )
+    prompts_per_step: int | None = Field(
+        default=None, description="Of its own steps; unknown to earlier versions."
+    )
     at: AwareDatetime = Field(description="Time of its last step.")
     steps: int
     rewards: list[float | None] = Field(

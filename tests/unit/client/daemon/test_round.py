@@ -73,7 +73,7 @@ from support.client.one_client import (
 
 def recorder(one: World) -> Recorder:
     connection: Any = SimpleNamespace(sent=1, received=2)
-    return Recorder(one.state, one.coordinator.run, connection, digest_of(b"its problems"))
+    return Recorder(one.state, one.coordinator.run, connection, digest_of(b"its problems"), 2)
 
 
 def rounds_of(one: World) -> list[dict[str, Any]]:
@@ -235,7 +235,7 @@ def test_rewards_are_those_on_its_own_problems(world: Callable[..., World], mode
     for each in found:
         assert [reward is None for reward in each.rewards] == public
         assert each.reward == fmean(reward for reward in each.rewards if reward is not None)
-        assert each.problems == digest_of(b"its problems")
+        assert (each.problems, each.prompts_per_step) == (digest_of(b"its problems"), 2)
     assert status is not None and status.rewards == found[-1].rewards
 
 
@@ -761,7 +761,7 @@ def test_a_rollback_to_the_same_adapter_restarts_the_round(
     one.coordinator.submit_update = _dying  # type: ignore[method-assign]
     connection: Any = SimpleNamespace(sent=1, received=2)
     with pytest.raises(Killed):
-        one.live(Ends(one.state, one.coordinator.run, connection, digest_of(b"")))
+        one.live(Ends(one.state, one.coordinator.run, connection, digest_of(b""), 2))
     del one.coordinator.submit_update  # type: ignore[attr-defined]
     one.coordinator.submitted.clear()
     for each in (one, fresh):

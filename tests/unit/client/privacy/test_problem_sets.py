@@ -41,7 +41,12 @@ DIGESTS = [digest_of(str(n).encode()) for n in range(9)]
 
 
 def made(
-    round_: int, start: int, rollbacks: int = 0, steps: int = 3, problems: str | None = None
+    round_: int,
+    start: int,
+    rollbacks: int = 0,
+    steps: int = 3,
+    problems: str | None = None,
+    per_step: int | None = None,
 ) -> RoundFigures:
     figures = dict.fromkeys(
         ("reward", "loss", "kl", "clip_share", "zero_variance_share", "response_tokens")
@@ -50,6 +55,7 @@ def made(
         **{"run": "r", "round": round_, "start": DIGESTS[start], "rollbacks": rollbacks},
         **{"at": "2026-01-01T00:00:00Z", "steps": steps, "rewards": [], "tokens": 0},
         **{"seconds": 1.0, "waited": 0.0, "problems": problems, **figures},
+        prompts_per_step=per_step,
     )
 
 
@@ -162,6 +168,22 @@ def test_another_file_than_was_trained_on_is_refused(
         of_run(data, None, run_settings, "a", rounds, holdout=2)
     of_run(data, None, run_settings, "a", TWO_ROUNDS[:1])
     assert "did not record its problems" in caplog.text
+
+
+def test_rounds_with_another_number_of_prompts_in_a_step_are_refused(
+    tmp_path: Path, run_settings: RunSettings
+) -> None:
+    """Their draws were others, so members would be taken for others."""
+    data, b = tmp_path / "private.jsonl", run_settings.grpo.prompts_per_step
+    write_problems(data, numbered(0, 12))
+    rounds = [made(1, 0, steps=2, per_step=b), made(2, 1, steps=2, per_step=b)]
+    assert of_run(data, None, run_settings, "a", rounds) == of_run(
+        data, None, run_settings, "a", TWO_ROUNDS
+    )
+    fewer = run_settings.grpo.model_copy(update={"prompts_per_step": b - 1})
+    own = run_settings.model_copy(update={"grpo": fewer})
+    with pytest.raises(InvalidSettings, match=rf"= {b}, and it is {b - 1} now.*--members"):
+        of_run(data, None, own, "a", rounds)
 
 
 def test_what_the_schedule_does_not_tell_is_asked_for(
