@@ -52,6 +52,9 @@ Tokens = Annotated[int, Field(gt=0, le=1 << 24, strict=True)]
 TimeSpan = Annotated[float, Field(ge=0.001, le=MAX_SECONDS)]
 # A timer takes 0 as no limit, and a wait for a process lasts at most 24 days.
 CpuSeconds = Annotated[float, Field(ge=0.001, le=86_400)]
+VERIFIER_SECONDS = (
+    5.0  # of CPU time for a response, at each member and, by default, the coordinator
+)
 
 
 def printable(text: str) -> str:

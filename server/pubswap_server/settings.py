@@ -11,7 +11,14 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from sqlalchemy import URL, make_url
 
-from pubswap_protocol.bounds import MAX_COUNT, MAX_FACTOR, MAX_NUMBER, CpuSeconds, TimeSpan
+from pubswap_protocol.bounds import (
+    MAX_COUNT,
+    MAX_FACTOR,
+    MAX_NUMBER,
+    VERIFIER_SECONDS,
+    CpuSeconds,
+    TimeSpan,
+)
 from pubswap_protocol.command_line.removed import removal
 from pubswap_protocol.errors import InvalidSettings, first_fault
 from pubswap_protocol.files import create_durably, make_private
@@ -52,8 +59,9 @@ class ServerSettings(ServerOptions, BaseSettings):
     )
     max_wait_seconds: TimeSpan = Field(default=30.0, description="Longest wait of a long poll.")
     verifier_seconds: CpuSeconds = Field(
-        default=5.0,
-        description="CPU time for verifying a response; a response that needs more is wrong.",
+        default=VERIFIER_SECONDS,
+        description="CPU time for verifying a response; a response that needs more is wrong. "
+        f"Members allow {VERIFIER_SECONDS:g} s.",
     )
     tick_seconds: TimeSpan = Field(
         default=1.0,

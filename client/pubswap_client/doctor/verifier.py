@@ -9,7 +9,7 @@ from statistics import fmean, median
 from pydantic import Field, ValidationError
 
 from pubswap_client.doctor.findings import Finding, failure, ok, skipped
-from pubswap_protocol.bounds import Strict
+from pubswap_protocol.bounds import VERIFIER_SECONDS, Strict
 from pubswap_protocol.command_line.amounts import first_few
 from pubswap_protocol.errors import InvalidProblems, fault_text
 from pubswap_protocol.problems import Problem, read_jsonl
@@ -20,7 +20,6 @@ from pubswap_protocol.verifiers.registry import judge_of
 from pubswap_protocol.verifiers.verifier import Verifier
 
 MOST = 1000  # problems that are tried
-SECONDS = 5.0  # of CPU for a response, as a member's and the coordinator's workers have
 WORKERS = 4
 _HOPELESS = 5  # responses that are cut off before the check gives up
 
@@ -76,7 +75,7 @@ def _other(golds: Sequence[Case], number: int) -> str | None:
 
 def pool_of(workers: int = 1) -> VerifierPool:
     """A pool as a member's, which also runs plug-ins where the sandbox is not whole."""
-    return VerifierPool(workers, SECONDS, unconfined=True)
+    return VerifierPool(workers, unconfined=True)
 
 
 def findings(cases: Cases, settings: RunSettings, judge: Judging) -> dict[str, Finding]:
@@ -164,11 +163,12 @@ def _time(cases: Cases, first: Sequence[Scored]) -> Finding:
     cut = [case for case, scored in zip(cases.all, first, strict=False) if scored.cut_off]
     if not cut:
         seconds = [scored.seconds for scored in first]
-        return ok(f"median {_text(median(seconds))}, worst {_text(max(seconds))} of {SECONDS:g} s")
+        worst = f"{_text(max(seconds))} of {VERIFIER_SECONDS:g} s"
+        return ok(f"median {_text(median(seconds))}, worst {worst}")
     return failure(
         f"{len(cut)} of {len(first)} hung, or ended their process, and score 0: "
         f"{cases.listed(cut)}",
-        f"Make the verifier end within {SECONDS:g} s of CPU time for any response.",
+        f"Make the verifier end within {VERIFIER_SECONDS:g} s of CPU time for any response.",
     )
 
 

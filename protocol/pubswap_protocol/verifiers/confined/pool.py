@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
+from pubswap_protocol.bounds import VERIFIER_SECONDS
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.verifiers.confined.sandbox import check_sandbox
 from pubswap_protocol.verifiers.confined.worker import Job, Score, Scored, Worker, guarded, log
@@ -24,7 +25,7 @@ class VerifierPool:
     def __init__(
         self,
         workers: int = 1,
-        seconds: float = 5.0,
+        seconds: float = VERIFIER_SECONDS,
         scorer: Score = score,
         unconfined: bool = False,
     ) -> None:
