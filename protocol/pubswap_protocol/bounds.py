@@ -28,6 +28,7 @@ MAX_REPORTED_STEPS = 1000  # steps of a round whose figures are reported one by 
 MAX_REPORTED_DONORS = 1000  # donors of a round whose responses a receiver has checked
 MAX_TERMS = 4 << 20  # characters of a run's terms; nearly all of them are the adapter's layout
 MAX_JSON_BYTES = 1 << 20  # of a request's JSON body
+MAX_SET_BYTES = 256 << 20  # of a problem set or a tokenizer
 MAX_MEMBER_MESSAGE = 1 << 24  # bytes of a message to a member
 MAX_TEXT_LENGTH = 10_000  # characters of a text for people, which is logged each time
 

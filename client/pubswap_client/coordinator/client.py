@@ -9,7 +9,7 @@ from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
-from pubswap_client.coordinator.connection import LARGEST_MESSAGE, Connection
+from pubswap_client.coordinator.connection import Connection
 from pubswap_client.coordinator.retry import PollThrottle
 from pubswap_client.coordinator.route import LONG_POLL_SECONDS
 from pubswap_client.coordinator.transfers import (
@@ -20,7 +20,7 @@ from pubswap_client.coordinator.transfers import (
     upload,
 )
 from pubswap_protocol import messages, paths
-from pubswap_protocol.bounds import MAX_NUMBER, plain, printable
+from pubswap_protocol.bounds import MAX_NUMBER, MAX_SET_BYTES, plain, printable
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import (
     HelloNeeded,
@@ -353,7 +353,7 @@ class CoordinatorClient(Connection):
     def problem_set(self, run: str, kind: messages.SetKind) -> ProblemSet:
         """The public set, or the test set for an evaluator."""
         path = paths.RUN_SET.format(run=run, kind=kind.value)
-        reply = self.request("GET", path, max_bytes=LARGEST_MESSAGE)
+        reply = self.request("GET", path, max_bytes=MAX_SET_BYTES)
         versions = reply.headers.get(paths.VERIFIERS_HEADER)
         return ProblemSet(reply.content, None if versions is None else plain(versions))
 

@@ -47,7 +47,7 @@ OnSend = Callable[[str, str, str, Iterable[bytes]], None]
 
 SHORTEST_CUT_SECONDS = 2.0  # a long poll that fails sooner was not cut for its length
 LONGEST_RETRY_AFTER = 3600.0
-LARGEST_MESSAGE = 1 << 28  # bytes of an answer that is read whole, such as a problem set
+LARGEST_MESSAGE = 1 << 28  # bytes of an answer that is read whole
 LARGEST_REFUSAL = 1 << 20
 LONGEST_REASON = 300  # characters of a validation error
 LONGEST_HEAD = 1 << 14  # bytes of a page that are searched for its title

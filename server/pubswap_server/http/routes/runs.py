@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from pubswap_protocol import paths
 from pubswap_protocol.base.tokenizer import load_tokenizer
-from pubswap_protocol.bounds import MAX_COUNT, MAX_NUMBER, NAME_PATTERN, Word
+from pubswap_protocol.bounds import MAX_COUNT, MAX_NUMBER, MAX_SET_BYTES, NAME_PATTERN, Word
 from pubswap_protocol.errors import (
     BaseModelMismatch,
     DigestMismatch,
@@ -69,7 +69,6 @@ T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
-MAX_SET_BYTES = 256 << 20  # of a problem set or a tokenizer
 NUMBERS_A_REQUEST = 1000  # on a page that costs as much as any other request
 
 router = APIRouter(tags=["runs"], route_class=PlainJsonRoute)
