@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 
-from pubswap_client.rollout.vllm_sampling import LOWEST_TEMPERATURE
+from pubswap_client.rollout.vllm_sampling import LORA_RANKS, LOWEST_TEMPERATURE
 from pubswap_client.settings import ClientSettings
 from pubswap_protocol.settings import RunSettings
 
@@ -28,4 +28,6 @@ def why_not_vllm(settings: ClientSettings, run: RunSettings) -> str | None:
         return "the base model is sharded"
     if min(run.grpo.temperature, run.evaluation.temperature) < LOWEST_TEMPERATURE:
         return f"vLLM does not sample below temperature {LOWEST_TEMPERATURE}"
+    if run.lora.rank > LORA_RANKS[-1]:
+        return f"vLLM serves no adapters above rank {LORA_RANKS[-1]}"
     return None

@@ -30,6 +30,7 @@ def test_vllm_samples_where_it_is_installed_and_there_is_a_gpu() -> None:
         ({"device": "cpu"}, {}),
         ({"shard": True, "processes": 2}, {}),
         ({}, {"evaluation": {"temperature": 0.001}}),
+        ({}, {"lora": {"rank": 513}}),
     ],
 )
 def test_transformers_samples_what_vllm_cannot(client: dict[str, Any], run: dict[str, Any]) -> None:
