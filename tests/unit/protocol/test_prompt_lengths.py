@@ -141,9 +141,9 @@ def test_a_recipe_leaves_long_prompts_out_of_what_it_prepares(tmp_path: Path) ->
     check_lengths(TOKENIZER, recipe.run_settings, files)
 
 
-def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     """A mistyped folder gives no traceback."""
-    with pytest.raises(InvalidSettings, match="has no readable tokenizer"):
+    with pytest.raises(InvalidSettings, match="is not a Hugging Face model folder"):
         prompt_limit(tmp_path, RUN)
 
 
