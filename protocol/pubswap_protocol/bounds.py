@@ -53,9 +53,7 @@ Tokens = Annotated[int, Field(gt=0, le=1 << 24, strict=True)]
 TimeSpan = Annotated[float, Field(ge=0.001, le=MAX_SECONDS)]
 # A timer takes 0 as no limit, and a wait for a process lasts at most 24 days.
 CpuSeconds = Annotated[float, Field(ge=0.001, le=86_400)]
-VERIFIER_SECONDS = (
-    5.0  # of CPU time for a response, at each member and, by default, the coordinator
-)
+VERIFIER_SECONDS = 5.0  # CPU time for a response, at members and, by default, the coordinator
 
 
 def printable(text: str) -> str:
@@ -88,11 +86,11 @@ MAX_SHOWN = 500  # responses of an evaluation, for the operator to read
 MAX_SHOWN_TEXT = 1000  # characters of each of their texts
 ShownText = Annotated[str, Field(max_length=MAX_SHOWN_TEXT), AfterValidator(printable)]
 Several = Annotated[list[T], FailFast()]  # else a million bad items mean a million errors in memory
-# Without NUL: PostgreSQL stores JSON with one, but can no longer read parts of it.
 MAX_SHOWN_BYTES = 1 << 18  # of all of them
 MAX_TOPICS = 10_000  # in a test set; each has a figure in every round's evaluation
 # Of all topics with their figures, so that an evaluation with its responses fits in a request.
 MAX_TOPIC_BYTES = MAX_JSON_BYTES - MAX_SHOWN_BYTES - (1 << 16)
+# Without NUL: PostgreSQL stores JSON with one, but can no longer read parts of it.
 Topic = Annotated[str, Field(max_length=200, pattern=r"^[^\x00]*$")]
 Url = Annotated[str, Field(max_length=4096)]
 
