@@ -83,11 +83,9 @@ def faults(page: Page) -> list[tuple[str, str]]:
 
 def script_bytes(page: Page) -> int:
     """The size of all scripts that the page has loaded."""
-    size: int = page.evaluate(
-        "performance.getEntriesByType('resource')"
-        ".filter(each => each.initiatorType === 'script')"
-        ".reduce((sum, each) => sum + each.decodedBodySize, 0)"
-    )
+    scripts = "performance.getEntriesByType('resource').filter(e => e.initiatorType === 'script')"
+    page.wait_for_function(f"{scripts}.some(each => each.decodedBodySize)")  # a slow browser's
+    size: int = page.evaluate(f"{scripts}.reduce((sum, each) => sum + each.decodedBodySize, 0)")
     return size
 
 
