@@ -9,10 +9,12 @@ import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import structlog
 from fastapi import FastAPI
@@ -72,7 +74,8 @@ def http_options(settings: ServerSettings) -> dict[str, Any]:
             raise InvalidSettings(f"There is no TLS file {path}.")
     if certificate is not None:
         try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate, key, password=partial(_refuse_encrypted, key))
         except OSError as error:
             raise InvalidSettings(
                 f"{certificate} and {key} are no certificate and its key, as PEM: {error}"
@@ -86,6 +89,14 @@ def http_options(settings: ServerSettings) -> dict[str, Any]:
         "ssl_certfile": settings.tls_cert,
         "ssl_keyfile": settings.tls_key,
     }
+
+
+def _refuse_encrypted(key: Path | None) -> NoReturn:
+    # Without this, OpenSSL asks for the pass phrase, also where nobody can answer.
+    raise InvalidSettings(
+        f"{key} is encrypted, and the coordinator, which must be able to restart by itself, asks "
+        "for no pass phrase. `openssl pkey -in KEY.pem -out DECRYPTED.pem` decrypts it."
+    )
 
 
 OPEN_FILES = (1 << 16, 10_240)  # macOS refuses more than the second, whatever the hard limit

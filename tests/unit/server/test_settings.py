@@ -2,6 +2,7 @@
 
 import errno
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from pubswap_server.settings import (
     unknown_variables,
 )
 from support.chaos.small_disk import missing, small_disk
+from support.coordinator.certificates import Authority
 
 
 @pytest.mark.parametrize("name", ["what?mode=memory", "100%41 #1", 'Köln\'s "data"'])
@@ -118,6 +120,18 @@ def test_files_that_are_no_certificate_are_named(tmp_path: Path, name: str, said
     with pytest.raises(InvalidSettings, match=said) as told:
         http_options(ServerSettings(tls_cert=path, tls_key=path))
     assert str(path) in told.value.detail
+
+
+def test_an_encrypted_key_is_refused_without_asking(tmp_path: Path) -> None:
+    """OpenSSL would wait for its pass phrase, which nobody types after a restart."""
+    issued = Authority(tmp_path / "ca", "CA").issue("coordinator")
+    key = tmp_path / "encrypted.key"
+    encrypt = ("openssl", "pkey", "-in", issued.key, "-aes256", "-passout", "pass:word")
+    subprocess.run([*encrypt, "-out", key], check=True, capture_output=True)
+    http_options(ServerSettings(tls_cert=issued.certificate, tls_key=issued.key))
+    with pytest.raises(InvalidSettings, match="is encrypted") as told:
+        http_options(ServerSettings(tls_cert=issued.certificate, tls_key=key))
+    assert str(key) in told.value.detail
 
 
 def test_an_empty_host_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
