@@ -87,6 +87,8 @@ class Services:
         self.answers = ExchangeCache(self.blobs)
         self.finishing: set[str] = set()  # uploads that are being checked
         self.checks = CapacityLimiter(CHECKS)
+        # Members of a run begin together, and a large set takes seconds and hundreds of megabytes.
+        self.naming = CapacityLimiter(1)
         self.webhook = Webhook(settings.notify_url)
         self.snapshots = SingleFlight(
             lambda run: database.read(lambda session: read_snapshot(session, run))

@@ -2,6 +2,8 @@
 
 import json
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -85,3 +87,25 @@ def test_members_learn_the_versions_of_the_verifiers_that_problems_name(server: 
     assert public.versions == versions_named(read_set(public.data), fed.run.settings.verifier)
     judge = fed.enroll("judge", Role.EVALUATOR)
     assert judge.problem_set(fed.run.id, SetKind.TEST).versions is None
+
+
+def test_a_set_is_read_once_for_members_that_begin_together(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each would otherwise read it, in as many threads, for the versions that it names."""
+    fed = create(server)
+    other = Problem(id="once", prompt="Say 5.", answer="5")  # or an earlier test's is known
+    fed.operator.put_set(fed.run.id, SetKind.PUBLIC, jsonl([*problems(11), other]))
+    fed.operator.move_run(fed.run.id, paths.RUN_OPEN)
+    member, reads = fed.enroll("a"), list[float]()
+
+    def slow(*_: object) -> str:
+        reads.append(time.monotonic())
+        time.sleep(0.3)
+        return ""
+
+    monkeypatch.setattr("pubswap_server.services.versions_named", slow)
+    with ThreadPoolExecutor(8) as pool:
+        for _ in pool.map(lambda _: member.problem_set(fed.run.id, SetKind.PUBLIC), range(8)):
+            pass
+    assert len(reads) == 1

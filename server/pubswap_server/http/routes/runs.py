@@ -297,7 +297,8 @@ async def get_set(run: PrincipalRun, kind: SetKind) -> Response:
     digest, verifier = await run.read(work)
     path = await to_thread.run_sync(services.blobs.path, digest)
     reply = BlobResponse(path, digest, paths.JSONL_TYPE, services.incoming.budget)
-    if versions := await to_thread.run_sync(services.versions_named, digest, verifier):
+    named = partial(services.versions_named, digest, verifier)
+    if versions := await to_thread.run_sync(named, limiter=services.naming):
         reply.headers[paths.VERIFIERS_HEADER] = versions
     return reply
 
