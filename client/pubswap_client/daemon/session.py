@@ -218,7 +218,8 @@ def _problem_set(session: Session, kind: SetKind) -> list[Problem]:
     if not problems:
         raise InvalidProblems(f"The operator's {kind} set has no problems; ask the operator.")
     session.policy.prompt_limit.check(problems, f"The operator's {kind} set")
-    if kind is SetKind.PUBLIC:
+    if kind is SetKind.PUBLIC and not session.run.round:
+        # A run under way goes on: perhaps no step draws the largest prompts together.
         per_step = session.run.settings.grpo.prompts_per_step
         check_sent_prompts(problems, per_step, f"The operator's {kind} set")
     verifier = session.run.settings.verifier

@@ -186,6 +186,25 @@ def test_a_member_with_another_version_of_a_problems_verifier_does_not_begin(
             make_evaluator(ClientSettings(state=tmp_path), session)
 
 
+@pytest.mark.parametrize(
+    ("number", "refusal"), [(0, (InvalidProblems, "may have .* bytes")), (1, (Conflict, "yours"))]
+)
+def test_a_run_under_way_is_not_refused_for_what_a_step_might_draw(
+    policy: Policy, tmp_path: Path, number: int, refusal: tuple[type[Exception], str]
+) -> None:
+    """An earlier version opened it, and its steps fit. What is compared next is its verifiers."""
+    large = Problem(
+        id="x", prompt="1 + 1 =", answer="2", verifier="math", metadata={"x": "y" * (9 << 20)}
+    )
+    found = ProblemSet(problem_lines([large, *sums("s", 6)]), "math@1+0.0")
+    run: Any = SimpleNamespace(id="r", round=number, settings=policy.settings)
+    api: Any = SimpleNamespace(problem_set=lambda run, kind: found)
+    nothing: Any = None
+    member = Session(api, "a", run, policy, nothing, VerifierPool())
+    with pytest.raises(refusal[0], match=refusal[1]):
+        make_daemon(ClientSettings(state=tmp_path), member, sums("own", 6), LogLines())
+
+
 def test_a_member_refuses_the_runs_sets_before_it_works(policy: Policy, tmp_path: Path) -> None:
     """A coordinator counts without the chat template, so a member may be the first to notice."""
     asked = []
@@ -194,7 +213,7 @@ def test_a_member_refuses_the_runs_sets_before_it_works(policy: Policy, tmp_path
         asked.append(kind)
         return ProblemSet(problem_lines([Problem(id="x", prompt="1" * 41, answer="1")]))
 
-    run: Any = SimpleNamespace(id="r", settings=policy.settings)
+    run: Any = SimpleNamespace(id="r", round=0, settings=policy.settings)
     api: Any = SimpleNamespace(problem_set=problem_set)
     nothing: Any = None
     member = Session(api, "a", run, policy, nothing, VerifierPool())
