@@ -76,6 +76,8 @@ def http_options(settings: ServerSettings) -> dict[str, Any]:
         try:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(certificate, key, password=partial(_refuse_encrypted, key))
+        except PermissionError:
+            raise InvalidSettings(f"This user may not read {certificate} or {key}.") from None
         except OSError as error:
             raise InvalidSettings(
                 f"{certificate} and {key} are no certificate and its key, as PEM: {error}"

@@ -2,6 +2,7 @@
 
 import errno
 import socket
+import ssl
 import subprocess
 from pathlib import Path
 
@@ -120,6 +121,20 @@ def test_files_that_are_no_certificate_are_named(tmp_path: Path, name: str, said
     with pytest.raises(InvalidSettings, match=said) as told:
         http_options(ServerSettings(tls_cert=path, tls_key=path))
     assert str(path) in told.value.detail
+
+
+def test_a_key_of_another_user_is_not_called_malformed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that only root may read, for a coordinator with a user of its own."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", refuse)
+    (tmp_path / "a").write_text("text")
+    with pytest.raises(InvalidSettings, match=r"This user may not read .*/a or .*/a\."):
+        http_options(ServerSettings(tls_cert=tmp_path / "a", tls_key=tmp_path / "a"))
 
 
 def test_an_encrypted_key_is_refused_without_asking(tmp_path: Path) -> None:
