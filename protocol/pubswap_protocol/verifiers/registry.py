@@ -110,7 +110,9 @@ def versions_named(problems: Iterable[Problem], given: Given) -> str:
     As text; "" if they name none. Raises InvalidSettings for a library that is not installed.
     """
     judges = {judge_of(problem, given) for problem in problems if problem.verifier}
-    whole = " ".join(sorted(map(verifier_version, judges)))
+    # Without the tasks of a generator, which are in the set: their digest would tell nobody more.
+    versions = {"+".join([f"{judge.name}@{_RULES}", *judge.versions()]) for judge in judges}
+    whole = " ".join(sorted(versions))
     return whole if len(whole) <= MAX_VERSION else digest_of(whole.encode())
 
 

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.verifiers import score
 from pubswap_protocol.verifiers.reasoning import library
+from pubswap_protocol.verifiers.registry import versions_named
 
 LISTS = ("binary_matrix", "number_sorting", "spiral_matrix", "string_insertion", "n_queens")
 CALCULATED = (
@@ -98,3 +100,11 @@ def test_the_library_is_imported_without_warnings_on_screen(tmp_path: Path) -> N
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_versions_of_many_tasks_name_the_library() -> None:
+    """Not each task: a digest of them all would not say which version is another."""
+    tasks = (f"reasoning_gym:{name}" for name in [*LISTS, *CALCULATED])
+    problems = [Problem(id=task, prompt="?", answer="1", verifier=task) for task in tasks]
+    named = versions_named([*problems, Problem(id="m", prompt="?", answer="1")], "exact")
+    assert re.fullmatch(rf"reasoning_gym@\d+\+{re.escape(version('reasoning-gym'))}", named)
