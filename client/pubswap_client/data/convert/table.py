@@ -73,8 +73,8 @@ def _part(cells: Mapping[str, Cell], name: str) -> Cell:
     for key in keys:
         if isinstance(cell, dict):
             cell = cell.get(key)
-        elif isinstance(cell, list) and key.isdecimal():
-            cell = dict(enumerate(cell)).get(int(key))
+        elif isinstance(cell, list):
+            cell = {str(place): each for place, each in enumerate(cell)}.get(key)
         else:
             return None
     return cell_of(cell)

@@ -354,6 +354,9 @@ def test_parts_of_nested_values_are_named_by_points(tmp_path: Path, name: str) -
     assert "answer: nothing in gold.text.0" in said
     with pytest.raises(InvalidSettings, match=r"no column 'other\.text'"):
         convert(tmp_path / name, "--prompt", "q", "--answer", "other.text", out="b.jsonl")
+    with pytest.raises(InvalidProblems, match="no row"):  # a place that no list has
+        place = "9" * 5000
+        convert(tmp_path / name, "--prompt", "q", "--answer", f"gold.text.{place}", out="b.jsonl")
 
 
 def test_problems_convert_to_themselves(tmp_path: Path) -> None:
