@@ -104,6 +104,25 @@ def test_an_evaluator_that_keeps_up_is_waited_for(
     assert waited(ended(0.25, None, state=RunState.CANCELLED))[0] == 0
 
 
+def test_a_run_that_was_read_is_reported_without_the_coordinator(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All but the last evaluation is known when the coordinator goes."""
+    monkeypatch.setattr(outcome, "time", SimpleNamespace(sleep=lambda _: None, monotonic=lambda: 0))
+    late, answers = ended(0.25, 0.5, None), 0
+
+    def read_run() -> WholeRun:
+        nonlocal answers
+        answers += 1
+        if answers > 2:
+            raise Unreachable("The coordinator is gone.")
+        return late
+
+    assert evaluated(read_run) == late
+    said = "The coordinator is gone. The last evaluation is missing below."
+    assert caplog.messages[-1:] == [said]
+
+
 def test_the_outcome_outlasts_a_restart_of_the_coordinator(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
