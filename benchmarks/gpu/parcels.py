@@ -1,6 +1,6 @@
 """Wheels in parcels, for a machine to which only small files can be brought at a time.
 
-    python benchmarks/gpu/parcels.py FOLDER
+    python -m benchmarks.gpu.parcels FOLDER
 
 moves a folder's wheels to FOLDER/1, FOLDER/2, … A wheel larger than a parcel is cut into pieces
 NAME.whl.1-of-7. The parcels can be brought in any order; `whole` joins the pieces.

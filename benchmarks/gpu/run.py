@@ -214,7 +214,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             others = needed.unpack(chosen.wheels, wheels)
             sys.path.insert(0, str(wheels))
             if others:
-                _say(f"Skipped wheels that do not fit this Python: {', '.join(others)}")
+                _say(f"Skipped wheels, for another Python or not whole: {', '.join(others)}")
         if absent := needed.missing():
             _say(needed.advice(absent))
             return 2

@@ -68,7 +68,7 @@ from pubswap_protocol.tensors.adapter import Adapter
 from pubswap_protocol.terms import agreed, check_public, check_required
 from pubswap_protocol.verifiers import VerifierPool, verifier_version
 from pubswap_protocol.verifiers.confined.worker import Scored
-from pubswap_protocol.verifiers.registry import check_judges, versions_named
+from pubswap_protocol.verifiers.registry import MAX_VERSION, check_judges, versions_named
 from pubswap_protocol.verifiers.verifier import Verifier
 
 log = logging.getLogger(__name__)
@@ -226,8 +226,8 @@ def _problem_set(session: Session, kind: SetKind) -> list[Problem]:
     check_judges(problems, verifier, f"The operator's {kind} set")
     if versions is not None and versions != (own := versions_named(problems, verifier)):
         raise Conflict(
-            f"The operator's {kind} set names the verifiers {versions}, yours are {own}; install "
-            "the same versions."
+            f"The operator's {kind} set names the verifiers {versions[:MAX_VERSION]}, yours are "
+            f"{own}; install the same versions."
         )
     return problems
 
